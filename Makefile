@@ -1,0 +1,69 @@
+# Everything runs in .venv, which the first target that needs it makes. PYTHON=python3.12 chooses another
+# interpreter, make test ONLY=lint,unit some of the checks.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SEED ?= 1
+ONLY ?=
+SCHEDULES ?= 2000
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint types sim mutants fuzz processes interop bench docs format clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
+	@$(BIN)/python -m demo.run
+
+test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers (under 40 minutes)
+	@$(BIN)/python -m tests.run_all $(if $(ONLY),--only $(ONLY))
+
+unit: $(READY) ## unit tests
+	@$(BIN)/python -m tests.run_all --only unit
+
+lint: $(READY) ## style and layers
+	@$(BIN)/python -m ruff check dledger protocols tests benchmarks demo twisted setup.py
+	@$(BIN)/python -m twisted.trial tests.test_layering tests.test_tidy tests.test_docs
+
+types: $(READY) ## mypy --strict
+	@$(BIN)/python -m mypy
+
+sim: $(READY) ## simulated clusters: make sim SCHEDULES=1000 SEED=1
+	@$(BIN)/python -m dledger.testing --schedules $(SCHEDULES) --seed $(SEED) --jobs 2
+
+mutants: $(READY) ## break one guard at a time; the simulator must notice each
+	@$(BIN)/python -m tests.mutants
+
+fuzz: $(READY) ## random bytes to every decoder, random damage to every file
+	@$(BIN)/python -m tests.fuzz.run --target all --executions 100000 --seed $(SEED)
+
+processes: $(READY) ## real members, killed and paused under load
+	@$(BIN)/python -m twisted.trial tests.processes
+
+interop: $(READY) ## groups with Java DLedger (needs a JDK and Maven)
+	@$(BIN)/python -m tests.interop
+
+bench: $(READY) ## quick measurements
+	@$(BIN)/python -m benchmarks.append --quick
+
+docs: $(READY) ## API pages into build/api, links and names in docs/ checked
+	@$(BIN)/python -m twisted.trial tests.test_docs
+	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/api dledger protocols
+
+format: $(READY) ## import order and what else can be fixed by itself
+	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo twisted setup.py
+
+clean: ## remove what can be made again, .venv included
+	@rm -rf $(VENV) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
+
+$(READY): setup.py setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+		|| { echo "Cannot make $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)

@@ -1,0 +1,346 @@
+# -*- test-case-name: tests.test_run_all -*-
+"""
+Runs every check of the project, one stage after the other, and adds up what they counted.
+
+    python -m tests.run_all                 everything
+    python -m tests.run_all --only unit,sim
+    python -m tests.run_all --only unit tests.core.test_config
+    python -m tests.run_all --list
+
+A stage is a command, a time limit, and a reader of its output that says how many things were counted as
+passed and failed. Rules: a stage that ends badly without naming a failure counts as one; one that passes its
+limit is killed with its children and counts as one more; nothing skipped counts as passed, and where a
+skip means that the machine lacks something that the check needs, it counts as failed.
+
+The last line is always C{N passed, M failed}, and the exit status is 0 only when C{M} is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import attrs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Parts of C{tests/} that are stages of their own: slow, or in need of processes, a JVM or Spark.
+SEPARATE = ("interop", "mutants", "processes", "spark")
+
+PYTHON = sys.executable
+SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "twisted", "setup.py")
+
+
+@attrs.frozen
+class Count:
+    """Things that were checked: passed, failed, and skipped ones (which are neither)."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+Reader = Callable[[str, int], Count]
+
+
+@attrs.frozen(kw_only=True)
+class Stage:
+    """
+    One step of the run.
+
+    @ivar limit_s: seconds after which it is killed.
+    @ivar read: takes the whole output and the exit status, returns what was counted.
+    @ivar counts: what one unit of the count is, for the table.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: int
+    read: Reader
+    counts: str
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """How a stage ended; C{note} is empty when there is nothing to add to the numbers."""
+
+    stage: Stage
+    count: Count
+    seconds: float
+    note: str = ""
+
+
+def read_check(output: str, status: int) -> Count:
+    """A command that is one check: it succeeds or it does not."""
+    return Count(passed=int(status == 0), failed=int(status != 0))
+
+
+_TRIAL_END = re.compile(r"^(PASSED|FAILED)(?: \((?P<counts>[^)]*)\))?\s*$", re.MULTILINE)
+
+
+def read_trial(output: str, status: int) -> Count:
+    """trial's own C{PASSED (skips=1, successes=20)}; without such a line nothing was proved."""
+    found = list(_TRIAL_END.finditer(output))
+    if not found:
+        return Count(failed=1)
+    counts = {
+        name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", found[-1].group("counts") or "")
+    }
+    failed = counts.get("failures", 0) + counts.get("errors", 0) + counts.get("unexpectedSuccesses", 0)
+    return Count(
+        passed=counts.get("successes", 0) + counts.get("expectedFailures", 0),
+        failed=failed,
+        skipped=counts.get("skips", 0),
+    )
+
+
+def read_trial_strictly(output: str, status: int) -> Count:
+    """As L{read_trial}, but a skipped test is a failed one: the machine lacks what it needs."""
+    count = read_trial(output, status)
+    return Count(passed=count.passed, failed=count.failed + count.skipped)
+
+
+def read_total(pattern: str) -> Reader:
+    """
+    A reader of a program's own summary: the last line that matches, as the ones before tell of progress.
+
+    @param pattern: a regular expression with the group C{failed}, and C{passed} or C{total}.
+    """
+    compiled = re.compile(pattern, re.MULTILINE)
+
+    def read(output: str, status: int) -> Count:
+        found = list(compiled.finditer(output))
+        if not found:
+            return Count(failed=1)
+        numbers = {name: int(text) for name, text in found[-1].groupdict().items()}
+        failed = numbers["failed"]
+        passed = numbers["passed"] if "passed" in numbers else numbers["total"] - failed
+        return Count(passed=passed, failed=failed)
+
+    return read
+
+
+def unit_suites(root: Path = ROOT) -> list[str]:
+    """The parts of C{tests/} that are unit tests: all but L{SEPARATE}, so that none is forgotten."""
+    found = []
+    for path in sorted((root / "tests").iterdir()):
+        if path.is_dir() and (path / "__init__.py").exists() and path.name not in SEPARATE:
+            found.append(f"tests.{path.name}")
+        elif path.suffix == ".py" and path.name.startswith("test_"):
+            found.append(f"tests.{path.stem}")
+    return found
+
+
+#: Of the simulator, which stops before its time after a few failures.
+SCHEDULES = r"^(?P<total>\d+) schedules, (?P<failed>\d+) failed\b"
+
+#: Of the mutants: those that the simulator noticed, and those that it did not.
+MUTANTS = r"^\d+ mutants, (?P<passed>\d+) noticed, (?P<failed>\d+) not\s*$"
+
+#: Of everything else that counts for itself.
+SUMMARY = r"^(?P<passed>\d+) (?:[a-z ]+ )?passed, (?P<failed>\d+) failed\s*$"
+
+
+def stages(suites: Sequence[str] = ()) -> list[Stage]:
+    """
+    Every stage, cheap ones first. Their limits add up to less than forty minutes.
+
+    @param suites: unit tests to run instead of all.
+    """
+    trial = (PYTHON, "-m", "twisted.trial")
+    sources = tuple(source for source in SOURCES if (ROOT / source).exists())
+    return [
+        Stage(
+            name="lint",
+            command=(PYTHON, "-m", "ruff", "check", *sources),
+            limit_s=60,
+            read=read_check,
+            counts="check",
+        ),
+        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=120, read=read_check, counts="check"),
+        Stage(
+            name="unit",
+            command=(*trial, *(suites or unit_suites())),
+            limit_s=240,
+            read=read_trial,
+            counts="tests",
+        ),
+        Stage(
+            name="sim",
+            command=(PYTHON, "-m", "dledger.testing", "--schedules", "2000", "--seed", "1", "--jobs", "2"),
+            limit_s=640,
+            read=read_total(SCHEDULES),
+            counts="schedules",
+        ),
+        Stage(
+            name="mutants",
+            command=(PYTHON, "-m", "tests.mutants"),
+            limit_s=360,
+            read=read_total(MUTANTS),
+            counts="mutants",
+        ),
+        Stage(
+            name="fuzz",
+            command=(PYTHON, "-m", "tests.fuzz.run", "--executions", "20000", "--seed", "1"),
+            limit_s=180,
+            read=read_total(SUMMARY),
+            counts="targets",
+        ),
+        Stage(
+            name="processes",
+            command=(*trial, "tests.processes"),
+            limit_s=300,
+            read=read_trial_strictly,
+            counts="tests",
+        ),
+        Stage(
+            name="interop",
+            command=(PYTHON, "-m", "tests.interop"),
+            limit_s=440,
+            read=read_total(SUMMARY),
+            counts="tests",
+        ),
+    ]
+
+
+def _pump(source: TextIO, out: TextIO, kept: list[str]) -> None:
+    for line in source:
+        kept.append(line)
+        out.write(line)
+        out.flush()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """The stage and everything that it started: it leads a process group of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
+    """
+    Run one stage, its output going to C{out} as it comes.
+
+    @param limit_s: seconds that it may take, at most its own limit.
+    """
+    began = time.monotonic()
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    try:
+        process = subprocess.Popen(
+            stage.command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Result(stage=stage, count=Count(failed=1), seconds=0.0, note=f"cannot start: {error}")
+    assert process.stdout is not None
+    kept: list[str] = []
+    pump = threading.Thread(target=_pump, args=(process.stdout, out, kept), daemon=True)
+    pump.start()
+    note = ""
+    try:
+        status = process.wait(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        status, note = -1, f"killed after {limit_s:.0f} s"
+    finally:
+        # Also after an orderly end: a child that outlived its stage holds ports, and our pipe.
+        _kill(process)
+    pump.join(timeout=10)
+    return Result(
+        stage=stage, count=judge(stage, "".join(kept), status), seconds=time.monotonic() - began, note=note
+    )
+
+
+def judge(stage: Stage, output: str, status: int) -> Count:
+    """What a stage counted; a bad end that names no failure counts as one."""
+    count = stage.read(output, status)
+    if (status != 0 or count.passed == 0) and count.failed == 0:
+        return attrs.evolve(count, failed=1)
+    return count
+
+
+def table(results: Sequence[Result]) -> str:
+    """The table at the end, one line for each stage."""
+    lines = [f"{'stage':<10} {'passed':>7} {'failed':>7} {'skipped':>7} {'seconds':>8}  what"]
+    for result in results:
+        count = result.count
+        what = result.stage.counts + (f" ({result.note})" if result.note else "")
+        lines.append(
+            f"{result.stage.name:<10} {count.passed:>7} {count.failed:>7} {count.skipped:>7} "
+            f"{result.seconds:>8.1f}  {what}"
+        )
+    return "\n".join(lines)
+
+
+def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
+    """
+    Run the stages in order, whatever becomes of each, then write the table and the one last line.
+
+    @param deadline_s: seconds for all of them; a stage gets what is left, if that is less than its limit.
+    @return: how many things failed.
+    """
+    began = time.monotonic()
+    results = []
+    for number, stage in enumerate(chosen, 1):
+        out.write(f"\n==== {number}/{len(chosen)} {stage.name} " + "=" * (60 - len(stage.name)) + "\n")
+        out.flush()
+        left_s = deadline_s - (time.monotonic() - began)
+        if left_s <= 0:
+            results.append(Result(stage=stage, count=Count(failed=1), seconds=0.0, note="no time left"))
+            continue
+        results.append(run_stage(stage, out, limit_s=min(stage.limit_s, left_s)))
+    failed = sum(result.count.failed for result in results)
+    out.write("\n" + table(results) + "\n\n")
+    out.write(f"{sum(result.count.passed for result in results)} passed, {failed} failed\n")
+    out.flush()
+    return failed
+
+
+def _end(number: int, _frame: object) -> None:
+    """Leave in an orderly way, so that the stage under way is killed with all it started."""
+    sys.exit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """@return: the exit status: 0 when nothing failed, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m tests.run_all", description="Run every check.")
+    parser.add_argument("--only", help="names of stages, split by commas", default="")
+    parser.add_argument("--skip", help="names of stages to leave out, split by commas", default="")
+    parser.add_argument("--list", action="store_true", help="show the stages and stop")
+    parser.add_argument("--deadline", type=float, default=2280, help="seconds for all stages together")
+    parser.add_argument("suites", nargs="*", help="unit tests to run instead of all")
+    options = parser.parse_args(arguments)
+    known = {stage.name: stage for stage in stages(options.suites)}
+    only = [name for name in options.only.split(",") if name] or list(known)
+    skip = [name for name in options.skip.split(",") if name]
+    for name in (*only, *skip):
+        if name not in known:
+            parser.error(f"no stage {name!r}; there are {', '.join(known)}")
+    chosen = [known[name] for name in only if name not in skip]
+    if options.list:
+        for stage in chosen:
+            sys.stdout.write(f"{stage.name:<10} {stage.limit_s:>4} s  {' '.join(stage.command[1:])}\n")
+        return 0
+    signal.signal(signal.SIGTERM, _end)
+    return 1 if run(chosen, sys.stdout, deadline_s=options.deadline) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

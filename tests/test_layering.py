@@ -1,0 +1,151 @@
+# -*- test-case-name: tests.test_layering -*-
+"""The direction of imports, checked on every module; and the checker, checked on bad ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests import layering
+from tests.layering import LAYERS, ROOT, check, layer_of, module_names
+
+
+class TreeTests(SynchronousTestCase):
+    """The tree as it is."""
+
+    def test_every_module_keeps_to_its_layer(self) -> None:
+        """No module imports what its row of the table does not allow."""
+        modules = module_names(ROOT)
+        known = module_names(ROOT, (*layering.COVERED, "tests", "benchmarks", "demo"))
+        wrong = [
+            sentence
+            for module, path in modules.items()
+            for sentence in check(module, path.read_text(encoding="utf-8"), known)
+        ]
+        self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
+
+    def test_packages_are_found(self) -> None:
+        """The walk sees the packages at all: an empty list would keep every rule."""
+        modules = module_names(ROOT)
+        for name in ("dledger", "dledger.core", "dledger.core.inputs", "protocols.wire.codes"):
+            self.assertIn(name, modules)
+
+    def test_core_brings_nothing_along(self) -> None:
+        """Importing the core in a fresh interpreter loads neither Twisted nor construct."""
+        code = (
+            "import sys, dledger.core.replica; "
+            "print([name for name in ('twisted', 'construct', 'asyncio', 'logging') if name in sys.modules])"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+        self.assertEqual((done.stdout.strip(), done.stderr), ("[]", ""))
+
+
+class CheckerTests(SynchronousTestCase):
+    """Every rule of the checker, broken once."""
+
+    KNOWN = {
+        name: None
+        for name in (
+            "dledger", "dledger.core", "dledger.core.effects", "dledger.core.ports", "dledger.core.status",
+            "dledger.node", "dledger.node.driver", "dledger.storage.disk", "dledger.client",
+            "protocols.wire.entry", "protocols.wire.messages", "protocols.wire.push", "protocols.wire",
+            "tests.layering",
+        )
+    }  # fmt: skip
+
+    def assertRefused(self, module: str, source: str, reason: str) -> None:
+        """One sentence, and it says why."""
+        wrong = check(module, source, self.KNOWN)
+        self.assertEqual(len(wrong), 1, wrong)
+        self.assertIn(reason, wrong[0])
+
+    def assertAllowed(self, module: str, source: str) -> None:
+        """No objection."""
+        self.assertEqual(check(module, source, self.KNOWN), [])
+
+    def test_relative_import(self) -> None:
+        """Where a module stands must not decide what it means."""
+        self.assertRefused("dledger.core.elector", "from . import inputs", "relative import")
+        self.assertRefused("dledger.core.elector", "from .inputs import Ticked", "relative import")
+
+    def test_uncovered_module(self) -> None:
+        """A new package must be given a row before it can be used."""
+        self.assertRefused("dledger.novelty.thing", "", "no row of the table")
+
+    def test_core_is_pure(self) -> None:
+        """Neither time nor I/O nor threads nor logging in the core, wherever the import stands."""
+        for name in ("time", "os", "logging", "threading", "asyncio", "socket", "datetime"):
+            self.assertRefused("dledger.core.elector", f"import {name}", f"{name} is refused")
+            self.assertRefused("dledger.core.elector", f"def f():\n    import {name}", f"{name} is refused")
+        self.assertRefused("dledger.core.elector", "from os import path", "os.path is refused")
+        self.assertRefused("dledger.core.elector", "from twisted.python import log", "not a third party")
+        self.assertRefused("dledger.core.elector", "import construct", "not a third party")
+
+    def test_core_and_the_wire(self) -> None:
+        """The core knows messages and codes, not bytes."""
+        self.assertAllowed("dledger.core.elector", "from protocols.wire.messages import VoteRequest")
+        self.assertRefused("dledger.core.elector", "from protocols.wire.entry import BLANK", "not below")
+        self.assertRefused("dledger.core.elector", "from protocols.wire import entry", "not below")
+        self.assertRefused("dledger.core.elector", "from dledger.storage import disk", "not below")
+
+    def test_chance_is_an_argument(self) -> None:
+        """The type may be named; the global generator and a generator of one's own may not be used."""
+        self.assertAllowed("dledger.core.elector", "import random\ndef f(rng: random.Random) -> None: ...")
+        self.assertRefused("dledger.core.elector", "import random\nrandom.random()", "global generator")
+        self.assertRefused("dledger.core.elector", "import random\nx = random.randint", "global generator")
+        self.assertRefused("dledger.core.elector", "from random import choice", "global generator")
+        self.assertRefused("dledger.core.elector", "import random\nr = random.Random(1)", "is not made")
+        self.assertRefused("dledger.client.client", "import random\nrandom.random()", "global generator")
+        self.assertAllowed("dledger.client.client", "import random\nr = random.Random()")
+
+    def test_wire_is_the_bottom(self) -> None:
+        """Layer 0 knows nothing of ledgers nor of Twisted."""
+        self.assertRefused("protocols.wire.push", "from dledger.core import effects", "not below")
+        self.assertRefused("protocols.wire.push", "import twisted", "not a third party")
+        self.assertRefused("protocols.framing", "import twisted", "not a third party")
+        self.assertRefused("protocols.remoting", "import dledger", "not below")
+        self.assertAllowed("protocols.remoting", "from twisted.internet.protocol import Protocol")
+
+    def test_storage_below_twisted(self) -> None:
+        """Storage sees the core's ports only."""
+        self.assertAllowed("dledger.storage.file_store", "from dledger.core.ports import LedgerView")
+        self.assertRefused("dledger.storage.file_store", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.storage.file_store", "from twisted.internet import defer", "not a third")
+
+    def test_transport_and_storage_do_not_meet(self) -> None:
+        """Only the node introduces them to each other."""
+        self.assertRefused("dledger.transport.peers", "from dledger.storage import disk", "not below")
+        self.assertRefused("dledger.transport.peers", "from dledger.core import effects", "not below")
+
+    def test_driver_runs_in_a_simulation(self) -> None:
+        """The driver is the one part of the node that knows no Twisted."""
+        self.assertRefused("dledger.node.driver", "from twisted.internet import defer", "not a third party")
+        self.assertAllowed("dledger.node.node", "from twisted.internet import defer")
+
+    def test_nobody_looks_up(self) -> None:
+        """Lower layers never import client, admin or tests."""
+        self.assertRefused("dledger.node.node", "from dledger import client", "not below")
+        self.assertRefused("dledger.node.node", "from tests import layering", "not below")
+
+    def test_front_door_is_lazy(self) -> None:
+        """C{import dledger.core} runs C{dledger/__init__.py}, which must not drag the client in."""
+        self.assertRefused("dledger", "from dledger.client import client", "inside the function")
+        self.assertAllowed("dledger", "def connect():\n    from dledger.client import client")
+
+    def test_status_values_only(self) -> None:
+        """The admin part sees the frozen status, not the core behind it."""
+        self.assertAllowed("dledger.admin.resource", "from dledger.core.status import MemberStatus")
+        self.assertRefused("dledger.admin.resource", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.admin.resource", "from dledger.node import driver", "refused")
+
+    def test_rows_are_distinct(self) -> None:
+        """Two rows of one name would make a sentence ambiguous."""
+        names = [layer.name for layer in LAYERS]
+        self.assertEqual(len(names), len(set(names)))
+        driver = layer_of("dledger.node.driver")
+        assert driver is not None
+        self.assertEqual(driver.name, "5 driver")

@@ -1,0 +1,69 @@
+# -*- test-case-name: tests.test_packaging -*-
+"""What is installed is what is there, and the files that say so agree with each other."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def setup_arguments() -> dict[str, str]:
+    """The keyword arguments of C{setup}, as source text."""
+    tree = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+    call = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "setup"
+    )
+    return {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
+
+
+class SetupTests(SynchronousTestCase):
+    """setup.py and its neighbours."""
+
+    def test_every_directory_is_a_package(self) -> None:
+        """A directory of modules without C{__init__.py} would be left out of the installation."""
+        packages = set(find_packages(str(ROOT), include=["dledger", "dledger.*", "protocols", "protocols.*"]))
+        for top in ("dledger", "protocols"):
+            for path in (ROOT / top).rglob("*.py"):
+                self.assertIn(".".join(path.parent.relative_to(ROOT).parts), packages)
+
+    def test_plugin_directory_is_not_a_package(self) -> None:
+        """An C{__init__.py} beside the plugin would hide Twisted's own."""
+        self.assertFalse((ROOT / "twisted" / "__init__.py").exists())
+        self.assertFalse((ROOT / "twisted" / "plugins" / "__init__.py").exists())
+        self.assertIn("PLUGINS", setup_arguments()["packages"])
+
+    def test_editable_installation_shows_the_plugin(self) -> None:
+        """Twisted looks for plugins along C{sys.path}, where an import hook is not seen."""
+        config = ConfigParser()
+        config.read(ROOT / "setup.cfg")
+        self.assertEqual(config["editable_wheel"]["mode"], "compat")
+
+    def test_command(self) -> None:
+        """The name of the command and what it calls."""
+        self.assertIn("dledger = dledger.cli:main", setup_arguments()["entry_points"])
+
+    def test_tox_and_make_agree(self) -> None:
+        """Every environment of tox is described; every target of make that is shown is phony."""
+        tox = (ROOT / "tox.ini").read_text("utf-8")
+        environments = re.findall(r"^\[testenv", tox, re.M)
+        self.assertEqual(len(environments), len(re.findall(r"^description", tox, re.M)))
+        make = (ROOT / "Makefile").read_text("utf-8")
+        phony = re.search(r"^\.PHONY: (.*)$", make, re.M)
+        assert phony is not None
+        self.assertEqual(sorted(re.findall(r"^([a-z]+):.*## ", make, re.M)), sorted(phony[1].split()))
+
+    def test_news_fragments(self) -> None:
+        """A fragment is named C{<issue>.<kind>}, of a kind that towncrier knows."""
+        config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
+        kinds = [kind["directory"] for kind in config["type"]]
+        for path in (ROOT / config["directory"]).iterdir():
+            if path.name != ".gitignore":
+                self.assertRegex(path.name, rf"^\d+\.({'|'.join(kinds)})(\.\d+)?$")

@@ -1,0 +1,133 @@
+# -*- test-case-name: tests.test_run_all -*-
+"""The runner of all checks: it must not call anything passed that was not."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests import run_all
+from tests.run_all import Count, Stage, judge, read_check, read_total, read_trial, read_trial_strictly, run
+
+
+def stage(code: str, *, limit_s: int = 20, read: run_all.Reader = read_check) -> Stage:
+    """A stage that runs a piece of Python."""
+    return Stage(name="it", command=(sys.executable, "-c", code), limit_s=limit_s, read=read, counts="checks")
+
+
+class ReaderTests(SynchronousTestCase):
+    """What is counted from a program's output."""
+
+    def test_trial(self) -> None:
+        """trial's own numbers are used; skipped tests are not passed."""
+        output = "Ran 9 tests in 0.1s\n\nPASSED (skips=2, expectedFailures=1, successes=6)\n"
+        self.assertEqual(read_trial(output, 0), Count(passed=7, failed=0, skipped=2))
+
+    def test_trial_failed(self) -> None:
+        """Failures, errors and unexpected successes are failures."""
+        output = "FAILED (skips=1, unexpectedSuccesses=1, failures=2, errors=3, successes=4)\n"
+        self.assertEqual(read_trial(output, 1), Count(passed=4, failed=6, skipped=1))
+
+    def test_trial_without_summary(self) -> None:
+        """A trial that died on the way has failed, whatever it printed before."""
+        self.assertEqual(read_trial("tests.x\n  test_a ... [OK]\n", 0), Count(failed=1))
+
+    def test_trial_last_summary_wins(self) -> None:
+        """A test that prints a summary of its own cannot stand in for trial's."""
+        output = "PASSED (successes=99)\nnoise\nFAILED (errors=1, successes=1)\n"
+        self.assertEqual(read_trial(output, 1), Count(passed=1, failed=1))
+
+    def test_strict_trial(self) -> None:
+        """Where a skip means that something is missing, it is a failure."""
+        self.assertEqual(read_trial_strictly("PASSED (skips=2, successes=3)\n", 0), Count(passed=3, failed=2))
+
+    def test_total(self) -> None:
+        """Programs that count for themselves end with one line."""
+        read = read_total(run_all.SUMMARY)
+        self.assertEqual(read("seed 7\n200 schedules passed, 1 failed\n", 1), Count(passed=200, failed=1))
+        self.assertEqual(read("12 passed, 0 failed\n", 0), Count(passed=12))
+        self.assertEqual(read("all is well\n", 0), Count(failed=1))
+        read = read_total(run_all.MUTANTS)
+        self.assertEqual(read("25 mutants, 24 noticed, 1 not\n", 1), Count(passed=24, failed=1))
+
+    def test_progress_is_not_counted(self) -> None:
+        """Only the last tally counts, and what failed is not passed."""
+        read = read_total(run_all.SCHEDULES)
+        output = "8 schedules, 0 failed, 4.0 schedules/s\n20 schedules, 2 failed, 4.1 schedules/s\n"
+        self.assertEqual(read(output, 1), Count(passed=18, failed=2))
+
+    def test_bad_end_without_failure(self) -> None:
+        """A non-zero exit status is never a success, even when every count is fine."""
+        trial = stage("", read=read_trial)
+        self.assertEqual(judge(trial, "PASSED (successes=3)\n", 1), Count(passed=3, failed=1))
+
+    def test_nothing_passed(self) -> None:
+        """A stage in which nothing was checked has failed."""
+        trial = stage("", read=read_trial)
+        self.assertEqual(judge(trial, "PASSED\n", 0), Count(failed=1))
+
+
+class RunTests(SynchronousTestCase):
+    """Running stages."""
+
+    def run_stages(self, *stages: Stage, deadline_s: float = 60) -> tuple[int, list[str]]:
+        """Failures and the lines that were written."""
+        out = io.StringIO()
+        return run(stages, out, deadline_s=deadline_s), out.getvalue().splitlines()
+
+    def test_last_line(self) -> None:
+        """The sum of all stages stands in the last line, and the output of each above it."""
+        failed, lines = self.run_stages(stage("print('hello')"), stage("raise SystemExit(3)"))
+        self.assertEqual(failed, 1)
+        self.assertEqual(lines[-1], "1 passed, 1 failed")
+        self.assertIn("hello", lines)
+
+    def test_time_limit(self) -> None:
+        """A stage that hangs is killed, and what it started with it."""
+        code = (
+            "import subprocess, sys, time\n"
+            "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+            "time.sleep(60)"
+        )
+        failed, lines = self.run_stages(stage(code, limit_s=1))
+        self.assertEqual(failed, 1)
+        self.assertIn("killed after 1 s", "\n".join(lines))
+
+    def test_deadline(self) -> None:
+        """Stages that get no time have failed; they are not left out."""
+        failed, lines = self.run_stages(stage("pass"), stage("pass"), deadline_s=0)
+        self.assertEqual(failed, 2)
+        self.assertEqual(lines[-1], "0 passed, 2 failed")
+
+    def test_missing_program(self) -> None:
+        """A command that is not there has failed, and the run goes on."""
+        missing = Stage(name="it", command=("./no-such",), limit_s=1, read=read_check, counts="checks")
+        failed, lines = self.run_stages(missing, stage("pass"))
+        self.assertEqual(lines[-1], "1 passed, 1 failed")
+
+
+class StagesTests(SynchronousTestCase):
+    """The stages of this project."""
+
+    def test_limits(self) -> None:
+        """All of them together stay below forty minutes."""
+        self.assertLess(sum(each.limit_s for each in run_all.stages()), 40 * 60)
+
+    def test_every_test_package_has_a_stage(self) -> None:
+        """Whatever stands in C{tests/} is a unit test or has a stage of its own."""
+        commands = " ".join(" ".join(each.command) for each in run_all.stages())
+        for path in sorted((run_all.ROOT / "tests").iterdir()):
+            if (path / "__init__.py").exists() and path.name != "spark":
+                self.assertIn(f"tests.{path.name}", commands)
+
+    def test_unit_suites_are_found(self) -> None:
+        """A new module or package is found by itself; the separate ones are not among them."""
+        root = Path(self.mktemp())
+        for name in ("core", "interop", "scenarios"):
+            (root / "tests" / name).mkdir(parents=True)
+        for name in ("core/__init__.py", "interop/__init__.py", "test_tidy.py", "helper.py"):
+            (root / "tests" / name).touch()
+        self.assertEqual(run_all.unit_suites(root), ["tests.core", "tests.test_tidy"])

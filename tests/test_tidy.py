@@ -1,0 +1,153 @@
+# -*- test-case-name: tests.test_tidy -*-
+"""The house rules, checked on every file; and the checkers, each checked on a text that breaks its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests import tidy
+from tests.tidy import ROOT, Complaint, check, rules_for, text_files
+
+#: Complaints that are known and have an issue. Nothing may be added; what is mended must go.
+RATCHET: frozenset[str] = frozenset()
+
+
+class TreeTests(SynchronousTestCase):
+    """The tree as it is."""
+
+    def test_house_rules(self) -> None:
+        """No file breaks a rule that holds for it."""
+        wrong = [
+            sentence
+            for path in text_files()
+            for sentence in check(path, (ROOT / path).read_text(encoding="utf-8"))
+        ]
+        new = [sentence for sentence in wrong if sentence not in RATCHET]
+        self.assertEqual(new, [], "\n" + "\n".join(new))
+        self.assertEqual(sorted(RATCHET - set(wrong)), [], "mended: take it off the ratchet")
+
+    def test_files_are_found(self) -> None:
+        """The walk sees the files at all, and not what git ignores."""
+        found = set(text_files())
+        for path in ("setup.py", "Makefile", ".ci/run", "dledger/config.py", "tests/tidy.py"):
+            self.assertIn(path, found)
+        self.assertFalse([path for path in found if path.startswith((".venv/", ".git/"))])
+
+    def test_ignored_directories_are_ignored_by_git(self) -> None:
+        """What the walk leaves out cannot be committed."""
+        ignored = {
+            line.strip("/").split("/")[0] for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()
+        }
+        for name in tidy.IGNORED_DIRECTORIES:
+            if name not in (".git", "node_modules"):
+                self.assertIn(name, ignored)
+
+
+class CheckerTests(SynchronousTestCase):
+    """Every rule, broken once and kept once."""
+
+    def lines(self, complaints: Iterable[Complaint]) -> list[int]:
+        """Where it complained."""
+        return [line for line, _ in complaints]
+
+    def test_columns(self) -> None:
+        """The limit itself is allowed."""
+        self.assertEqual(self.lines(tidy.columns("x" * 110 + "\n" + "x" * 111)), [2])
+
+    def test_module_length(self) -> None:
+        """The limit itself is allowed."""
+        self.assertEqual(self.lines(tidy.module_length("\n" * 600)), [])
+        self.assertEqual(self.lines(tidy.module_length("\n" * 601)), [601])
+
+    def test_function_length(self) -> None:
+        """Methods and nested functions count as well."""
+        def function(lines: int) -> str:
+            return "class A:\n  async def f():\n" + "    x = 1\n" * (lines - 1)
+
+        self.assertEqual(self.lines(tidy.function_length(function(60))), [])
+        self.assertEqual(self.lines(tidy.function_length(function(61))), [2])
+
+    def test_module_docstring(self) -> None:
+        """A comment is no docstring."""
+        self.assertEqual(self.lines(tidy.module_docstring("# hello\nx = 1")), [1])
+        self.assertEqual(self.lines(tidy.module_docstring('"""Says what it knows."""')), [])
+
+    def test_public_docstrings(self) -> None:
+        """Classes, methods and functions; private and nested names are left alone."""
+        source = (
+            "class A:\n"
+            "    def open(self): ...\n"
+            "    def _private(self): ...\n"
+            "def outer():\n"
+            "    '''Has one.'''\n"
+            "    def inner(): ...\n"
+            "class _B:\n"
+            "    def f(self): ...\n"
+            "if True:\n"
+            "    async def hidden(): ...\n"
+        )
+        self.assertEqual(self.lines(tidy.public_docstrings(source)), [1, 2, 10])
+
+    def test_overloads_share_a_docstring(self) -> None:
+        """The docstring stands at the implementation."""
+        source = "@overload\ndef f(a: int) -> int: ...\n@typing.overload\ndef f(a: str) -> str: ..."
+        self.assertEqual(self.lines(tidy.public_docstrings(source)), [])
+
+    def test_test_case_name(self) -> None:
+        """It must be the first line, and the tests must exist."""
+        root = Path(self.mktemp())
+        (root / "tests").mkdir(parents=True)
+        (root / "tests" / "test_a.py").touch()
+        for source, expected in (
+            ("# -*- test-case-name: tests.test_a -*-\n", []),
+            ("# -*- test-case-name: tests.test_a,tests.test_b -*-\n", [1]),
+            ("# -*- test-case-name: tests.test_b -*-\n", [1]),
+            ("\n# -*- test-case-name: tests.test_a -*-\n", [1]),
+            ("", [1]),
+        ):
+            self.assertEqual(self.lines(tidy.test_case_name(source, root)), expected, source)
+
+    def test_print(self) -> None:
+        """A name that merely contains the word is fine."""
+        self.assertEqual(self.lines(tidy.no_print("x = 1\nprint(x)\nfingerprint(x)\nself.print()")), [2])
+
+    def test_reactor(self) -> None:
+        """Inside a function it is allowed, in a class body it is not."""
+        for source in ("from twisted.internet import reactor", "import twisted.internet.reactor"):
+            self.assertEqual(self.lines(tidy.no_module_level_reactor(source)), [1])
+        guarded = "try:\n    from twisted.internet import defer, reactor\nexcept ImportError: pass"
+        self.assertEqual(self.lines(tidy.no_module_level_reactor(guarded)), [2])
+        inside = "def main():\n    from twisted.internet import reactor"
+        self.assertEqual(self.lines(tidy.no_module_level_reactor(inside)), [])
+
+    def test_inline_callbacks(self) -> None:
+        """Under either spelling."""
+        source = "@inlineCallbacks\ndef f(): ...\n@defer.inlineCallbacks\ndef g(): ..."
+        self.assertEqual(self.lines(tidy.no_inline_callbacks(source)), [1, 3])
+
+    def test_todo(self) -> None:
+        """With an issue it is allowed."""
+        word = "TO" + "DO"
+        source = f"# {word}: later\n# {word}(#12): later\n# mas{word.lower()}n\n# FIX" + "ME now"
+        self.assertEqual(self.lines(tidy.todo_names_issue(source)), [1, 4])
+
+    def test_banned_words(self) -> None:
+        """In any case, in any file."""
+        for word in tidy.BANNED:
+            self.assertIn(2, self.lines(tidy.banned_words(f"fine\n see {word.upper()} there")), word)
+        self.assertEqual(self.lines(tidy.banned_words("a session of Spark, a seed, a specification")), [])
+
+    def test_rules_for(self) -> None:
+        """Which rules hold where."""
+        self.assertIn(tidy.no_print, rules_for("dledger/node/node.py"))
+        self.assertNotIn(tidy.no_print, rules_for("dledger/cli.py"))
+        self.assertNotIn(tidy.no_print, rules_for("benchmarks/append.py"))
+        self.assertIn(tidy.public_docstrings, rules_for("protocols/framing.py"))
+        self.assertNotIn(tidy.public_docstrings, rules_for("tests/core/test_quorum.py"))
+        self.assertIn(tidy.banned_words, rules_for("README.md"))
+        self.assertNotIn(tidy.test_case_name, rules_for("dledger/core/__init__.py"))
+        for rule in tidy.EVERY_MODULE:
+            self.assertIn(rule, rules_for("tests/core/test_quorum.py"))

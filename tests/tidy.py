@@ -1,0 +1,219 @@
+# -*- test-case-name: tests.test_tidy -*-
+"""
+House rules that a machine can check: one function for each, from a source text to complaints.
+
+A complaint is C{(line, sentence)}. Which rules hold for which file is decided by L{rules_for}.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+COLUMNS_MAX = 110
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 600
+
+Complaint = tuple[int, str]
+Rule = Callable[[str], Iterator[Complaint]]
+
+#: Where lines for people are written on purpose.
+SPEAKING = ("dledger/cli*.py", "benchmarks/*", "demo/*", "setup.py", "docs/*")
+
+#: Whose public names are an API that somebody reads.
+DOCUMENTED = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")
+
+#: Never tracked, so never checked.
+IGNORED_DIRECTORIES = (
+    ".git", ".venv", ".tox", ".jars", ".mypy_cache", ".ruff_cache", ".hypothesis", "__pycache__", "build",
+    "dist", "demo-data", "dledger-data", "_trial_temp*", "*.egg-info", "node_modules",
+)  # fmt: skip
+
+TEXT_SUFFIXES = (
+    ".py", ".md", ".txt", ".toml", ".ini", ".cfg", ".yml", ".yaml", ".java", ".xml", ".html", ".css", ".js",
+    ".json", ".sh", ".feature", ".bugfix", ".wire", ".removal", ".doc",
+)  # fmt: skip
+TEXT_NAMES = ("Makefile", "LICENSE", "run", ".gitignore")
+
+#: A project speaks of itself: not of the machine it was written on, of who sat there, nor of the notes that
+#: lay beside it. In pieces, so that this file keeps its own rule.
+BANNED = (
+    "/wor" "k/", "/tm" "p/", "/roo" "t/", "/hom" "e/", "clau" "de", "anthro" "pic", "open" "ai", "chat" "gpt",
+    "co" "pilot", "language mo" "del", "ai-gen" "erated", "sub-ag" "ent", "suba" "gent", "the br" "ief",
+    "task br" "ief", "design ca" "rd", "../sha" "red", "../sp" "ec/", "../se" "eds", "seed art" "icle",
+    "artifac" "tory", "jfr" "og", "nexus/rep" "ository", "pypi.or" "g/simple", "repo.mav" "en",
+    "proxy.gol" "ang", "this ses" "sion", "store sp" "ec", "wire sp" "ec",
+)  # fmt: skip
+
+_LATER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(#\d+\))")
+_TEST_CASE_NAME = re.compile(r"# -\*- test-case-name: ([\w.,]+) -\*-$")
+
+
+def columns(source: str) -> Iterator[Complaint]:
+    """No line is wider than L{COLUMNS_MAX}."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if len(line) > COLUMNS_MAX:
+            yield number, f"{len(line)} columns; {COLUMNS_MAX} are allowed"
+
+
+def module_length(source: str) -> Iterator[Complaint]:
+    """A module that is longer than L{MODULE_LINES_MAX} lines is two modules."""
+    lines = len(source.splitlines())
+    if lines > MODULE_LINES_MAX:
+        yield lines, f"{lines} lines in the module; {MODULE_LINES_MAX} are allowed"
+
+
+def function_length(source: str) -> Iterator[Complaint]:
+    """A function fits a screen, docstring included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            lines = node.end_lineno - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield node.lineno, f"{node.name} has {lines} lines; {FUNCTION_LINES_MAX} are allowed"
+
+
+def module_docstring(source: str) -> Iterator[Complaint]:
+    """Every module says what it knows."""
+    if ast.get_docstring(ast.parse(source)) is None:
+        yield 1, "the module has no docstring"
+
+
+def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Variants of one function, and setters: the docstring stands at the main one."""
+    names = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
+    return bool(names & {"overload", "setter", "deleter"})
+
+
+def public_docstrings(source: str) -> Iterator[Complaint]:
+    """Every public class, function and method has a docstring; names in functions are nobody's business."""
+
+    def visit(parent: ast.AST, where: str) -> Iterator[Complaint]:
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.If | ast.Try):
+                yield from visit(node, where)
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name.startswith("_"):
+                continue
+            is_function = not isinstance(node, ast.ClassDef)
+            if ast.get_docstring(node) is None and not (is_function and _is_overload(node)):
+                yield node.lineno, f"{where}{node.name} has no docstring"
+            if not is_function:
+                yield from visit(node, f"{where}{node.name}.")
+
+    yield from visit(ast.parse(source), "")
+
+
+def test_case_name(source: str, root: Path = ROOT) -> Iterator[Complaint]:
+    """The first line names the module's tests, and they exist."""
+    first = source.splitlines()[0] if source else ""
+    match = _TEST_CASE_NAME.match(first)
+    if match is None:
+        yield 1, "the first line must be '# -*- test-case-name: tests.x.test_y -*-'"
+        return
+    for name in match[1].split(","):
+        path = root.joinpath(*name.split("."))
+        if not (path.with_suffix(".py").exists() or (path / "__init__.py").exists()):
+            yield 1, f"{name} does not exist"
+
+
+def no_print(source: str) -> Iterator[Complaint]:
+    """Programs speak through their log; only what a person started writes to the terminal."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "pprint", "pprint.pprint"):
+            yield node.lineno, "print outside the command line, the benchmarks and the demo"
+
+
+def no_module_level_reactor(source: str) -> Iterator[Complaint]:
+    """Importing the global reactor installs it; only a function that runs a program may."""
+
+    def visit(parent: ast.AST) -> Iterator[Complaint]:
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            if "twisted.internet.reactor" in names:
+                yield node.lineno, "the reactor is an argument; it is not imported at module level"
+            yield from visit(node)
+
+    yield from visit(ast.parse(source))
+
+
+def no_inline_callbacks(source: str) -> Iterator[Complaint]:
+    """C{async def} tells a story better."""
+    for node in ast.walk(ast.parse(source)):
+        name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if name in ("inlineCallbacks", "returnValue"):
+            yield node.lineno, f"{name}: write async def"
+
+
+def todo_names_issue(source: str) -> Iterator[Complaint]:
+    """What is left for later has an issue where it can be found again, named as C{(#12)}."""
+    for number, line in enumerate(source.splitlines(), 1):
+        match = _LATER.search(line)
+        if match:
+            yield number, f"{match[1]} names no issue; write {match[1]}(#12)"
+
+
+def banned_words(source: str) -> Iterator[Complaint]:
+    """See L{BANNED}."""
+    for number, line in enumerate(source.splitlines(), 1):
+        lowered = line.lower()
+        for word in BANNED:
+            if word in lowered:
+                yield number, f"{word!r} does not belong into this project"
+
+
+EVERY_MODULE: tuple[Rule, ...] = (
+    columns, module_length, function_length, module_docstring, no_module_level_reactor, no_inline_callbacks,
+    todo_names_issue, banned_words,
+)  # fmt: skip
+
+
+def _matches(path: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+
+
+def rules_for(path: str) -> tuple[Rule, ...]:
+    """
+    The rules that hold for a file.
+
+    @param path: relative to the root, with C{/}.
+    """
+    if not path.endswith(".py"):
+        return (todo_names_issue, banned_words) if not path.endswith(".md") else (banned_words,)
+    rules = EVERY_MODULE
+    if not _matches(path, SPEAKING):
+        rules += (no_print,)
+    if _matches(path, DOCUMENTED):
+        rules += (public_docstrings,)
+    if not path.endswith("__init__.py"):
+        rules += (test_case_name,)
+    return rules
+
+
+def text_files(root: Path = ROOT) -> Iterator[str]:
+    """Every text file of the project, relative to the root; what git ignores is left out."""
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not _matches(name, IGNORED_DIRECTORIES))
+        for name in sorted(files):
+            if name.endswith(TEXT_SUFFIXES) or name in TEXT_NAMES:
+                yield Path(directory, name).relative_to(root).as_posix()
+
+
+def check(path: str, source: str) -> list[str]:
+    """Everything that is wrong with one file, as C{path:line: sentence}."""
+    return [
+        f"{path}:{line}: {sentence}" for rule in rules_for(path) for line, sentence in sorted(rule(source))
+    ]
