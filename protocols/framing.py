@@ -1,0 +1,142 @@
+# -*- test-case-name: tests.wire.test_framing -*-
+"""
+Bytes in any pieces to whole frames, of both formats, bounded. No Twisted.
+
+The first byte of each frame says which format it has, so both may alternate on one connection:
+0xD1 starts a native frame; 0x00 or 0x01 is the high byte of a remoting frame's length word.
+
+Rule 1: a length is believed only when it is in bounds, and garbage is noticed with its first byte where
+that is possible. Rule 2: all frames of one piece are cut in one pass, and each byte is copied a bounded
+number of times, however small the pieces are. Rule 3: at most one unfinished frame is kept.
+
+What is in a frame is not looked at here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from protocols.wire.errors import WireError
+from protocols.wire.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE, FRAME_VERSION, NATIVE_FIRST_BYTE
+from protocols.wire.remoting import FRAME_BYTES_MAX, HEADER_WORD_SIZE, LENGTH_WORD_SIZE
+
+REMOTING_FIRST_BYTES = (0x00, 0x01)
+TLS_FIRST_BYTE = 0x16
+
+
+class Frame(NamedTuple):
+    """
+    One frame.
+
+    @ivar kind: which format.
+    @ivar data: remoting: the bytes after the length word, for L{protocols.wire.remoting.decode_command};
+        native: the whole frame, for L{protocols.wire.push.decode_frame}.
+    """
+
+    kind: Literal["remoting", "native"]
+    data: bytes
+
+
+class FrameError(WireError):
+    """
+    No frame can start here; the connection is lost.
+
+    @ivar frames: the sound frames before it in the same piece.
+    """
+
+    def __init__(self, message: str, frames: list[Frame]) -> None:
+        super().__init__(message)
+        self.frames = frames
+
+
+class FrameBuffer:
+    """
+    The frames of one connection's bytes.
+
+    Invariant: what is kept is the beginning of one frame, whose length (once known) is C{_needed}.
+    """
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        """
+        @param frame_bytes_max: longest frame, its length word or header included.
+        """
+        self._frame_bytes_max = frame_bytes_max
+        self._kept = bytearray()
+        self._needed = 1
+        self._failure: str | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes of an unfinished frame are kept."""
+        return len(self._kept)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """
+        Take the next piece.
+
+        @return: the frames that it completes, in order.
+        @raise FrameError: garbage, or a length out of bounds; also on every later call.
+        """
+        if self._failure is not None:
+            raise FrameError(self._failure, [])
+        if not self._kept:
+            return self._cut(data)
+        self._kept += data
+        if len(self._kept) < self._needed:
+            return []
+        joined = self._kept
+        self._kept = bytearray()
+        return self._cut(joined)
+
+    def _cut(self, data: bytes | bytearray) -> list[Frame]:
+        frames: list[Frame] = []
+        at, end = 0, len(data)
+        view = memoryview(data)
+        while at < end:
+            available = end - at
+            try:
+                start, needed = self._measure(data, at, available)
+            except WireError as error:
+                self._failure = str(error)
+                raise FrameError(self._failure, frames) from None
+            if available < needed:
+                self._needed = needed
+                self._kept = bytearray(view[at:])
+                break
+            whole = bytes(view[at + start : at + needed])
+            frames.append(Frame("remoting" if start else "native", whole))
+            at += needed
+        return frames
+
+    def _measure(self, data: bytes | bytearray, at: int, available: int) -> tuple[int, int]:
+        """
+        Where the frame's data start, relative to C{at}, and how many bytes are needed to go on: of the
+        whole frame, or of what tells its length.
+
+        @raise WireError: no frame, or one that is too long.
+        """
+        first = data[at]
+        if first == NATIVE_FIRST_BYTE:
+            if available < 2:  # the version decides what the rest of the header looks like
+                return 0, 2
+            if data[at + 1] != FRAME_VERSION:
+                raise WireError(f"native frame: version={data[at + 1]}, known is {FRAME_VERSION}")
+            if available < FRAME_HEADER_SIZE:
+                return 0, FRAME_HEADER_SIZE
+            length = FRAME_HEADER.unpack_from(data, at)[5]
+            if not 0 <= length <= self._frame_bytes_max - FRAME_HEADER_SIZE:
+                raise self._out_of_bounds("native", length, 0, FRAME_HEADER_SIZE)
+            return 0, FRAME_HEADER_SIZE + length
+        if first in REMOTING_FIRST_BYTES:
+            if available < LENGTH_WORD_SIZE:
+                return LENGTH_WORD_SIZE, LENGTH_WORD_SIZE
+            length = int.from_bytes(data[at : at + LENGTH_WORD_SIZE], "big")
+            if not HEADER_WORD_SIZE <= length <= self._frame_bytes_max - LENGTH_WORD_SIZE:
+                raise self._out_of_bounds("remoting", length, HEADER_WORD_SIZE, LENGTH_WORD_SIZE)
+            return LENGTH_WORD_SIZE, LENGTH_WORD_SIZE + length
+        if first == TLS_FIRST_BYTE:
+            raise WireError("first byte 0x16: TLS on a plain connection")
+        raise WireError(f"first byte {first:#04x}: a negative length, or another protocol")
+
+    def _out_of_bounds(self, name: str, length: int, least: int, around: int) -> WireError:
+        return WireError(f"{name} frame: length={length} outside {least}..{self._frame_bytes_max - around}")

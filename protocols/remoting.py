@@ -1,0 +1,69 @@
+# -*- test-case-name: tests.protocols.test_remoting -*-
+"""
+RocketMQ remoting as one of the two dialects of a connection.
+
+Rule: a request with a DLedger code is answered with header code 200 and a body, whatever became of
+it. Java never looks at the header code, and waits for ever when there is no body.
+
+Knows the frames and how a request is paired with its answer, not who may ask for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocols.wire.codes import RequestCode
+from protocols.wire.json_bodies import encode_request, encode_response
+from protocols.wire.messages import Request, Response
+from protocols.wire.remoting import RemotingCommand, encode_command
+
+#: Bit 0 of the flag marks an answer.
+_ANSWER = 1
+_DONE = 200
+_REQUEST_CODE_NOT_SUPPORTED = 3
+
+#: Codes that are ours to answer.
+KNOWN_CODES = {int(code): code for code in RequestCode}
+
+
+class RemotingDialect:
+    """JSON bodies in remoting frames, as Java speaks."""
+
+    is_native = False
+
+    def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
+        """See L{protocols.interfaces.Dialect.request_parts}."""
+        return (
+            encode_command(
+                RemotingCommand(
+                    code=int(request.kind), opaque=opaque, ext_fields={}, body=encode_request(request)
+                )
+            ),
+        )
+
+    def response_parts(self, response: Response, opaque: int) -> Sequence[bytes]:
+        """See L{protocols.interfaces.Dialect.response_parts}."""
+        return (
+            encode_command(
+                RemotingCommand(
+                    code=_DONE, opaque=opaque, flag=_ANSWER, ext_fields={}, body=encode_response(response)
+                )
+            ),
+        )
+
+
+def not_supported(opaque: int, code: int) -> bytes:
+    """
+    Java's answer to a request code that nobody registered, leading blank included.
+
+    Source: NettyRemotingAbstract.processRequestCommand.
+    """
+    return encode_command(
+        RemotingCommand(
+            code=_REQUEST_CODE_NOT_SUPPORTED,
+            opaque=opaque,
+            flag=_ANSWER,
+            remark=f" request type {code} not supported",
+            ext_fields={},
+        )
+    )

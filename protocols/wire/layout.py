@@ -1,0 +1,41 @@
+# -*- test-case-name: tests.wire.test_entry -*-
+"""
+From a construct declaration of a fixed-size header to its C{struct.Struct} and numpy-style dtype.
+
+construct is the specification. Headers on the hot road are packed by C{struct}, whose format is
+derived here from the declaration, so that the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from construct import FormatField, Renamed, Struct
+
+
+def struct_of(declaration: Struct) -> struct.Struct:
+    """
+    The C{struct.Struct} of a declaration whose fields are all big-endian C{FormatField}s.
+
+    @raise TypeError: another kind of field, or another byte order.
+    """
+    characters = []
+    for subcon in declaration.subcons:
+        field: Any = subcon.subcon if isinstance(subcon, Renamed) else subcon
+        if not isinstance(field, FormatField) or not field.fmtstr.startswith(">"):
+            raise TypeError(f"{subcon!r} is not a big-endian number of fixed size")
+        characters.append(field.fmtstr[1:])
+    derived = struct.Struct(">" + "".join(characters))
+    assert derived.size == declaration.sizeof()
+    return derived
+
+
+def dtype_of(declaration: Struct) -> list[tuple[str, str]]:
+    """
+    The numpy dtype of a declaration, as the list that C{numpy.dtype} takes (numpy is not needed here).
+    """
+    kinds = {"b": "i1", "B": "u1", "h": ">i2", "H": ">u2", "i": ">i4", "l": ">i4", "I": ">u4",
+             "L": ">u4", "q": ">i8", "Q": ">u8"}
+    struct_of(declaration)
+    return [(subcon.name, kinds[subcon.subcon.fmtstr[1:]]) for subcon in declaration.subcons]

@@ -1,0 +1,298 @@
+# -*- test-case-name: tests.wire.test_remoting -*-
+"""
+Frames of RocketMQ remoting: a length word, a header word, a header (JSON or ROCKETMQ), a body::
+
+    offset  size  field
+    0       4     bytes that follow this word
+    4       1     how the header is written: 0 JSON, 1 ROCKETMQ
+    5       3     length of the header
+    8       n     header
+    8+n     m     body, may be empty
+
+Rule: a header that cannot be read is the peer's fault and costs it the connection, as in Java; what
+is in the body is not looked at here.
+
+Source: RemotingCommand, RocketMQSerializable, LanguageCode in rocketmq-remoting 4.9.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from construct import Int8ub, Int16sb, Int16ub, Int32sb, Int32ub, Struct
+
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.fastjson import (
+    INT_BITS,
+    canonical_keys,
+    folded,
+    read_object,
+    shown,
+    to_int,
+    to_text,
+    write_object,
+)
+from protocols.wire.layout import struct_of
+
+#: A whole frame, length word included; as com.rocketmq.remoting.frameMaxLength.
+FRAME_BYTES_MAX = 16777216
+LENGTH_WORD_SIZE = 4
+HEADER_WORD_SIZE = 4
+HEADER_BYTES_MAX = 0xFFFFFF
+
+JSON = 0
+ROCKETMQ = 1
+
+#: Bits of C{flag}.
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+
+#: Codes in the header of a reply.
+REMOTING_SUCCESS = 200
+SYSTEM_ERROR = 1
+SYSTEM_BUSY = 2
+REQUEST_CODE_NOT_SUPPORTED = 3
+
+#: Java's LanguageCode, in the order of its numbers.
+LANGUAGES = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
+    "RUST", "NODE_JS",
+)  # fmt: skip
+
+FRAME_START_DECLARATION = Struct(
+    "length" / Int32sb,  # bytes that follow this word
+    "header_word" / Int32ub,  # high byte: how the header is written; low 24 bits: its length
+)
+_FRAME_START = struct_of(FRAME_START_DECLARATION)
+_HEADER_WORD = struct_of(Struct("header_word" / Int32ub))
+
+BINARY_HEADER_DECLARATION = Struct(
+    "code" / Int16sb,
+    "language" / Int8ub,
+    "version" / Int16sb,
+    "opaque" / Int32sb,
+    "flag" / Int32sb,
+)
+_BINARY_HEADER = struct_of(BINARY_HEADER_DECLARATION)
+_LENGTH_16 = struct_of(Struct("length" / Int16ub))
+_LENGTH_32 = struct_of(Struct("length" / Int32sb))
+
+
+@attrs.frozen(kw_only=True)
+class RemotingCommand:
+    """
+    One frame: a request or the answer to one.
+
+    @ivar code: what is asked for, or in an answer how remoting fared.
+    @ivar opaque: number that pairs an answer with its request; signed 32 bits, wraps.
+    @ivar flag: bit 0: this is an answer; bit 1: no answer is wanted.
+    @ivar language: name from Java's LanguageCode; empty if the peer sent an unknown one.
+    @ivar version: version of the sender's RocketMQ; not interpreted.
+    @ivar remark: text of a remoting error.
+    @ivar ext_fields: text to text; DLedger has none, RocketMQ's own requests do.
+    @ivar serialize_type: how the header is written, L{JSON} or L{ROCKETMQ}.
+    @ivar body: what the handler gets; empty if there is none.
+    """
+
+    code: int
+    opaque: int
+    flag: int = 0
+    language: str = "PYTHON"
+    version: int = 0
+    remark: str | None = None
+    ext_fields: Mapping[str, str] = attrs.Factory(dict)
+    serialize_type: int = JSON
+    body: bytes = b""
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this is an answer."""
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender wants no answer. (DLedger answers all the same.)"""
+        return bool(self.flag & FLAG_ONEWAY)
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """
+    The whole frame, length word included.
+
+    A frame longer than L{FRAME_BYTES_MAX} is the caller's bug: bodies are bounded where they are made.
+    """
+    header = _json_header(command) if command.serialize_type == JSON else _binary_header(command)
+    length = HEADER_WORD_SIZE + len(header) + len(command.body)
+    # This bounds the header to its 24 bits, too.
+    assert LENGTH_WORD_SIZE + length <= FRAME_BYTES_MAX, f"remoting frame of 4 + {length} bytes"
+    return b"".join(
+        (_FRAME_START.pack(length, command.serialize_type << 24 | len(header)), header, command.body)
+    )
+
+
+def decode_command(frame: bytes) -> RemotingCommand:
+    """
+    @param frame: the bytes after the length word, all of them.
+    @raise WireError: not a header of either kind.
+    """
+    if len(frame) < HEADER_WORD_SIZE:
+        raise WireError(f"remoting frame of {len(frame)} bytes: at least {HEADER_WORD_SIZE} are needed")
+    (word,) = _HEADER_WORD.unpack_from(frame)
+    serialize_type = word >> 24
+    end = HEADER_WORD_SIZE + (word & HEADER_BYTES_MAX)
+    if end > len(frame):
+        raise WireError(f"remoting header ends at byte {end}, the frame at byte {len(frame)}")
+    header = frame[HEADER_WORD_SIZE:end]
+    if serialize_type == JSON:
+        return _read_json_header(header, frame[end:])
+    if serialize_type == ROCKETMQ:
+        return _read_binary_header(header, frame[end:])
+    raise WireError(f"remoting header: type={serialize_type}, known are 0 (JSON) and 1 (ROCKETMQ)")
+
+
+def _json_header(command: RemotingCommand) -> bytes:
+    if command.remark is None and not command.ext_fields and command.language in LANGUAGES:
+        return (
+            f'{{"code":{command.code:d},"flag":{command.flag:d},"language":"{command.language}",'
+            f'"opaque":{command.opaque:d},"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
+        ).encode("ascii")
+    document: dict[str, Any] = {
+        "code": int(command.code),
+        "flag": command.flag,
+        "opaque": command.opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": command.version,
+    }
+    if command.ext_fields:
+        document["extFields"] = dict(command.ext_fields)
+    if command.language:
+        document["language"] = command.language
+    if command.remark is not None:
+        document["remark"] = command.remark
+    return write_object(document)
+
+
+_HEADER_KEYS = ("code", "extFields", "flag", "language", "opaque", "remark", "version")
+_HEADER_NAMES = {folded(name): name for name in _HEADER_KEYS}
+_KNOWN_KEYS = frozenset((*_HEADER_KEYS, "serializeTypeCurrentRPC"))
+
+
+def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        document = read_object(header)
+        if not document.keys() <= _KNOWN_KEYS:
+            document = canonical_keys(document, _HEADER_NAMES)
+        return RemotingCommand(
+            code=to_int(document.get("code"), INT_BITS, "code") or 0,
+            opaque=to_int(document.get("opaque"), INT_BITS, "opaque") or 0,
+            flag=to_int(document.get("flag"), INT_BITS, "flag") or 0,
+            language=_language(document.get("language", "JAVA")),
+            version=to_int(document.get("version"), INT_BITS, "version") or 0,
+            remark=_remark(document.get("remark")),
+            ext_fields=_ext_fields(document.get("extFields")),
+            serialize_type=JSON,
+            body=body,
+        )
+    except BodyError as error:
+        raise WireError(f"remoting header: {error}") from None
+
+
+def _language(value: object) -> str:
+    if isinstance(value, str):
+        return value.upper() if value.upper() in LANGUAGES else ""
+    if isinstance(value, int) and 0 <= value < len(LANGUAGES):
+        return LANGUAGES[value]
+    if value is None:
+        return ""
+    raise BodyError(f"language={shown(value)} is neither a known number nor a name")
+
+
+def _remark(value: object) -> str | None:
+    # A remark is somebody's exception text: long ones are cut, not refused.
+    return to_text(value[:4096] if isinstance(value, str) else value, "remark")
+
+
+def _ext_fields(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BodyError(f"extFields={shown(value)} is not an object")
+    fields = {}
+    for key, item in value.items():
+        name, text = to_text(key, "key in extFields"), _long_text(item)
+        if name is not None and text is not None:
+            fields[name] = text
+    return fields
+
+
+def _long_text(value: object) -> str | None:
+    """Text of an extField, bounded by the frame alone: RocketMQ puts message properties into them."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise BodyError(f"extFields: {shown(value)} holds half a surrogate pair") from None
+        return value
+    return to_text(value, "value in extFields")
+
+
+def _binary_header(command: RemotingCommand) -> bytes:
+    assert -0x8000 <= command.code <= 0x7FFF, f"code {command.code} does not fit a ROCKETMQ header"
+    language = LANGUAGES.index(command.language if command.language in LANGUAGES else "OTHER")
+    remark = (command.remark or "").encode("utf-8")
+    fields = bytearray()
+    for key, value in command.ext_fields.items():
+        raw_key, raw_value = key.encode("utf-8"), value.encode("utf-8")
+        fields += _LENGTH_16.pack(len(raw_key)) + raw_key + _LENGTH_32.pack(len(raw_value)) + raw_value
+    fixed = _BINARY_HEADER.pack(command.code, language, command.version, command.opaque, command.flag)
+    pieces = (fixed, _LENGTH_32.pack(len(remark)), remark, _LENGTH_32.pack(len(fields)), fields)
+    return b"".join(pieces)
+
+
+def _read_binary_header(header: bytes, body: bytes) -> RemotingCommand:
+    if len(header) < _BINARY_HEADER.size:
+        raise WireError(f"remoting header: {len(header)} bytes, {_BINARY_HEADER.size} are needed")
+    code, language, version, opaque, flag = _BINARY_HEADER.unpack_from(header)
+    remark, at = _cut(header, _BINARY_HEADER.size, _LENGTH_32, "remark")
+    packed, at = _cut(header, at, _LENGTH_32, "extFields")
+    if at != len(header):
+        raise WireError(f"remoting header: {len(header) - at} bytes behind its end")
+    return RemotingCommand(
+        code=code,
+        opaque=opaque,
+        flag=flag,
+        language=LANGUAGES[language] if language < len(LANGUAGES) else "",
+        version=version,
+        remark=_utf8(remark, "remark") if remark else None,
+        ext_fields=_unpack_fields(packed),
+        serialize_type=ROCKETMQ,
+        body=body,
+    )
+
+
+def _unpack_fields(packed: bytes) -> dict[str, str]:
+    fields, at = {}, 0
+    while at < len(packed):
+        key, at = _cut(packed, at, _LENGTH_16, "key in extFields")
+        value, at = _cut(packed, at, _LENGTH_32, "value in extFields")
+        fields[_utf8(key, "key in extFields")] = _utf8(value, "value in extFields")
+    return fields
+
+
+def _cut(data: bytes, at: int, length_word: Any, name: str) -> tuple[bytes, int]:
+    start = at + length_word.size
+    if start > len(data):
+        raise WireError(f"remoting header: no length of {name} at byte {at} of {len(data)}")
+    (length,) = length_word.unpack_from(data, at)
+    if not 0 <= length <= len(data) - start:
+        raise WireError(f"remoting header: length of {name}={length} outside 0..{len(data) - start}")
+    return data[start : start + length], start + length
+
+
+def _utf8(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise WireError(f"remoting header: {name} is not UTF-8") from None

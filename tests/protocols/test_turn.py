@@ -1,0 +1,135 @@
+# -*- test-case-name: tests.protocols.test_turn -*-
+"""What a turn gathers is done once, in order, and a turn always ends."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from protocols.turn import Turn
+
+
+class TurnTests(SynchronousTestCase):
+    """Work before output, everything in the order asked for, one timed call."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.failures: list[Failure] = []
+        self.turn = Turn(self.clock, self.failures.append)
+        self.done: list[str] = []
+
+    def test_nothing_runs_at_once(self) -> None:
+        """A call waits for the end of the turn."""
+        self.turn.work(lambda: self.done.append("a"))
+        self.assertEqual(self.done, [])
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["a"])
+
+    def test_work_before_output(self) -> None:
+        """Output asked for first still runs after all work."""
+        self.turn.output(lambda: self.done.append("out"))
+        self.turn.work(lambda: self.done.append("one"))
+        self.turn.work(lambda: self.done.append("two"))
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["one", "two", "out"])
+
+    def test_output_of_work_belongs_to_the_turn(self) -> None:
+        """What work writes is written in the same turn."""
+        self.turn.work(lambda: self.turn.output(lambda: self.done.append("out")))
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["out"])
+
+    def test_one_timed_call(self) -> None:
+        """However many calls are asked for."""
+        for _ in range(100):
+            self.turn.work(lambda: None)
+            self.turn.output(lambda: None)
+        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
+        self.clock.advance(0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_work_for_work_waits_for_the_next_turn(self) -> None:
+        """Work that asks for work gets the next turn, and the reactor its own in between."""
+        timed: list[float] = []
+
+        def again() -> None:
+            self.done.append("again")
+            if len(self.done) < 3:
+                self.turn.work(again)
+                timed.append(len(self.clock.getDelayedCalls()))
+
+        self.turn.work(again)
+        self.turn.output(lambda: self.done.append("out"))
+        self.clock.advance(0)
+        # Each round was a timed call of its own, and the first round's output came before the second.
+        self.assertEqual(self.done, ["again", "out", "again"])
+        self.assertEqual(timed, [1])
+
+    def test_a_failure_stops_nobody_else(self) -> None:
+        """The other calls run, and the owner is told."""
+
+        def wrong() -> None:
+            raise ValueError("wrong")
+
+        self.turn.work(wrong)
+        self.turn.work(lambda: self.done.append("work"))
+        self.turn.output(wrong)
+        self.turn.output(lambda: self.done.append("output"))
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["work", "output"])
+        self.assertEqual([failure.type for failure in self.failures], [ValueError, ValueError])
+        self.turn.work(lambda: self.done.append("next"))
+        self.clock.advance(0)
+        self.assertEqual(self.done[-1], "next")
+
+    def test_seconds_are_the_clocks(self) -> None:
+        """The turn has no time of its own."""
+        self.clock.advance(5)
+        self.assertEqual(self.turn.seconds(), 5)
+
+    def test_output_of_a_read(self) -> None:
+        """Does not wait for the turn, and needs no timed call; it runs after the read, once."""
+
+        def deal_with(data: bytes) -> None:
+            self.turn.output(lambda: self.done.append("out"))
+            self.done.append(data.decode())
+
+        self.turn.read(deal_with, b"data")
+        self.assertEqual(self.done, ["data", "out"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_work_of_a_read(self) -> None:
+        """Waits for the end of the turn, with the work of other reads; so does what it writes."""
+
+        def deal_with(data: bytes) -> None:
+            self.turn.work(lambda: self.turn.output(lambda: self.done.append(data.decode())))
+
+        self.turn.read(deal_with, b"a")
+        self.turn.read(deal_with, b"b")
+        self.assertEqual(self.done, [])
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["a", "b"])
+
+    def test_read_within_a_read(self) -> None:
+        """The outermost one counts."""
+
+        def outer(data: bytes) -> None:
+            self.turn.read(lambda data: self.turn.output(lambda: self.done.append("out")), data)
+            self.done.append("outer")
+
+        self.turn.read(outer, b"")
+        self.assertEqual(self.done, ["outer", "out"])
+
+    def test_read_that_fails(self) -> None:
+        """What it had caused before still goes out."""
+
+        def deal_with(data: bytes) -> None:
+            self.turn.output(lambda: self.done.append("out"))
+            raise ValueError("wrong")
+
+        self.assertRaises(ValueError, self.turn.read, deal_with, b"")
+        self.assertEqual(self.done, ["out"])
+        self.turn.output(lambda: self.done.append("later"))
+        self.clock.advance(0)
+        self.assertEqual(self.done, ["out", "later"])

@@ -1,0 +1,178 @@
+# -*- test-case-name: tests.wire.test_wire_format_doc -*-
+"""docs/wire-format.md says what the declarations and constants say."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from construct import Struct
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
+from protocols.wire.codes import RequestCode
+from protocols.wire.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
+from protocols.wire.messages import MESSAGES
+from protocols.wire.push_layout import (
+    FRAME_HEADER_DECLARATION,
+    FRAME_HEADER_SIZE,
+    FRAME_VERSION,
+    KINDS,
+    METADATA_REQUEST_DECLARATION,
+    NATIVE_FIRST_BYTE,
+    PEER_DECLARATION,
+    REQUEST_DECLARATIONS,
+    RESPONSE_DECLARATIONS,
+)
+from protocols.wire.remoting import BINARY_HEADER_DECLARATION, FRAME_START_DECLARATION, LANGUAGES
+from tests.wire.test_json_bodies import OURS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire-format.md"
+
+Field = tuple[str, int, int]
+
+
+def fields_of(declaration: Struct) -> list[Field]:
+    """Name, offset and size of each field."""
+    fields, at = [], 0
+    for subcon in declaration.subcons:
+        fields.append((subcon.name, at, subcon.sizeof()))
+        at += subcon.sizeof()
+    return fields
+
+
+#: What every message's fixed part begins with.
+BASE = fields_of(METADATA_REQUEST_DECLARATION)
+
+#: Heading to what its table must declare.
+DECLARED = {
+    "Remoting": fields_of(FRAME_START_DECLARATION),
+    "ROCKETMQ header": fields_of(BINARY_HEADER_DECLARATION),
+    "Header": fields_of(FRAME_HEADER_DECLARATION),
+    "Base": BASE,
+    "One member": fields_of(PEER_DECLARATION),
+    "Records": fields_of(ENTRY_HEADER_DECLARATION),
+    "Blank": fields_of(BLANK_DECLARATION),
+    "Index units": fields_of(INDEX_UNIT_DECLARATION),
+    "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
+    **{
+        f"{kind.name} {word}": fields_of(declarations[kind])[len(BASE) :]
+        for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS))
+        for kind in RequestCode
+    },
+}
+
+
+def sections() -> dict[str, list[str]]:
+    """Heading to the lines below it, up to the next heading of any level."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in PAGE.read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            lines = found.setdefault(line.lstrip("# "), [])
+            assert not lines, f"two headings {line}"
+        else:
+            lines.append(line)
+    return found
+
+
+def rows(lines: list[str]) -> list[list[str]]:
+    """Cells of the rows of a section's tables, without their backquotes; the heads are rows, too."""
+    return [
+        [cell.strip().strip("`") for cell in line.split("|")[1:-1]]
+        for line in lines
+        if line.startswith("|") and not line.startswith("|---")
+    ]
+
+
+class TablesTests(SynchronousTestCase):
+    """Each table has the fields of its declaration, in their order."""
+
+    def setUp(self) -> None:
+        """Read the page."""
+        self.sections = sections()
+
+    def test_declarations(self) -> None:
+        """Names, offsets, sizes."""
+        for heading, declared in DECLARED.items():
+            table = rows(self.sections[heading])
+            if not declared:
+                self.assertEqual(table, [], heading)
+                continue
+            self.assertEqual(table[0], ["Field", "Offset", "Size", "Meaning"], heading)
+            shown = [(name, int(offset), int(size)) for name, offset, size, _ in table[1:]]
+            self.assertEqual(shown, declared, heading)
+            self.assertTrue(all(meaning for *_, meaning in table[1:]), heading)
+
+    def test_nothing_else_is_declared(self) -> None:
+        """A table of fields whose declaration is gone is noticed."""
+        tabled = {
+            heading for heading, lines in self.sections.items() if any("| Offset |" in line for line in lines)
+        }
+        self.assertEqual(tabled, {heading for heading, declared in DECLARED.items() if declared})
+
+    def test_every_message_begins_with_the_base(self) -> None:
+        """Which is why the tables of messages leave it out."""
+        for declarations in (REQUEST_DECLARATIONS, RESPONSE_DECLARATIONS):
+            for kind, declaration in declarations.items():
+                self.assertEqual(fields_of(declaration)[: len(BASE)], BASE, kind.name)
+
+    def test_sizes_of_fixed_parts(self) -> None:
+        """The sentence below each table counts the bytes."""
+        for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS)):
+            for kind, declaration in declarations.items():
+                heading = f"{kind.name} {word}"
+                sentence = f"{declaration.sizeof()} bytes, then: "
+                found = [line for line in self.sections[heading] if line.startswith(sentence)]
+                self.assertEqual(len(found), 1, f"{heading}: no line {sentence!r}")
+        self.assertEqual(FRAME_HEADER_DECLARATION.sizeof(), FRAME_HEADER_SIZE)
+
+    def test_numbers_of_messages(self) -> None:
+        """Code and kind."""
+        shown = [(name, int(code), int(kind)) for name, code, kind in
+                 rows(self.sections["Messages and their numbers"])[1:]]
+        self.assertEqual(shown, [(kind.name, int(kind), number) for kind, number in KINDS.items()])
+
+    def test_limits(self) -> None:
+        """Each constant has the value that is shown."""
+        table = rows(self.sections["Limits"])[1:]
+        self.assertGreater(len(table), 8)
+        for name, value, _ in table:
+            module, _, constant = name.rpartition(".")
+            self.assertEqual(getattr(importlib.import_module(module), constant), int(value), name)
+
+    def test_first_bytes(self) -> None:
+        """The native one, its version, our language."""
+        table = rows(self.sections["A connection"])
+        self.assertIn(f"0x{NATIVE_FIRST_BYTE:X}", [row[0] for row in table])
+        header = {row[0]: row[3] for row in rows(self.sections["Header"])[1:]}
+        self.assertEqual(header["first_byte"], f"0x{NATIVE_FIRST_BYTE:X}")
+        self.assertEqual(header["version"], str(FRAME_VERSION))
+        binary = {row[0]: row[3] for row in rows(self.sections["ROCKETMQ header"])[1:]}
+        self.assertIn(f"{LANGUAGES.index('PYTHON')} is PYTHON", binary["language"])
+
+
+class KeysTests(SynchronousTestCase):
+    """The keys that Java does not know."""
+
+    def test_keys_of_ours(self) -> None:
+        """All of them, and no other."""
+        shown = [(message, key) for message, key, _, _ in rows(sections()["Keys of ours"])[1:]]
+        expected = {("every one", "wireVersion")} | {
+            (f"{kind.name} {'answer' if is_answer else 'request'}", key)
+            for (kind, is_answer), keys in OURS.items()
+            for key in keys
+        }
+        self.assertEqual(len(shown), len(expected))
+        self.assertEqual(set(shown), expected)
+
+    def test_defaults(self) -> None:
+        """What is not written is the default of the field."""
+        for message, key, default, _ in rows(sections()["Keys of ours"])[1:]:
+            kind, _, word = message.partition(" ")
+            requests = MESSAGES[RequestCode.METADATA if kind == "every" else RequestCode[kind]]
+            value = getattr(requests[word == "answer"](), "".join(
+                f"_{letter.lower()}" if letter.isupper() else letter for letter in key
+            ))  # fmt: skip
+            shown = "empty" if value == "" else str(value).lower() if isinstance(value, bool) else str(value)
+            self.assertEqual(default, shown, f"{message} {key}")

@@ -1,0 +1,152 @@
+# -*- test-case-name: tests.wire.test_push,tests.wire.test_json_bodies -*-
+"""Hypothesis strategies for every message, and the settings under which they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from protocols.wire.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.entry import EntryHeader, encode_header
+from protocols.wire.messages import (
+    MESSAGES,
+    AppendRequest,
+    AppendResponse,
+    EntryBatch,
+    GetRequest,
+    GetResponse,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    PullResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+
+#: The same examples in every run, however slow the machine is.
+house = settings(
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+ints = st.integers(-(1 << 31), (1 << 31) - 1)
+longs = st.integers(-(1 << 63), (1 << 63) - 1)
+counts = st.integers(0, (1 << 31) - 1)
+#: Anything but halves of surrogate pairs.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+names = st.none() | texts
+bodies = st.binary(max_size=40)
+
+
+@st.composite
+def batches(draw: Any, count_min: int = 1, count_max: int = 5) -> EntryBatch:
+    """Sound batches: consecutive indexes, terms that never fall; positions and checksums are anything."""
+    count = draw(st.integers(count_min, count_max))
+    first_index = draw(st.integers(0, (1 << 63) - 1 - count))
+    terms = sorted(draw(st.lists(st.integers(0, (1 << 63) - 1), min_size=count, max_size=count)))
+    records = b""
+    for number, term in enumerate(terms):
+        body = draw(bodies)
+        header = EntryHeader(
+            magic=draw(ints), size=48 + len(body), index=first_index + number, term=term, pos=draw(longs),
+            channel=draw(ints), chain_crc=draw(ints), body_crc=draw(ints), body_length=len(body),
+        )  # fmt: skip
+        records += encode_header(header) + body
+    return EntryBatch(first_index=first_index, count=count, term=terms[-1], records=records)
+
+
+def _base() -> dict[str, st.SearchStrategy[Any]]:
+    return {
+        "group": names, "remote_id": names, "local_id": names, "leader_id": names, "term": longs,
+        "wire_version": counts,
+    }  # fmt: skip
+
+
+def _answer() -> dict[str, st.SearchStrategy[Any]]:
+    return {**_base(), "code": st.sampled_from(ResponseCode)}
+
+
+def _pushes() -> st.SearchStrategy[PushEntryRequest]:
+    one, several = batches(count_max=1), batches()
+    anyhow = {**_base(), "commit_index": longs}
+    return st.one_of(
+        st.builds(PushEntryRequest, **anyhow, type=st.just(PushType.APPEND), entries=one),
+        st.builds(
+            PushEntryRequest, **anyhow, type=st.just(PushType.APPEND), entries=several, is_batch=st.just(True)
+        ),
+        st.builds(PushEntryRequest, **anyhow, type=st.just(PushType.COMMIT)),
+        st.builds(
+            PushEntryRequest,
+            **anyhow,
+            type=st.sampled_from((PushType.COMPARE, PushType.TRUNCATE)),
+            entries=one,
+        ),
+    )
+
+
+_consistencies = st.sampled_from(Consistency)
+_some = st.none() | batches()
+
+#: Requests as both formats can carry them: an APPEND has at most one body.
+REQUESTS: dict[RequestCode, st.SearchStrategy[Any]] = {
+    RequestCode.METADATA: st.builds(MetadataRequest, **_base()),
+    RequestCode.APPEND: st.builds(
+        AppendRequest, **_base(), bodies=st.lists(bodies, max_size=1).map(tuple)
+    ),
+    RequestCode.GET: st.builds(
+        GetRequest, **_base(), begin_index=st.none() | longs, max_size=ints, consistency=_consistencies
+    ),
+    RequestCode.PULL: st.builds(
+        PullRequest, **_base(), node_id=names, begin_index=longs, end_index=longs, max_bytes=ints,
+        wait_ms=ints, consistency=_consistencies,
+    ),
+    RequestCode.VOTE: st.builds(
+        VoteRequest, **_base(), ledger_end_index=longs, ledger_end_term=longs, pre_vote=st.booleans(),
+        transfer=st.booleans(),
+    ),
+    RequestCode.HEART_BEAT: st.builds(HeartBeatRequest, **_base(), heart_beat_interval_ms=ints),
+    RequestCode.PUSH: _pushes(),
+    RequestCode.LEADERSHIP_TRANSFER: st.builds(
+        LeadershipTransferRequest, **_base(), transfer_id=names, transferee_id=names,
+        take_leadership_ledger_index=longs,
+    ),
+}  # fmt: skip
+
+RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
+    RequestCode.METADATA: st.builds(
+        MetadataResponse, **_answer(), peers=st.dictionaries(texts, texts, max_size=3), begin_index=longs,
+        end_index=longs, committed_index=longs, role=texts,
+    ),
+    RequestCode.APPEND: st.builds(AppendResponse, **_answer(), index=longs, pos=longs, count=ints),
+    RequestCode.GET: st.builds(GetResponse, **_answer(), entries=_some),
+    RequestCode.PULL: st.builds(
+        PullResponse, **_answer(), entries=_some, ledger_begin_index=longs, committed_index=longs
+    ),
+    RequestCode.VOTE: st.builds(
+        VoteResponse, **_answer(), vote_result=st.sampled_from(VoteResult), pre_vote=st.booleans()
+    ),
+    RequestCode.HEART_BEAT: st.builds(HeartBeatResponse, **_answer()),
+    RequestCode.PUSH: st.builds(
+        PushEntryResponse, **_answer(), index=st.none() | longs, count=ints, begin_index=longs,
+        end_index=longs,
+    ),
+    RequestCode.LEADERSHIP_TRANSFER: st.builds(LeadershipTransferResponse, **_answer()),
+}  # fmt: skip
+
+requests: st.SearchStrategy[Request] = st.one_of(*REQUESTS.values())
+responses: st.SearchStrategy[Response] = st.one_of(*RESPONSES.values())
+
+assert REQUESTS.keys() == RESPONSES.keys() == MESSAGES.keys()
