@@ -1,0 +1,308 @@
+# -*- test-case-name: tests.core.test_config -*-
+"""
+Configuration of a member: frozen, validated, in plain units, with errors that say what to do.
+
+Names are DLedger's in snake_case; Java and RocketMQ spellings are accepted by L{from_mapping}.
+Validators touch neither disk nor network. Defaults are Java's but for election timing.
+
+Source: DLedgerConfig.java (0.3.1.2).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs.validators import ge, gt, in_, instance_of, le
+
+#: Java's follower gives its leader up after 3 missed beats of 2000 ms; granted to a leader that
+#: does not advertise an interval of its own.
+JAVA_HEART_BEAT_TIME_INTERVAL_MS = 2000
+JAVA_MAX_HEART_BEAT_LEAK = 3
+
+#: Largest record that Java can encode (its 4-MiB buffer), 48-byte header included.
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+ENTRY_HEADER_BYTES = 48
+INDEX_UNIT_BYTES = 32
+MIN_BLANK_BYTES = 8
+
+FLUSH_ASYNC = "async"
+FLUSH_SYNC = "sync"
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """
+    Member id to C{host:port}, from C{n0-host:port;n1-host:port}.
+
+    The id is what stands before the first C{-}; the rest may hold more of them.
+
+    @raise ValueError: no member, an id twice, or a part that is not C{id-host:port}.
+    """
+    peers: dict[str, str] = {}
+    for part in text.split(";"):
+        part = part.strip()
+        if not part:
+            continue
+        peer_id, dash, address = part.partition("-")
+        host, colon, port = address.rpartition(":")
+        if not (peer_id and dash and host and colon and port.isdecimal() and int(port) < 65536):
+            raise ValueError(f"peers: {part!r} is not id-host:port (as in n0-127.0.0.1:20911)")
+        if peer_id in peers:
+            raise ValueError(f"peers: member {peer_id!r} stands there twice")
+        peers[peer_id] = address
+    if not peers:
+        raise ValueError("peers: no member named; write id-host:port;id-host:port")
+    return peers
+
+
+def _count(default: int, minimum: int = 1) -> Any:
+    return attrs.field(default=default, validator=[instance_of(int), ge(minimum)])
+
+
+def _share(default: float) -> Any:
+    return attrs.field(default=default, validator=[instance_of(float), gt(0), le(1)])
+
+
+def _peers(value: str | Mapping[str, str]) -> dict[str, str]:
+    return parse_peers(value) if isinstance(value, str) else dict(value)
+
+
+def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
+    if not value:
+        return ()
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(";") if part.strip())
+    return tuple(value)
+
+
+@attrs.frozen(kw_only=True)
+class DLedgerConfig:
+    """
+    Everything that a member can be told.
+
+    @ivar group: name of the raft group; not part of any path, as in Java.
+    @ivar self_id: this member's id, a key of C{peers}.
+    @ivar peers: member id to C{host:port}, the same on every member.
+    @ivar store_base_dir: the ledger lives in C{<store_base_dir>/dledger-<self_id>}.
+    @ivar flush_disk_type: C{async}: acks from the page cache, as Java does; C{sync}: acks after fsync.
+    @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
+    @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
+    @ivar never_lead: votes and stores, but is never a candidate.
+    @ivar pre_vote: ask before raising the term, where all peers understand the question.
+    @ivar preferred_leader_ids: members that leadership is handed to when they have caught up.
+
+    Election, milliseconds:
+    @ivar heart_beat_time_interval_ms: a leader of ours beats this often.
+    @ivar max_heart_beat_leak: so many missed intervals end a follower's patience (plus jitter of
+        up to half as much again).
+    @ivar min_vote_interval_ms, max_vote_interval_ms: a candidate's random wait between rounds.
+
+    Replication:
+    @ivar max_pending_requests_num: more pending appends than this are answered LEADER_PENDING_FULL.
+    @ivar max_pending_bytes: likewise, in bytes of bodies.
+    @ivar max_wait_ack_time_ms: an append that is not committed by then is answered 502 (unknown).
+    @ivar max_push_time_out_ms: an unanswered push falls back to COMPARE after this.
+    @ivar max_batch_push_bytes, max_batch_push_count: one push to a peer that takes batches.
+    @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer.
+    @ivar peer_push_throttle_point, peer_push_quota: a peer more than the first behind (bytes) is
+        sent at most the second (bytes per second).
+    @ivar max_queued_pushes: a follower's reorder window, in requests.
+
+    Files:
+    @ivar mapped_file_size_for_entry_data, mapped_file_size_for_entry_index: bytes of one file.
+    @ivar file_reserved_hours, delete_when: a segment older than this goes at that hour of the day.
+    @ivar disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean, disk_full_ratio: used
+        share of the file system above which old segments go at any hour, go whatever their age,
+        and appends are refused (415).
+    @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
+    """
+
+    group: str = attrs.field(default="default", validator=instance_of(str))
+    self_id: str = attrs.field(default="n0", validator=instance_of(str))
+    peers: dict[str, str] = attrs.field(default="n0-127.0.0.1:20911", converter=_peers)
+    store_base_dir: str = attrs.field(default="./dledger-data", validator=instance_of(str))
+    data_store_path: str = attrs.field(default="", validator=instance_of(str))
+    store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))
+    flush_disk_type: str = attrs.field(default=FLUSH_ASYNC, validator=in_((FLUSH_ASYNC, FLUSH_SYNC)))
+    wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
+
+    term_start_entry: bool = attrs.field(default=True, validator=instance_of(bool))
+    never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
+    pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))
+    preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+
+    tick_ms: int = _count(20)
+    heart_beat_time_interval_ms: int = _count(200)
+    max_heart_beat_leak: int = _count(5)
+    min_vote_interval_ms: int = _count(100, 0)
+    max_vote_interval_ms: int = _count(400)
+    min_take_leadership_vote_interval_ms: int = _count(30, 0)
+    max_take_leadership_vote_interval_ms: int = _count(100)
+    rpc_time_out_ms: int = _count(3000)
+    leadership_transfer_wait_timeout: int = _count(1000)
+    max_leadership_transfer_wait_index: int = _count(1000, 0)
+
+    max_pending_requests_num: int = _count(10_000)
+    max_pending_bytes: int = _count(64 * 1024 * 1024)
+    max_wait_ack_time_ms: int = _count(2500)
+    max_pending_reads: int = _count(10_000)
+    max_push_time_out_ms: int = _count(1000)
+    enable_batch_push: bool = attrs.field(default=True, validator=instance_of(bool))
+    max_batch_push_bytes: int = _count(1024 * 1024)
+    max_batch_push_count: int = _count(4096)
+    max_inflight_push_bytes: int = _count(8 * 1024 * 1024)
+    max_inflight_pushes: int = _count(64)
+    peer_push_throttle_point: int = _count(300 * 1024 * 1024, 0)
+    peer_push_quota: int = _count(20 * 1024 * 1024)
+    max_queued_pushes: int = _count(1024)
+
+    mapped_file_size_for_entry_data: int = _count(1024 * 1024 * 1024, 1024)
+    mapped_file_size_for_entry_index: int = _count(32 * 5 * 1024 * 1024, 32)
+    flush_file_interval: int = _count(10)
+    check_point_interval: int = _count(3000)
+    file_reserved_hours: int = _count(72)
+    delete_when: str = attrs.field(default="04", validator=instance_of(str))
+    disk_space_ratio_to_check_expired: float = _share(0.70)
+    disk_space_ratio_to_force_clean: float = _share(0.85)
+    disk_full_ratio: float = _share(0.90)
+    enable_disk_force_clean: bool = attrs.field(default=True, validator=instance_of(bool))
+    retention_bytes: int = _count(0, 0)
+    min_free_bytes: int = _count(0, 0)
+
+    @peers.validator
+    def _self_is_a_peer(self, _attribute: object, value: dict[str, str]) -> None:
+        if self.self_id not in value:
+            raise ValueError(
+                f"self_id={self.self_id!r} is not among the peers {sorted(value)}: "
+                "add it to peers, or correct --node-id"
+            )
+
+    @self_id.validator
+    def _id_is_plain(self, _attribute: object, value: str) -> None:
+        if not value or re.search(r"[-;/\s]", value):
+            raise ValueError(f"self_id={value!r} must not be empty nor contain '-', ';', '/' or blanks")
+
+    @max_vote_interval_ms.validator
+    def _vote_window_is_open(self, _attribute: object, value: int) -> None:
+        if value <= self.min_vote_interval_ms:
+            raise ValueError(
+                f"max_vote_interval_ms={value} must exceed min_vote_interval_ms="
+                f"{self.min_vote_interval_ms}: candidates with equal waits split every vote"
+            )
+
+    @mapped_file_size_for_entry_data.validator
+    def _data_size_is_java_sized(self, _attribute: object, value: int) -> None:
+        if value > 1024 * 1024 * 1024:
+            raise ValueError(
+                f"mapped_file_size_for_entry_data={value} exceeds 1073741824 (1 GiB): "
+                "positions in a file are 32 bit in Java"
+            )
+
+    @mapped_file_size_for_entry_index.validator
+    def _index_size_holds_whole_units(self, _attribute: object, value: int) -> None:
+        if value % INDEX_UNIT_BYTES:
+            raise ValueError(
+                f"mapped_file_size_for_entry_index={value} must be a multiple of {INDEX_UNIT_BYTES}"
+            )
+
+    @delete_when.validator
+    def _hours_are_hours(self, _attribute: object, value: str) -> None:
+        for hour in value.split(";"):
+            if not (hour.strip().isdecimal() and 0 <= int(hour) <= 23):
+                raise ValueError(f"delete_when={value!r}: write hours 00 to 23, split by ';'")
+
+    @preferred_leader_ids.validator
+    def _preferred_are_peers(self, _attribute: object, value: tuple[str, ...]) -> None:
+        for peer_id in value:
+            if peer_id not in self.peers:
+                raise ValueError(f"preferred_leader_ids: {peer_id!r} is not among {sorted(self.peers)}")
+
+    @property
+    def quorum(self) -> int:
+        """Members that make a majority, this one included."""
+        return len(self.peers) // 2 + 1
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Largest body: what fits Java's encode buffer and one data file with its blank."""
+        room = min(MAX_RECORD_BYTES, self.mapped_file_size_for_entry_data - MIN_BLANK_BYTES)
+        return room - ENTRY_HEADER_BYTES
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether acks wait for fsync."""
+        return self.flush_disk_type == FLUSH_SYNC
+
+    @property
+    def self_path(self) -> str:
+        """Directory of this member's files."""
+        return f"{self.store_base_dir}/dledger-{self.self_id}"
+
+
+#: Spellings of Java DLedger and RocketMQ that differ from the camel case of our own names.
+ALIASES: Mapping[str, str] = {
+    "dLegerGroup": "group",
+    "dLegerPeers": "peers",
+    "dLegerSelfId": "self_id",
+    "selfId": "self_id",
+    "nodeId": "self_id",
+    "node_id": "self_id",
+    "preferredLeaderId": "preferred_leader_ids",
+    "isEnableBatchPush": "enable_batch_push",
+    "maxBatchPushSize": "max_batch_push_bytes",
+    "storePathRootDir": "store_base_dir",
+    "store": "store_base_dir",
+    "fileReservedTime": "file_reserved_hours",
+}
+
+_FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+
+
+def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
+    """
+    Build a configuration from names in our, Java's or RocketMQ's spelling.
+
+    @param values: strings are converted to the type that the option has.
+    @raise ValueError: an unknown name (with the nearest known one), a value that does not fit, or
+        one option under two spellings.
+    """
+    fields = attrs.fields_dict(DLedgerConfig)
+    known: dict[str, object] = {}
+    for name, value in values.items():
+        target = ALIASES.get(name) or (name if name in fields else _snake(name))
+        if target not in fields:
+            near = difflib.get_close_matches(target, fields, n=1)
+            raise ValueError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        if target in known:
+            raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+        known[target] = _convert(target, value, fields[target])
+    return DLedgerConfig(**known)  # type: ignore[arg-type]
+
+
+def _convert(name: str, value: object, field: attrs.Attribute[Any]) -> object:
+    if name == "flush_disk_type" and isinstance(value, str):
+        return _FLUSH_NAMES.get(value, value.lower())
+    if name in ("store_type", "wire") and isinstance(value, str):
+        return value.lower()
+    if not isinstance(value, str):
+        return float(value) if isinstance(field.default, float) and isinstance(value, int) else value
+    default = field.default
+    if isinstance(default, bool):
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"{name}={value!r}: write true or false")
+        return value.lower() == "true"
+    try:
+        if isinstance(default, int):
+            return int(value)
+        if isinstance(default, float):
+            return float(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r}: a number is wanted") from None
+    return value

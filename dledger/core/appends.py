@@ -1,0 +1,141 @@
+# -*- test-case-name: tests.core.test_appends -*-
+"""
+Proposals on their way: being written, then waiting for the commit.
+
+Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), committed, or unknown
+(502 when its deadline comes first, 501 when leadership ends; it may still commit).
+Rule 2: it counts against the bounds from the moment it is taken until it ends.
+
+Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.core import effects as fx
+from dledger.core.inputs import EntriesWritten, Proposal
+from dledger.core.member_state import MemberState
+from dledger.core.waiters import ThresholdWaiters
+from protocols.wire.codes import ResponseCode
+
+
+@attrs.frozen
+class Written:
+    """A proposal in the log."""
+
+    first_index: int
+    count: int
+    pos: int
+    size: int
+
+
+@attrs.define
+class PendingAppends:
+    """
+    Invariant: C{_by_token} has exactly the tokens that wait; C{_bytes} is the sum of their sizes
+    and of those in C{_writing}.
+    """
+
+    member: MemberState
+    _waiting: ThresholdWaiters = attrs.Factory(
+        lambda self: ThresholdWaiters(capacity=self.member.config.max_pending_requests_num),
+        takes_self=True,
+    )
+    _by_token: dict[int, Written] = attrs.Factory(dict)
+    _writing: tuple[Proposal, ...] | None = None
+    _bytes: int = 0
+
+    def __len__(self) -> int:
+        """Proposals that wait for the commit."""
+        return len(self._waiting)
+
+    def propose(self, proposals: tuple[Proposal, ...], refusal: ResponseCode | None) -> None:
+        """
+        Take what there is room for into one write; answer the rest.
+
+        @param refusal: why this member takes nothing now (not leader, transferring); None if it does.
+        """
+        member, config = self.member, self.member.config
+        taken: list[Proposal] = []
+        bodies: list[bytes] = []
+        for proposal in proposals:
+            code = refusal
+            if code is None and not proposal.bodies:
+                code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
+            if code is None and len(self._waiting) + len(taken) >= config.max_pending_requests_num:
+                code = ResponseCode.LEADER_PENDING_FULL
+            size = sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
+            if code is None and self._bytes and self._bytes + size > config.max_pending_bytes:
+                code = ResponseCode.LEADER_PENDING_FULL
+            if code is not None:
+                self._refuse(proposal, code)
+                continue
+            self._bytes += size
+            taken.append(proposal)
+            bodies.extend(proposal.bodies)
+        if taken:
+            assert self._writing is None, "one write at a time"
+            self._writing = tuple(taken)
+            member.out.write(fx.WriteBodies(
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=tuple(bodies)
+            ))
+
+    def on_written(self, written: EntriesWritten) -> None:
+        """The write under way is in the file."""
+        if self._writing is None:
+            return  # a term-start entry: nobody waits for it
+        proposals, self._writing = self._writing, None
+        deadline_ms = self.member.out.now_ms + self.member.config.max_wait_ack_time_ms
+        index, at = written.first_index, 0
+        for proposal in proposals:
+            count = len(proposal.bodies)
+            size = sum(map(len, proposal.bodies)) + 64 * count
+            self._by_token[proposal.token] = Written(index, count, written.positions[at], size)
+            index, at = index + count, at + count
+            self._waiting.add(proposal.token, threshold=index - 1, deadline_ms=deadline_ms)
+        assert at == written.count, "the store wrote another number of entries"
+
+    def on_write_refused(self, code: ResponseCode) -> None:
+        """The store took nothing of the write under way."""
+        if self._writing is None:
+            return
+        proposals, self._writing = self._writing, None
+        for proposal in proposals:
+            self._bytes -= sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
+            self._refuse(proposal, code)
+
+    def committed(self, committed_index: int) -> None:
+        """Answer what is committed, in log order."""
+        for token in self._waiting.reached(committed_index):
+            self._end(token, ResponseCode.SUCCESS)
+
+    def expire(self) -> None:
+        """Answer what was not committed in time; it may commit later."""
+        for token in self._waiting.expired(self.member.out.now_ms):
+            self._end(token, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+
+    def fail_all(self, code: ResponseCode) -> None:
+        """Leadership ended or the member stops: nobody knows whether these will commit."""
+        for token in self._waiting.take_all():
+            self._end(token, code)
+        if self._writing is not None:
+            # The write failed half-way or its outcome never came: it may be in the file.
+            proposals, self._writing = self._writing, None
+            for proposal in proposals:
+                self._refuse(proposal, code)
+            self._bytes = 0
+
+    def _end(self, token: int, code: ResponseCode) -> None:
+        written = self._by_token.pop(token)
+        self._bytes -= written.size
+        self.member.out.emit(fx.AnswerAppend(
+            token=token, code=code, term=self.member.term, count=written.count,
+            first_index=written.first_index, pos=written.pos, leader_id=self.member.leader_id,
+        ))
+
+    def _refuse(self, proposal: Proposal, code: ResponseCode) -> None:
+        self.member.out.emit(fx.AnswerAppend(
+            token=proposal.token, code=code, term=self.member.term, count=len(proposal.bodies),
+            leader_id=self.member.leader_id,
+        ))

@@ -1,0 +1,380 @@
+# -*- test-case-name: tests.core.test_dispatcher,tests.core.test_search -*-
+"""
+What the leader believes of one follower, and what to send it next::
+
+    COMPARE --equal at the follower's end-------------------+
+       |  ^                                                 v
+       |  +------------ refused, lost, late ----------- APPEND (COMMIT when idle)
+       |  |                                                 ^
+       +--+--> TRUNCATE --done------------------------------+
+
+Rule 1: TRUNCATE is a command ("make this entry your last one"), so COMPARE must find the highest
+common index, not merely a common one. It gallops: from the follower's end down in doubling steps
+to an entry that both hold, then halves the gap. Equality is monotone (log matching).
+Rule 2: an answer counts only while its request is outstanding; going back to COMPARE forgets them all.
+Rule 3: pushes to one follower leave in log order on one connection; an acknowledgement of a batch
+is one of everything below it.
+
+Knows nothing of connections, and of time only C{now_ms}.
+
+Source: EntryDispatcher in DLedgerEntryPusher.java (0.3.1.2); differs: docs/divergence.md W10, W12.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import attrs
+
+from dledger.core.member_state import MemberState
+from protocols.wire.codes import PushType, ResponseCode
+from protocols.wire.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Response
+
+#: An idle follower is told the commit index at least this often, as Java does, milliseconds.
+IDLE_COMMIT_INTERVAL_MS = 1000
+#: Refusals in a row double the wait before the next COMPARE, up to this many times the first wait.
+BACK_OFF_MAX = 8
+#: The throttle spares followers that are only so many entries behind, as in Java.
+THROTTLE_SPARES_ENTRIES = 1000
+
+
+class DispatcherState(Enum):
+    """What the next push will be."""
+
+    COMPARE = "compare"
+    TRUNCATE = "truncate"
+    APPEND = "append"
+
+
+class Acknowledgements(Protocol):
+    """Who is told what a follower holds: the replica."""
+
+    def follower_holds(self, peer_id: str, index: int) -> None:
+        """C{peer_id} holds every entry up to C{index}."""
+
+
+@attrs.frozen
+class Inflight:
+    """
+    A push without an answer.
+
+    @ivar last_index: of its entries; for COMPARE and TRUNCATE the index asked about.
+    @ivar size: bytes of its records.
+    """
+
+    type: PushType
+    last_index: int
+    size: int
+    sent_ms: int
+
+
+@attrs.define
+class Quota:
+    """
+    Bytes per second for a follower that is far behind.
+
+    Source: Quota.java; differs: never sleeps, the dispatcher just waits for the next second.
+    """
+
+    per_second: int
+    _second: int = -1
+    _spent: int = 0
+
+    def left(self, now_ms: int) -> int:
+        """Bytes that may still be sent in this second."""
+        second = now_ms // 1000
+        if second != self._second:
+            self._second, self._spent = second, 0
+        return self.per_second - self._spent
+
+    def spend(self, size: int) -> None:
+        """So many bytes were sent; what was sent in an earlier second does not count."""
+        self._spent += size
+
+
+@attrs.define
+class Search:
+    """
+    The hunt for the highest common index.
+
+    @ivar equal: highest index known to be equal; -1 if none yet.
+    @ivar differs: lowest index known to differ, exclusive bound; None if none yet.
+    @ivar index: what to ask about next; -1 to begin at the leader's end.
+    """
+
+    index: int = -1
+    equal: int = -1
+    differs: int | None = None
+    step: int = 1
+
+
+@attrs.define
+class EntryDispatcher:
+    """
+    Invariant: COMPARE and TRUNCATE have at most one push in flight; C{_inflight_bytes} is the sum
+    over C{_inflight}; C{match_index < write_index} in APPEND.
+    """
+
+    member: MemberState
+    peer_id: str
+    acks: Acknowledgements
+    quota: Quota
+    state: DispatcherState = DispatcherState.COMPARE
+    match_index: int = -1
+    write_index: int = 0
+    search: Search = attrs.Factory(Search)
+    _truncate_index: int = -1
+    _inflight: dict[int, Inflight] = attrs.Factory(dict)
+    _inflight_bytes: int = 0
+    _last_push_ms: int = -(1 << 40)
+    _commit_sent: int = -1
+    _wait_until_ms: int = 0
+    _setbacks: int = 0
+    _is_unreachable: bool = False
+
+    @property
+    def inflight(self) -> int:
+        """Pushes without an answer."""
+        return len(self._inflight)
+
+    def dispatch(self) -> None:
+        """Send what can be sent now."""
+        if self.state is DispatcherState.APPEND:
+            self._append()
+        elif not self._inflight and self.member.out.now_ms >= self._wait_until_ms:
+            if self.state is DispatcherState.TRUNCATE and self._truncate_index < (
+                self.member.view.ledger_begin_index
+            ):
+                self.restart()  # what it was to be cut to has expired here meanwhile
+            if self.state is DispatcherState.COMPARE:
+                self._compare()
+            else:
+                self._push(PushType.TRUNCATE, self._entry(self._truncate_index))
+
+    def tick(self) -> None:
+        """Time passed: give up on late answers, tell an idle follower the commit index."""
+        self._check_response_time()
+        self.dispatch()
+        if self.state is not DispatcherState.APPEND or self._inflight:
+            return
+        out = self.member.out
+        if self.write_index > self.member.ledger_end_index and (
+            self._commit_sent < self.member.committed_index
+            or out.now_ms - self._last_push_ms >= IDLE_COMMIT_INTERVAL_MS
+        ):
+            self._push(PushType.COMMIT, None)
+
+    def _check_response_time(self) -> None:
+        if not self._inflight:
+            return
+        oldest = next(iter(self._inflight.values()))
+        patience = self.member.config.max_push_time_out_ms << min(self._setbacks, 3)
+        if self.member.out.now_ms - oldest.sent_ms >= patience:
+            self._set_back("time-out")
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def _entry(self, index: int) -> EntryBatch:
+        return self.member.view.read_batch(index, max_count=1, max_bytes=1)
+
+    def _push(self, type: PushType, entries: EntryBatch | None) -> None:
+        member = self.member
+        request = PushEntryRequest(
+            **member.base_fields(self.peer_id),  # type: ignore[arg-type]
+            type=type,
+            commit_index=member.committed_index,
+            entries=entries,
+            is_batch=entries is not None and entries.count > 1,
+        )
+        request_id = member.out.send(self.peer_id, request, self)
+        size = len(entries.records) if entries is not None else 0
+        last_index = entries.last_index if entries is not None else -1
+        self._inflight[request_id] = Inflight(type, last_index, size, member.out.now_ms)
+        self._inflight_bytes += size
+        self._last_push_ms = member.out.now_ms
+        self._commit_sent = max(self._commit_sent, member.committed_index)
+
+    def _compare(self) -> None:
+        member = self.member
+        end_index = member.ledger_end_index
+        if end_index < 0:
+            return  # an empty leader has nothing to compare; its first entry starts the search
+        begin_index = member.view.ledger_begin_index
+        search = self.search
+        if not begin_index <= search.index <= end_index:
+            self.search = search = Search(index=end_index)
+        self._push(PushType.COMPARE, self._entry(search.index))
+
+    def _append(self) -> None:
+        member, config = self.member, self.member.config
+        end_index = member.ledger_end_index
+        while (
+            self.write_index <= end_index
+            and len(self._inflight) < config.max_inflight_pushes
+            and self._inflight_bytes < config.max_inflight_push_bytes
+        ):
+            if self.write_index < member.view.ledger_begin_index:
+                self._set_back("expired")  # what it needs next is gone here: find out where it stands
+                return
+            allowed = self._allowed_bytes()
+            if allowed <= 0:
+                return
+            count = config.max_batch_push_count if config.enable_batch_push else 1
+            batch = member.view.read_batch(self.write_index, max_count=count, max_bytes=allowed)
+            self.quota.spend(len(batch.records))
+            self.write_index = batch.last_index + 1
+            self._push(PushType.APPEND, batch)
+
+    def _allowed_bytes(self) -> int:
+        member, config = self.member, self.member.config
+        end_index = member.ledger_end_index
+        allowed = config.max_batch_push_bytes
+        if end_index - self.write_index <= THROTTLE_SPARES_ENTRIES:
+            return allowed
+        view = member.view
+        behind = view.position_of(end_index + 1) - view.position_of(self.write_index)
+        if behind < config.peer_push_throttle_point:
+            return allowed
+        return min(allowed, self.quota.left(member.out.now_ms))
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """The follower answered a push."""
+        pushed = self._inflight.pop(request_id, None)
+        if pushed is None:
+            return
+        self._inflight_bytes -= pushed.size
+        if not isinstance(response, PushEntryResponse):
+            self._set_back("unexpected answer")
+        elif pushed.type is PushType.COMPARE:
+            self._on_compared(pushed, response)
+        elif response.code is ResponseCode.SUCCESS:
+            self._on_success(pushed)
+        elif pushed.type is not PushType.COMMIT or response.code is ResponseCode.INCONSISTENT_STATE:
+            # (A follower of ours says so to a COMMIT when it has to be compared first; Java never does.)
+            self._set_back(f"{pushed.type.name} answered {response.code.name}")
+        self.dispatch()
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """A push will not be answered."""
+        if request_id in self._inflight:
+            self._is_unreachable = True
+            self._set_back(reason)
+
+    def reachable(self) -> None:
+        """The follower answers again: do not sit out a wait that was for its absence."""
+        if self._is_unreachable:
+            self._is_unreachable = False
+            self._wait_until_ms = self.member.out.now_ms
+            self.dispatch()
+
+    def _on_success(self, pushed: Inflight) -> None:
+        if pushed.type is PushType.TRUNCATE:
+            self._enter_append(pushed.last_index)
+            return
+        self._setbacks = 0
+        if pushed.type is PushType.APPEND:
+            self._matched(pushed.last_index)
+
+    def _matched(self, index: int) -> None:
+        if index > self.match_index:
+            self.match_index = index
+            self.acks.follower_holds(self.peer_id, index)
+
+    def _on_compared(self, pushed: Inflight, response: PushEntryResponse) -> None:
+        if response.code not in (ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_STATE):
+            self._set_back(f"COMPARE answered {response.code.name}")
+            return
+        search, asked = self.search, pushed.last_index
+        if asked != search.index:
+            return
+        member = self.member
+        begin_index = member.view.ledger_begin_index
+        if response.code is ResponseCode.SUCCESS:
+            search.equal = asked
+            if asked == response.end_index:
+                self._enter_append(asked)
+            elif asked == member.ledger_end_index or search.differs == asked + 1:
+                self._enter_truncate(asked)
+            else:
+                self._search_between(response)
+        elif response.end_index < begin_index or response.begin_index > member.ledger_end_index:
+            self._enter_truncate(begin_index)  # nothing in common: it starts at our begin
+        elif asked > response.end_index:
+            # No verdict on an entry that it does not have. (Java answers so at once.)
+            search.index = response.end_index
+        else:
+            search.differs = asked
+            self._search_below(response)
+
+    def _search_between(self, response: PushEntryResponse) -> None:
+        """Equal at C{search.equal}; where does it begin to differ?"""
+        search = self.search
+        if search.differs is None:
+            # The follower has more than was asked about: look at the highest that both have.
+            search.index = min(response.end_index, self.member.ledger_end_index)
+        else:
+            search.index = (search.equal + search.differs) // 2
+
+    def _search_below(self, response: PushEntryResponse) -> None:
+        """Different at C{search.differs}: go down, in doubling steps or by halves."""
+        search = self.search
+        assert search.differs is not None
+        lowest = max(self.member.view.ledger_begin_index, response.begin_index)
+        if search.equal >= 0:
+            if search.differs == search.equal + 1:
+                self._enter_truncate(search.equal)
+            else:
+                search.index = (search.equal + search.differs) // 2
+        elif search.differs <= lowest:
+            self._enter_truncate(self.member.view.ledger_begin_index)
+        else:
+            search.index = max(lowest, search.differs - search.step)
+            search.step *= 2
+
+    # -- changes of state -------------------------------------------------------------------
+
+    def _enter_append(self, match_index: int) -> None:
+        self._change_state(DispatcherState.APPEND)
+        self._forget_inflight()
+        self.write_index = match_index + 1
+        self.match_index = -1
+        self._matched(match_index)
+
+    def _enter_truncate(self, index: int) -> None:
+        self._truncate_index = index
+        self._change_state(DispatcherState.TRUNCATE)
+
+    def restart(self) -> None:
+        """Begin anew: a new term, or a refusal that leaves nothing certain."""
+        self._change_state(DispatcherState.COMPARE)
+        self._forget_inflight()
+        self.search = Search()
+
+    def retire(self) -> None:
+        """Leadership is over: answers that still come are nobody's."""
+        self._forget_inflight()
+
+    def _set_back(self, reason: str) -> None:
+        """Something went wrong: COMPARE again, after a wait that grows while nothing works."""
+        out = self.member.out
+        self._setbacks += 1
+        # The first time at once (a restarted follower answers 406 and is whole again in one round).
+        wait = 0 if self._setbacks == 1 else self.member.config.heart_beat_time_interval_ms
+        self._wait_until_ms = out.now_ms + wait * min(max(self._setbacks - 1, 1), BACK_OFF_MAX)
+        out.report("push-set-back", peer_id=self.peer_id, state=self.state.value, reason=reason,
+                   setbacks=self._setbacks, match_index=self.match_index)
+        self.restart()
+
+    def _forget_inflight(self) -> None:
+        self._inflight.clear()
+        self._inflight_bytes = 0
+
+    def _change_state(self, state: DispatcherState) -> None:
+        if state is self.state:
+            return
+        self.member.out.report("dispatcher-state", peer_id=self.peer_id, old=self.state.value,
+                               new=state.value, write_index=self.write_index)
+        self.state = state

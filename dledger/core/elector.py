@@ -1,0 +1,415 @@
+# -*- test-case-name: tests.core.test_elector,tests.core.test_campaign -*-
+"""
+Elections: patience, pre-vote, votes, and what becomes of their answers::
+
+    FOLLOWER --patience over--> asking (pre-vote) --quorum--> CANDIDATE --quorum--> LEADER
+        ^                            |                            |
+        +------ a leader is heard, a higher term, a transfer -----+
+
+Rule 1: the term is raised and made durable, with the own vote, before votes are asked for; nobody
+votes twice in a term.
+Rule 2: who follows a leader of a term has voted in that term.
+Rule 3: before the term is raised, the peers are asked whether they would vote. A peer that speaks
+our wire gets a pre-vote; of any other (Java would take it for a vote) METADATA asks whether it knows a
+leader. Neither binds anybody.
+Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
+
+Knows time as C{now_ms} and chance as the random source it was given.
+
+Source: DLedgerLeaderElector.java; Raft 5.2, 9.6; differs: docs/divergence.md W4, W7, W19.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+from typing import Protocol
+
+import attrs
+
+from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
+from dledger.core.member_state import MemberState
+from protocols.wire.codes import WIRE_VERSION, ResponseCode, VoteResult
+from protocols.wire.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+
+#: A leader that claims to beat less often than this is not believed, milliseconds.
+HEART_BEAT_INTERVAL_MAX_MS = 60_000
+
+
+#: The longest round of a Java candidate one of whose peers is dead: its wait for the votes, then its
+#: pause before the next one.
+_JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
+
+#: A voter's log is longer than the candidate's.
+_LONGER_LOG = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+
+#: A candidate whose log is as good as ours is refused for its term alone.
+_BEHIND_IN_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_ALREADY_VOTED)
+
+
+class Campaign(Enum):
+    """What an election is busy with."""
+
+    NONE = "none"
+    ASKING = "asking"
+    VOTING = "voting"
+
+
+class RoleChanges(Protocol):
+    """Who carries a role change out: the replica."""
+
+    def become_leader(self) -> None:
+        """A quorum voted for this member."""
+
+    def become_follower(self, leader_id: str | None) -> None:
+        """Follow C{leader_id} in the current term, or nobody yet."""
+
+    def become_candidate(self) -> None:
+        """The term was raised and the own vote given."""
+
+    def take_leadership_ended(self, code: ResponseCode) -> None:
+        """An election asked for by the old leader ended."""
+
+
+@attrs.define
+class LeaderElector:
+    """
+    Invariant: C{_answers} holds outcomes of the round under way only; a round is known by the ids
+    of its requests.
+    """
+
+    member: MemberState
+    rng: random.Random
+    roles: RoleChanges
+    campaign: Campaign = Campaign.NONE
+    is_transfer: bool = False
+    _deadline_ms: int = 0
+    _leader_interval_ms: int = 0
+    _jitter: float = 0.0
+    _last_tick_ms: int = -1
+    _leader_heard_ms: int = 0
+    _outstanding: dict[int, str] = attrs.Factory(dict)
+    _granted: set[str] = attrs.Factory(set)
+    _not_ready: set[str] = attrs.Factory(set)
+
+    # -- patience ---------------------------------------------------------------------------
+
+    def patience_ms(self) -> int:
+        """Silence that the current leader is forgiven, without jitter, milliseconds."""
+        config = self.member.config
+        if self.member.leader_id is not None and self._leader_interval_ms == 0:
+            return JAVA_HEART_BEAT_TIME_INTERVAL_MS * JAVA_MAX_HEART_BEAT_LEAK
+        interval = self._leader_interval_ms or config.heart_beat_time_interval_ms
+        return interval * config.max_heart_beat_leak
+
+    def heard_leader(self, interval_ms: int | None = None) -> None:
+        """
+        The leader was heard: start its patience anew.
+
+        @param interval_ms: from a heartbeat: what the leader advertises, 0 for nothing. None from
+            a push, which says nothing about it.
+        """
+        if interval_ms is not None:
+            self._leader_interval_ms = max(0, min(interval_ms, HEART_BEAT_INTERVAL_MAX_MS))
+        patience = self.patience_ms()
+        self._leader_heard_ms = self.member.out.now_ms
+        self._deadline_ms = self.member.out.now_ms + patience + int(self._jitter * patience / 2)
+        if self.campaign is Campaign.ASKING:
+            self._end_round()
+
+    def peer_disconnected(self, peer_id: str) -> None:
+        """
+        The leader's connection is gone: it has two beats to come back on another one.
+
+        Only where peers are asked first (a broken connection must not depose anybody by itself),
+        and not for a Java leader, which opens its next connection with its next beat.
+        """
+        member, config = self.member, self.member.config
+        if peer_id != member.leader_id or not config.pre_vote or self._leader_interval_ms == 0:
+            return
+        now_ms = member.out.now_ms
+        self._leader_heard_ms = now_ms - self.patience_ms()
+        wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
+        self._deadline_ms = min(self._deadline_ms, now_ms + 2 * self._leader_interval_ms + wait)
+
+    def start(self) -> None:
+        """The member begins to live: hear who is there before anything is asked for."""
+        self._jitter = self.rng.random()
+        if len(self.member.peer_ids) == 0:
+            self._deadline_ms = self.member.out.now_ms
+        else:
+            self._wait_for_round(self.member.config.heart_beat_time_interval_ms * 2)
+
+    def lost_leader(self) -> None:
+        """Role or leader is gone (stepped down, higher term): be patient for one random wait."""
+        self._jitter = self.rng.random()
+        self._leader_interval_ms = 0
+        self._end_round()
+        self._wait_for_round(self.patience_ms() // 2)
+
+    def _wait_for_round(self, at_least_ms: int) -> None:
+        config = self.member.config
+        wait = self.rng.randint(config.min_vote_interval_ms, config.max_vote_interval_ms)
+        self._deadline_ms = self.member.out.now_ms + at_least_ms + wait
+
+    def tick(self) -> None:
+        """Time passed."""
+        now_ms = self.member.out.now_ms
+        stalled_ms = now_ms - self._last_tick_ms if self._last_tick_ms >= 0 else 0
+        self._last_tick_ms = now_ms
+        if self.member.is_leader:
+            return
+        config = self.member.config
+        if stalled_ms > config.heart_beat_time_interval_ms + 4 * config.tick_ms:
+            # This member slept (stopped process, long pause). What the leader sent meanwhile
+            # is still unread: reading it comes first.
+            self._deadline_ms = max(self._deadline_ms, now_ms + config.heart_beat_time_interval_ms)
+        if self._not_ready and self.campaign is Campaign.VOTING:
+            again, self._not_ready = self._not_ready, set()
+            for peer_id in sorted(again):
+                self._ask(peer_id)
+        if now_ms >= self._deadline_ms:
+            self._patience_over()
+
+    def _patience_over(self) -> None:
+        member = self.member
+        if member.config.never_lead or member.repair_end_index >= 0:
+            # It cannot lead. It only stops claiming to know who does.
+            if member.leader_id is not None:
+                self.roles.become_follower(None)
+            self._wait_for_round(self.patience_ms())
+            return
+        if member.config.pre_vote and member.peer_ids:
+            self._ask_first()
+        else:
+            self._campaign(transfer=False)
+
+    # -- asking, voting ---------------------------------------------------------------------
+
+    def _ask_first(self) -> None:
+        if self.member.leader_id is not None:
+            self.roles.become_follower(None)
+        self._begin_round(Campaign.ASKING)
+        for peer_id in self.member.peer_ids:
+            self._ask(peer_id)
+
+    def _campaign(self, *, transfer: bool) -> None:
+        member = self.member
+        member.enter_term(max(member.term, member.ledger_end_term) + 1, voted_for=member.self_id)
+        self.roles.become_candidate()
+        self._begin_round(Campaign.VOTING)
+        self.is_transfer = transfer
+        if not self._won():
+            for peer_id in member.peer_ids:
+                self._ask(peer_id)
+
+    def campaign_for_transfer(self) -> None:
+        """The leader asked this member to take over: no pre-vote, no wait."""
+        assert self.member.repair_end_index < 0 and not self.member.config.never_lead
+        self._campaign(transfer=True)
+
+    def _begin_round(self, campaign: Campaign) -> None:
+        self._end_round()
+        self.campaign = campaign
+        self._granted = {self.member.self_id}
+        config = self.member.config
+        # As long as a slow fsync of a voter may take, and then a wait that no two candidates share.
+        self._wait_for_round(config.heart_beat_time_interval_ms * config.max_heart_beat_leak // 2)
+
+    def _end_round(self) -> None:
+        self.campaign = Campaign.NONE
+        self.is_transfer = False
+        self._outstanding.clear()
+        self._granted = set()
+        self._not_ready = set()
+
+    def _ask(self, peer_id: str) -> None:
+        member = self.member
+        base = member.base_fields(peer_id)
+        request: VoteRequest | MetadataRequest
+        asking = self.campaign is Campaign.ASKING
+        if asking and member.wire_versions.get(peer_id, 0) < 1:
+            request = MetadataRequest(
+                group=member.config.group, remote_id=peer_id, local_id=member.self_id,
+                wire_version=WIRE_VERSION,
+            )
+        else:
+            base["leader_id"] = member.self_id
+            base["term"] = member.term + 1 if asking else member.term
+            request = VoteRequest(
+                **base,  # type: ignore[arg-type]
+                ledger_end_index=member.ledger_end_index,
+                ledger_end_term=member.ledger_end_term,
+                pre_vote=asking,
+                transfer=self.is_transfer,
+            )
+        self._outstanding[member.out.send(peer_id, request, self)] = peer_id
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """A peer's answer to a vote, pre-vote or METADATA."""
+        if self._outstanding.pop(request_id, None) is None:
+            return
+        member = self.member
+        if isinstance(response, MetadataResponse):
+            if response.wire_version >= 1:
+                self._ask(peer_id)
+            elif response.code == ResponseCode.SUCCESS and response.leader_id in (None, self.member.self_id):
+                self._granted.add(peer_id)
+        elif isinstance(response, VoteResponse):
+            if response.vote_result is VoteResult.ACCEPT:
+                self._granted.add(peer_id)
+            elif response.vote_result is VoteResult.REJECT_TERM_NOT_READY:
+                self._not_ready.add(peer_id)
+            elif response.vote_result in _LONGER_LOG and member.wire_versions.get(peer_id, 0) < 1:
+                # Java looks at logs before terms: it keeps its term, and each term that we raise
+                # meanwhile is one more that its own candidacy has to catch up with. It has what it
+                # takes to lead, we have not: leave it the time.
+                self._wait_for_round(_JAVA_ROUND_MS)
+        self._won()
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """No answer: the round ends by its deadline or by the others."""
+        self._outstanding.pop(request_id, None)
+
+    def _won(self) -> bool:
+        if len(self._granted) < self.member.config.quorum:
+            return False
+        if self.campaign is Campaign.ASKING:
+            self._campaign(transfer=False)
+        elif self.campaign is Campaign.VOTING:
+            transfer = self.is_transfer
+            self._end_round()
+            self.roles.become_leader()
+            if transfer:
+                self.roles.take_leadership_ended(ResponseCode.SUCCESS)
+        return True
+
+    # -- answering --------------------------------------------------------------------------
+
+    def on_vote(self, token: int, request: VoteRequest) -> None:
+        """A candidate asks. The term gate has let a higher term in already (but for a pre-vote)."""
+        result = self._judge_pre_vote(request) if request.pre_vote else self._judge_vote(request)
+        member = self.member
+        if result is VoteResult.ACCEPT and not request.pre_vote:
+            assert request.leader_id is not None
+            member.vote(request.leader_id)
+            self._wait_for_round(self.patience_ms())
+        elif result in _BEHIND_IN_TERM and self._is_better_java(request):
+            # It comes back with our term, and then with the next one, which is ours to grant. Raising
+            # the term at our own, quicker pace would keep it behind for ever.
+            self._wait_for_round(_JAVA_ROUND_MS)
+        term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
+        member.out.reply(token, VoteResponse(
+            group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION,
+            vote_result=result, pre_vote=request.pre_vote,
+        ))
+        if not request.pre_vote:
+            member.out.report("vote-answered", candidate_id=request.leader_id, term=request.term,
+                              result=result.name)
+
+    def _is_better_java(self, request: VoteRequest) -> bool:
+        """Whether a Java candidate asks that has what we lack, so that only it can win."""
+        member = self.member
+        if request.wire_version >= 1 or member.leader_id is not None:
+            return False
+        mine = (member.ledger_end_term, member.ledger_end_index)
+        return (request.ledger_end_term, request.ledger_end_index) > mine
+
+    def _judge_log(self, request: VoteRequest) -> VoteResult:
+        member = self.member
+        if request.ledger_end_term < member.ledger_end_term:
+            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+        if request.ledger_end_term == member.ledger_end_term and (
+            request.ledger_end_index < member.ledger_end_index
+        ):
+            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+        return VoteResult.ACCEPT
+
+    def _judge_vote(self, request: VoteRequest) -> VoteResult:
+        member = self.member
+        candidate = request.leader_id
+        if candidate not in member.peer_ids:
+            mine = candidate == member.self_id
+            return VoteResult.REJECT_UNEXPECTED_LEADER if mine else VoteResult.REJECT_UNKNOWN_LEADER
+        by_log = self._judge_log(request)
+        if by_log is not VoteResult.ACCEPT:
+            return by_log
+        if request.term < member.term:
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if member.leader_id is not None and member.leader_id != candidate:
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if member.voted_for is not None and member.voted_for != candidate:
+            return VoteResult.REJECT_ALREADY_VOTED
+        if request.term < member.ledger_end_term:
+            return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
+        if member.repair_end_index >= 0:
+            # Its log looks shorter than what it once acknowledged: its vote could elect a leader
+            # that lacks a committed entry. UNKNOWN is not counted by anybody.
+            return VoteResult.UNKNOWN
+        return VoteResult.ACCEPT
+
+    def _judge_pre_vote(self, request: VoteRequest) -> VoteResult:
+        member = self.member
+        if request.leader_id not in member.peer_ids:
+            return VoteResult.REJECT_UNKNOWN_LEADER
+        if request.term <= member.term:
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        silent_ms = member.out.now_ms - self._leader_heard_ms
+        if member.leader_id is not None and (member.is_leader or silent_ms < self.patience_ms()):
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if member.repair_end_index >= 0:
+            return VoteResult.UNKNOWN
+        return self._judge_log(request)
+
+    def on_heart_beat(self, token: int, request: HeartBeatRequest) -> None:
+        """A leader beats. The term gate has let a higher term in already."""
+        member = self.member
+        code = self.accept_leader(request.leader_id, request.term)
+        if code is ResponseCode.SUCCESS:
+            self.heard_leader(request.heart_beat_interval_ms)
+        member.out.reply(token, HeartBeatResponse(
+            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION,
+        ))
+
+    def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
+        """
+        Whether C{leader_id} may speak as leader of C{term}; if so it is followed from now on.
+
+        @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER.
+        """
+        member = self.member
+        if leader_id not in member.peer_ids:
+            mine = leader_id == member.self_id
+            return ResponseCode.UNEXPECTED_MEMBER if mine else ResponseCode.UNKNOWN_MEMBER
+        if term < member.term:
+            return ResponseCode.EXPIRED_TERM
+        assert term == member.term, "the term gate stands first"
+        if member.leader_id is None:
+            assert leader_id is not None
+            if member.voted_for is None:
+                member.vote(leader_id)  # rule 2: no other candidate of this term gets a vote here
+            self.roles.become_follower(leader_id)
+        elif member.leader_id != leader_id:
+            member.out.report("two-leaders", term=term, known=member.leader_id, other=leader_id)
+            return ResponseCode.INCONSISTENT_LEADER
+        return ResponseCode.SUCCESS
+
+    def followed(self) -> None:
+        """A leader was found: whatever was asked before is moot."""
+        self._jitter = self.rng.random()
+        self._end_round()
+        self.heard_leader()
+
+    def led(self) -> None:
+        """This member leads: no round is under way, and patience is counted in its own beats."""
+        self._leader_interval_ms = self.member.config.heart_beat_time_interval_ms
+        self._end_round()

@@ -1,0 +1,336 @@
+# -*- test-case-name: tests.core.test_handler,tests.core.test_durable -*-
+"""
+A follower's side of replication: what to do with a push, and when to answer it.
+
+Rule 1: nothing is appended unless the end of the ledger is known to equal the leader's, in this
+term, by a COMPARE, a TRUNCATE or an APPEND before it.
+Rule 2: commit information counts up to the highest index known to equal this leader's, no further.
+Rule 3: what was found equal in a term is never cut in it: the leader's ledger only grows, so such a
+TRUNCATE is a late one or a wrong one. Nothing is ever cut at or below C{committed_index}.
+Rule 4: every push is answered exactly once, unless its connection is gone. With C{sync} flushing
+an answer that says "I hold this" waits until it is on stable storage.
+
+Pushes out of order wait in a bounded window, by first index; L{EntryHandler.check_abnormal_future}
+answers those that can no longer have their turn.
+
+Source: EntryHandler in DLedgerEntryPusher.java (0.3.1.2); differs: docs/divergence.md W8, W9, W10, W14.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.core import effects as fx
+from dledger.core.member_state import MemberState
+from dledger.core.waiters import ThresholdWaiters
+from protocols.wire.codes import WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+
+#: Deadline of a wait that only an fsync or a change of leader ends.
+NEVER_MS = 1 << 62
+
+
+@attrs.frozen
+class QueuedPush:
+    """An APPEND that is not next in order."""
+
+    token: int
+    request: PushEntryRequest
+    entries: EntryBatch
+    arrived_ms: int
+
+
+@attrs.define
+class EntryHandler:
+    """
+    Invariant: C{matched_index} is at most the ledger's end; C{_queued_bytes} is the sum over
+    C{_queue}; C{_writing} is set only between a write effect and its outcome.
+
+    @ivar matched_index: highest index known to equal the ledger of this term's leader; -1 for none.
+    @ivar is_in_step: whether the ledger's end is that index, so that an APPEND may follow.
+    """
+
+    member: MemberState
+    matched_index: int = -1
+    is_in_step: bool = False
+    _matched_term: int = -1
+    _queue: dict[int, QueuedPush] = attrs.Factory(dict)
+    _queued_bytes: int = 0
+    _writing: tuple[int, PushEntryRequest] | None = None
+    _durable: ThresholdWaiters = attrs.Factory(
+        lambda self: ThresholdWaiters(capacity=self.member.config.max_queued_pushes), takes_self=True
+    )
+    _answers: dict[int, PushEntryRequest] = attrs.Factory(dict)
+
+    # -- arrival ----------------------------------------------------------------------------
+
+    def on_push(self, token: int, request: PushEntryRequest, accepted: ResponseCode) -> None:
+        """
+        A push came.
+
+        @param accepted: what the elector thinks of its sender; SUCCESS if it is our leader.
+        """
+        if accepted is not ResponseCode.SUCCESS:
+            self._refuse_sender(token, request, accepted)
+            return
+        entries = request.entries
+        if request.type is PushType.COMMIT:
+            self._learn_commit(request)
+            # Out of step (restarted, say) it would hear of commits for ever and have none of them:
+            # a leader of ours compares again, Java does not look at this answer.
+            code = ResponseCode.SUCCESS if self.is_in_step else ResponseCode.INCONSISTENT_STATE
+            self._answer(token, request, code)
+            return
+        if entries is None or (request.type is not PushType.APPEND and entries.count != 1):
+            self._answer(token, request, ResponseCode.UNEXPECTED_ARGUMENT)
+        elif request.type is PushType.APPEND:
+            self._on_append(token, request, entries)
+        else:
+            self._purge()
+            if request.type is PushType.COMPARE:
+                self._on_compare(token, request, entries)
+            else:
+                self._on_truncate(token, request, entries)
+
+    def _refuse_sender(self, token: int, request: PushEntryRequest, code: ResponseCode) -> None:
+        if code is ResponseCode.EXPIRED_TERM:
+            code = ResponseCode.INCONSISTENT_TERM
+        # The term is ours, not the request's: it is how a deposed leader learns of it.
+        self._answer(token, request, code, term=self.member.term)
+
+    # -- COMPARE ----------------------------------------------------------------------------
+
+    def _on_compare(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
+        member = self.member
+        index = entries.first_index
+        begin_index, end_index = member.view.ledger_begin_index, member.ledger_end_index
+        self.is_in_step = False
+        if not (0 <= begin_index <= index <= end_index and member.view.holds(entries)):
+            self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+            return
+        self._found_equal(index)
+        self.is_in_step = index == end_index
+        self._learn_commit(request)
+        self._answer_when_durable(token, request, index)
+
+    # -- TRUNCATE ---------------------------------------------------------------------------
+
+    def _on_truncate(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
+        member = self.member
+        index, end_index = entries.first_index, member.ledger_end_index
+        begin_index = member.view.ledger_begin_index
+        holds = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
+        # Below the commit there is nothing to negotiate: a majority holds these entries, so a
+        # leader that wants them gone is not our leader. Paired with the store's own refusal.
+        cuts_committed = index < member.committed_index or (index == member.committed_index and not holds)
+        if cuts_committed or index < self.matched_index:
+            member.out.report(
+                "truncate-refused", leader_id=request.leader_id, term=request.term, index=index,
+                committed_index=member.committed_index, matched_index=self.matched_index,
+            )
+            self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+        elif holds and index == end_index:
+            self._truncated(token, request)
+        else:
+            self._writing = (token, request)
+            member.out.report("truncating", index=index, ledger_end_index=end_index,
+                              committed_index=member.committed_index, leader_id=request.leader_id)
+            # An entry that is not ours yet says nothing of what stands before it. Only what is
+            # committed or was found equal is known to be the leader's; anything else must not be
+            # kept in front of it.
+            known_index = max(member.committed_index, self.matched_index)
+            anew = not holds and end_index >= 0 and index - 1 > known_index
+            if anew:
+                self._refuse_waiting()  # what they were to confirm is about to be dropped
+            member.out.write(fx.TruncateLedger(entries=entries, anew=anew))
+
+    def on_truncated(self) -> None:
+        """The store has cut, durably."""
+        assert self._writing is not None
+        (token, request), self._writing = self._writing, None
+        self._truncated(token, request)
+
+    def _truncated(self, token: int, request: PushEntryRequest) -> None:
+        index = self.member.ledger_end_index
+        self.matched_index = index
+        self.is_in_step = True
+        self._learn_commit(request)
+        self._answer_when_durable(token, request, index)
+
+    # -- APPEND -----------------------------------------------------------------------------
+
+    def _on_append(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
+        member = self.member
+        next_index = member.ledger_end_index + 1
+        if not self.is_in_step:
+            self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+        elif entries.first_index == next_index:
+            self._write(token, request, entries)
+        elif entries.first_index < next_index:
+            self._answer_known(token, request, entries)
+        else:
+            self._enqueue(token, request, entries)
+
+    def _write(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
+        assert self._writing is None, "one write at a time"
+        self._writing = (token, request)
+        self.member.out.write(fx.WriteEntries(entries=entries))
+
+    def on_written(self) -> None:
+        """The entries of the write under way are in the file."""
+        assert self._writing is not None
+        (token, request), self._writing = self._writing, None
+        index = self.member.ledger_end_index
+        assert request.entries is not None and request.entries.last_index == index
+        self.matched_index = index
+        self._learn_commit(request)
+        self._answer_when_durable(token, request, index)
+
+    def write_following(self) -> None:
+        """Write the queued APPEND that is next in order now, if there is one."""
+        following = self._queue.pop(self.member.ledger_end_index + 1, None)
+        if following is not None:
+            self._queued_bytes -= len(following.entries.records)
+            self._write(following.token, following.request, following.entries)
+
+    def on_write_refused(self, code: ResponseCode, reason: str) -> None:
+        """The store took nothing of the write or truncation under way."""
+        assert self._writing is not None
+        (token, request), self._writing = self._writing, None
+        self.is_in_step = False
+        self.member.out.report("push-refused", code=code.name, reason=reason, type=request.type.name)
+        self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+        self._purge()
+
+    def _answer_known(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
+        """Entries that this member has already (a push repeated after a lost answer)."""
+        if entries.last_index <= self.matched_index and self._holds_all(entries):
+            self._answer_when_durable(token, request, entries.last_index)
+        else:
+            self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+
+    def _holds_all(self, entries: EntryBatch) -> bool:
+        view, index = self.member.view, entries.first_index
+        if index < view.ledger_begin_index:
+            return False
+        mine = view.read_batch(index, max_count=entries.count, max_bytes=len(entries.records))
+        return mine.records == entries.records
+
+    def _enqueue(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
+        config = self.member.config
+        older = self._queue.pop(entries.first_index, None)
+        if older is not None:
+            self._queued_bytes -= len(older.entries.records)
+            self._answer(older.token, older.request, ResponseCode.REPEATED_PUSH)
+        size = len(entries.records)
+        if (
+            len(self._queue) >= config.max_queued_pushes
+            or self._queued_bytes + size > 2 * config.max_inflight_push_bytes
+        ):
+            self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)
+            return
+        self._queued_bytes += size
+        self._queue[entries.first_index] = QueuedPush(token, request, entries, self.member.out.now_ms)
+
+    # -- the passing of time ----------------------------------------------------------------
+
+    def check_abnormal_future(self) -> None:
+        """
+        Answer queued pushes that can no longer have their turn: those that the ledger has passed
+        (fast-forward) by comparing, those too long behind a gap (fall-behind) with 406.
+
+        Source: checkAbnormalFuture; differs: every such push is answered, and leaves the window.
+        """
+        if not self._queue:
+            return
+        member = self.member
+        patience = member.config.max_push_time_out_ms
+        for first_index, queued in sorted(self._queue.items()):
+            passed = first_index <= member.ledger_end_index
+            if not passed and member.out.now_ms - queued.arrived_ms < patience:
+                continue
+            del self._queue[first_index]
+            self._queued_bytes -= len(queued.entries.records)
+            if passed:
+                self._answer_known(queued.token, queued.request, queued.entries)
+            else:
+                self._answer(queued.token, queued.request, ResponseCode.INCONSISTENT_STATE)
+
+    def on_flushed(self, flushed_index: int) -> None:
+        """Entries up to C{flushed_index} are on stable storage: answers that waited may go."""
+        for token in self._durable.reached(flushed_index):
+            self._answer(token, self._answers.pop(token), ResponseCode.SUCCESS)
+
+    # -- the end of a leader ----------------------------------------------------------------
+
+    def reset(self) -> None:
+        """
+        Leader, role or term changed: nobody waits any more.
+
+        What was found equal stays so within the term: it has one leader, whose ledger only grows.
+        """
+        if self._matched_term != self.member.term:
+            self._matched_term = self.member.term
+            self.matched_index = -1
+        self.is_in_step = False
+        self._purge()
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Whoever waits for an fsync will not hear that it is done."""
+        for token in self._durable.take_all():
+            self._answer(token, self._answers.pop(token), ResponseCode.INCONSISTENT_STATE)
+
+    def abandon(self, token: int) -> None:
+        """The connection of a push is gone: it must not be acted on later."""
+        for first_index, queued in self._queue.items():
+            if queued.token == token:
+                del self._queue[first_index]
+                self._queued_bytes -= len(queued.entries.records)
+                break
+        if self._durable.remove(token):
+            del self._answers[token]
+
+    def _purge(self) -> None:
+        """Answer and forget every queued APPEND."""
+        queue, self._queue = self._queue, {}
+        self._queued_bytes = 0
+        for queued in queue.values():
+            self._answer(queued.token, queued.request, ResponseCode.INCONSISTENT_STATE)
+
+    # -- what is known and said -------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Pushes in the window and answers that wait for an fsync."""
+        return len(self._queue) + len(self._durable)
+
+    def _found_equal(self, index: int) -> None:
+        self.matched_index = max(self.matched_index, index)
+
+    def _learn_commit(self, request: PushEntryRequest) -> None:
+        self.member.commit(min(request.commit_index, self.matched_index))
+
+    def _answer_when_durable(self, token: int, request: PushEntryRequest, index: int) -> None:
+        if not self.member.config.is_sync or index <= self.member.flushed_index:
+            self._answer(token, request, ResponseCode.SUCCESS)
+        elif len(self._durable) >= self._durable.capacity:
+            self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)
+        else:
+            self._durable.add(token, threshold=index, deadline_ms=NEVER_MS)
+            self._answers[token] = request
+
+    def _answer(
+        self, token: int, request: PushEntryRequest, code: ResponseCode, *, term: int | None = None
+    ) -> None:
+        member, entries = self.member, request.entries
+        member.out.reply(token, PushEntryResponse(
+            group=request.group,
+            code=code,
+            term=request.term if term is None else term,
+            index=None if entries is None else entries.first_index,
+            count=0 if entries is None else entries.count,
+            begin_index=member.view.ledger_begin_index if member.ledger_end_index >= 0 else -1,
+            end_index=member.ledger_end_index,
+            wire_version=WIRE_VERSION,
+        ))

@@ -1,0 +1,74 @@
+# -*- test-case-name: tests.core.test_quorum -*-
+"""
+The one quorum rule, and the watermarks of one term that it is applied to.
+
+C{held_by(marks, needed)} is the needed-th largest mark: the highest number that at least C{needed}
+holders have reached. Raft commitment, the read index and HA acknowledgement all ask this question.
+
+Rule: a leader commits by counting only entries of its own term (Raft 5.4.2). Marks below the first
+index of the term are not recorded at all, so the rule needs no second check anywhere.
+
+Source: QuorumAckChecker in DLedgerEntryPusher.java, which counts entries of any term (W1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+
+def held_by(marks: Iterable[int], needed: int) -> int:
+    """
+    The highest number that at least C{needed} of the C{marks} have reached.
+
+    @param needed: 1 to the number of marks.
+    """
+    ordered = sorted(marks, reverse=True)
+    assert 1 <= needed <= len(ordered), f"{needed} of {len(ordered)} marks"
+    return ordered[needed - 1]
+
+
+@attrs.define
+class QuorumAckChecker:
+    """
+    Watermarks of one leader's term.
+
+    Invariant: a mark never falls, and is -1 or at least C{term_start_index}. There is a mark for
+    every member from the start.
+
+    @ivar term: the leader's term.
+    @ivar term_start_index: first index of an entry of this term, written or to be written.
+    """
+
+    term: int
+    term_start_index: int
+    _needed: int
+    _by_member: dict[str, int]
+
+    @classmethod
+    def for_term(
+        cls, *, term: int, term_start_index: int, members: Iterable[str], needed: int
+    ) -> QuorumAckChecker:
+        """Fresh marks, all -1."""
+        return cls(term, term_start_index, needed, dict.fromkeys(members, -1))
+
+    def record(self, member_id: str, index: int) -> bool:
+        """
+        C{member_id} holds every entry up to C{index}, as far as its flush mode promises.
+
+        @return: whether the mark rose.
+        """
+        if index < self.term_start_index or index <= self._by_member[member_id]:
+            return False
+        self._by_member[member_id] = index
+        return True
+
+    @property
+    def quorum_index(self) -> int:
+        """Highest index of this term that a quorum holds; -1 while there is none."""
+        return held_by(self._by_member.values(), self._needed)
+
+    def watermark(self, member_id: str) -> int:
+        """The mark of one member; -1 if it holds nothing of this term."""
+        return self._by_member[member_id]

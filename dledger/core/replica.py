@@ -1,0 +1,510 @@
+# -*- test-case-name: tests.core.test_replica,tests.core.test_group -*-
+"""
+One member of a raft group: inputs in, effects out.
+
+C{DLedgerCore.step} looks an input up in a table and hands it to the part that knows: elections
+(L{LeaderElector}), replication (L{EntryDispatcher}, L{EntryHandler}), commitment (L{QuorumAckChecker}),
+proposals, reads, transfer, fsync. This module holds the parts together and carries role changes out.
+
+Rule 1: the term gate stands first, once. No part sees a message of a higher term than the member's.
+Rule 2: a leader's own entries are dispatched when C{EntriesWritten} says that they are there.
+Rule 3: after C{StoreFailed} the member says nothing more but how its waiters ended.
+
+Source: DLedgerServer.java, MemberState.java (0.3.1.2); the shape is etcd/raft's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from dledger.config import DLedgerConfig
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from dledger.core.appends import PendingAppends
+from dledger.core.dispatcher import EntryDispatcher, Quota
+from dledger.core.elector import LeaderElector
+from dledger.core.flusher import Flusher
+from dledger.core.handler import EntryHandler
+from dledger.core.member_state import MemberState, Outbox, Role
+from dledger.core.ports import LedgerView
+from dledger.core.quorum import QuorumAckChecker
+from dledger.core.reads import HeartBeats, LinearizableReads
+from dledger.core.status import MemberStatus, PeerStatus
+from dledger.core.transfer import LeadershipTransfer
+from protocols.wire.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.messages import (
+    HeartBeatRequest,
+    LeadershipTransferRequest,
+    MetadataRequest,
+    MetadataResponse,
+    PushEntryRequest,
+    VoteRequest,
+)
+
+
+class DLedgerCore:
+    """
+    The algorithm of one member.
+
+    Invariant: C{_beats} and C{_quorum} are set exactly while the member leads.
+    """
+
+    def __init__(
+        self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
+        voted_for: str | None, committed_index: int, repair_end_index: int = -1,
+    ) -> None:
+        """
+        @param view: the recovered ledger.
+        @param rng: all chance of this member.
+        @param term, voted_for: as they were persisted.
+        @param committed_index: a lower bound of what is committed, from the checkpoint.
+        @param repair_end_index: see L{MemberState}.
+        """
+        out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
+        if view.ledger_end_term > term:
+            term, voted_for = view.ledger_end_term, None
+        peer_ids = tuple(sorted(peer_id for peer_id in config.peers if peer_id != config.self_id))
+        self._member = MemberState(
+            config=config, view=view, out=out, term=term, voted_for=voted_for,
+            committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
+            peer_ids=peer_ids,
+        )
+        self._member.refresh_end()
+        # Recovery has read it from the disk and zeroed what stood behind it, durably.
+        self._member.flushed_index = self._member.ledger_end_index
+        self._out = out
+        self._elector = LeaderElector(self._member, rng, self)
+        self._handler = EntryHandler(self._member)
+        self._flusher = Flusher(self._member)
+        self._appends = PendingAppends(self._member)
+        self._reads = LinearizableReads(self._member)
+        self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
+        self._dispatchers: dict[str, EntryDispatcher] = {}
+        self._quorum: QuorumAckChecker | None = None
+        self._beats: HeartBeats | None = None
+        self._is_ready = False
+        self._next_term_start_ms = 0
+        self._stop_deadline_ms: int | None = None
+        self._is_stopped = False
+        self._on: dict[type[ev.Input], Callable[..., None]] = {
+            ev.Ticked: self._on_ticked,
+            ev.Started: self._on_started,
+            ev.AppendProposed: self._on_append_proposed,
+            ev.EntriesWritten: self._on_entries_written,
+            ev.WriteRefused: self._on_write_refused,
+            ev.LedgerTruncated: self._on_ledger_truncated,
+            ev.EntriesFlushed: self._on_entries_flushed,
+            ev.StoreFailed: self._on_store_failed,
+            ev.RequestReceived: self._on_request_received,
+            ev.RequestAbandoned: self._on_request_abandoned,
+            ev.PeerDisconnected: self._on_peer_disconnected,
+            ev.ResponseReceived: self._on_response_received,
+            ev.RequestFailed: self._on_request_failed,
+            ev.ReadRequested: self._on_read_requested,
+            ev.StopRequested: self._on_stop_requested,
+        }
+
+    def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
+        """
+        Take one input.
+
+        @param now_ms: monotonic milliseconds.
+        @return: what is to be done, in this order.
+        @raise StoreError: the view could not be read; feed C{StoreFailed}.
+        """
+        if self._is_stopped:
+            return ()
+        self._out.begin(now_ms)
+        self._on[type(happened)](happened)
+        return self._out.take()
+
+    # -- life -------------------------------------------------------------------------------
+
+    def _on_started(self, _: ev.Started) -> None:
+        member = self._member
+        self._elector.start()
+        self._out.report("started", term=member.term, ledger_end_index=member.ledger_end_index,
+                         committed_index=member.committed_index, repair_end_index=member.repair_end_index)
+        if member.repair_end_index >= 0:
+            self._out.report("repairing", ledger_end_index=member.ledger_end_index,
+                             repair_end_index=member.repair_end_index)
+
+    def _on_ticked(self, _: ev.Ticked) -> None:
+        for peer_id, request_id, owner in self._out.overdue():
+            owner.on_request_failed(peer_id, request_id, "no outcome in time")
+        if not self._is_stopped:  # a transfer may have failed, and the stop waited for nothing else
+            self._tick_parts()
+
+    def _tick_parts(self) -> None:
+        self._elector.tick()
+        self._handler.check_abnormal_future()
+        if self._beats is not None:
+            self._tick_leader(self._beats)
+        self._transfer.tick(self._dispatchers)
+        if self._is_stopped:
+            return
+        self._appends.expire()
+        self._reads.expire()
+        self._flusher.wanted()
+        if self._stop_deadline_ms is not None and self._out.now_ms >= self._stop_deadline_ms:
+            self._finish_stop()
+
+    def _tick_leader(self, beats: HeartBeats) -> None:
+        beats.tick()
+        if self._out.now_ms - beats.last_quorum_ms > self._elector.patience_ms():
+            # Its followers' patience is over too: whoever still answers may answer somebody else.
+            self._step_down("no quorum")
+            return
+        for dispatcher in self._dispatchers.values():
+            dispatcher.tick()
+        if self._out.now_ms >= self._next_term_start_ms:
+            self._write_term_start()  # the disk was full when the term began
+
+    def _on_store_failed(self, failed: ev.StoreFailed) -> None:
+        self._out.report("store-failed", reason=failed.reason)
+        self._stop(failed.reason, clean=False)
+
+    def _on_stop_requested(self, _: ev.StopRequested) -> None:
+        if self._stop_deadline_ms is not None:
+            return
+        # The transfer has a deadline of its own; this one is behind it.
+        wait = 2 * self._member.config.leadership_transfer_wait_timeout + self._member.config.tick_ms
+        self._stop_deadline_ms = self._out.now_ms + wait
+        if not (self._member.is_leader and self._transfer.offer(self._dispatchers)):
+            self._finish_stop()
+
+    def _transfer_ended(self, code: ResponseCode) -> None:
+        if self._stop_deadline_ms is not None and not self._is_stopped:
+            self._finish_stop()
+
+    def _finish_stop(self) -> None:
+        self._stop("asked to stop", clean=True)
+
+    def _stop(self, reason: str, *, clean: bool) -> None:
+        self._is_stopped = True
+        self._out.forget_write()
+        self._appends.fail_all(ResponseCode.TERM_CHANGED)
+        self._reads.fail_all(ResponseCode.NOT_LEADER)
+        if clean:
+            self._transfer.fail_all()
+            self._handler.reset()
+        self._out.emit(fx.StopMember(reason=reason, clean=clean))
+
+    # -- role changes -----------------------------------------------------------------------
+
+    def become_leader(self) -> None:
+        """A quorum voted for this member in this term."""
+        member = self._member
+        member.role, member.leader_id = Role.LEADER, member.self_id
+        self._elector.led()
+        self._handler.reset()
+        self._quorum = QuorumAckChecker.for_term(
+            term=member.term, term_start_index=member.ledger_end_index + 1,
+            members=member.config.peers, needed=member.config.quorum,
+        )
+        self._beats = HeartBeats(
+            member, self._round_confirmed, self._beat_refused, self._follower_heard,
+            last_quorum_ms=self._out.now_ms,
+        )
+        self._dispatchers = {
+            peer_id: EntryDispatcher(member, peer_id, self, Quota(member.config.peer_push_quota))
+            for peer_id in member.peer_ids
+        }
+        # What it has is all committed, or there is nothing: its commit index is not behind anybody's.
+        self._is_ready = member.committed_index == member.ledger_end_index
+        self._report_role()
+        self._beats.start_round()
+        self._write_term_start()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.dispatch()
+
+    def _write_term_start(self) -> None:
+        """Entries of earlier terms commit with the first one of this term: make one, unless it is there."""
+        member = self._member
+        assert self._quorum is not None
+        if self._is_ready or not member.config.term_start_entry:
+            return
+        if member.ledger_end_index < self._quorum.term_start_index:
+            self._next_term_start_ms = self._out.now_ms + member.config.max_wait_ack_time_ms
+            self._out.write(fx.WriteBodies(
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=(b"",)
+            ))
+
+    def become_follower(self, leader_id: str | None) -> None:
+        """Follow C{leader_id} in this term, or nobody yet."""
+        self._end_leadership()
+        member = self._member
+        member.role, member.leader_id = Role.FOLLOWER, leader_id
+        self._handler.reset()
+        if leader_id is not None:
+            self._elector.followed()
+            self._transfer.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
+        self._report_role()
+
+    def become_candidate(self) -> None:
+        """The term was raised; votes are being asked for."""
+        self._end_leadership()
+        self._member.role, self._member.leader_id = Role.CANDIDATE, None
+        self._handler.reset()
+        self._report_role()
+
+    def take_leadership_ended(self, code: ResponseCode) -> None:
+        """An election that the old leader asked for ended."""
+        self._transfer.taking_ended(code)
+
+    def _step_down(self, reason: str) -> None:
+        """Stop leading in this term, or leave a term that is over: nobody to follow yet."""
+        self._out.report("stepping-down", reason=reason, term=self._member.term)
+        self.become_follower(None)
+        self._elector.lost_leader()
+
+    def _end_leadership(self) -> None:
+        if self._quorum is None:
+            return
+        assert self._beats is not None
+        # Answers to what this leadership asked may still come; nobody waits for them any more.
+        self._beats.retire()
+        for dispatcher in self._dispatchers.values():
+            dispatcher.retire()
+        self._quorum = self._beats = None
+        self._dispatchers = {}
+        self._is_ready = False
+        self._member.leader_id = None
+        self._appends.fail_all(ResponseCode.TERM_CHANGED)
+        self._reads.fail_all(ResponseCode.NOT_LEADER)
+
+    def _report_role(self) -> None:
+        member = self._member
+        self._out.report("role-changed", role=member.role.value, term=member.term,
+                         leader_id=member.leader_id, ledger_end_index=member.ledger_end_index,
+                         committed_index=member.committed_index)
+
+    # -- the term gate ----------------------------------------------------------------------
+
+    def _pass_term_gate(self, term: int, reason: str) -> None:
+        """A higher term is a fact, whoever tells it: adopt it, lead and follow nobody."""
+        member = self._member
+        if term <= member.term:
+            return
+        was = member.role
+        self._end_leadership()
+        member.enter_term(term)
+        member.role = Role.FOLLOWER
+        self._handler.reset()
+        if was is not Role.FOLLOWER:
+            self._report_role()
+        self._elector.lost_leader()
+        self._transfer.taking_ended(ResponseCode.EXPIRED_TERM)
+        self._out.report("term-adopted", term=term, reason=reason)
+
+    def _on_request_received(self, received: ev.RequestReceived) -> None:
+        request, token = received.request, received.token
+        if isinstance(request, MetadataRequest):
+            self._out.reply(token, self.metadata(request))
+            return
+        if isinstance(request, LeadershipTransferRequest):
+            self._transfer.on_request(token, request, self._dispatchers)
+            return
+        member = self._member
+        assert isinstance(request, VoteRequest | HeartBeatRequest | PushEntryRequest), request
+        if request.leader_id in member.peer_ids:
+            member.heard_from(request.leader_id, request.wire_version)
+            if not (isinstance(request, VoteRequest) and request.pre_vote):
+                self._pass_term_gate(request.term, type(request).__name__)
+        if isinstance(request, VoteRequest):
+            self._elector.on_vote(token, request)
+        elif isinstance(request, HeartBeatRequest):
+            self._elector.on_heart_beat(token, request)
+        else:
+            accepted = self._elector.accept_leader(request.leader_id, request.term)
+            if accepted is ResponseCode.SUCCESS:
+                self._elector.heard_leader()
+            self._handler.on_push(token, request, accepted)
+            self._end_repair()  # the ledger may be whole, and only this leader's word was missing
+
+    def _on_response_received(self, received: ev.ResponseReceived) -> None:
+        owner = self._out.answered(received.peer_id, received.request_id)
+        if owner is None:
+            return
+        response, peer_id = received.response, received.peer_id
+        self._member.heard_from(peer_id, response.wire_version)
+        if not isinstance(response, MetadataResponse):  # hearsay: it binds nobody, so it moves nobody
+            self._pass_term_gate(response.term, type(response).__name__)
+        owner.on_response(peer_id, received.request_id, response)
+
+    def _on_request_failed(self, failed: ev.RequestFailed) -> None:
+        owner = self._out.answered(failed.peer_id, failed.request_id)
+        if owner is not None:
+            owner.on_request_failed(failed.peer_id, failed.request_id, failed.reason)
+
+    def _on_request_abandoned(self, abandoned: ev.RequestAbandoned) -> None:
+        self._handler.abandon(abandoned.token)
+        self._transfer.abandon(abandoned.token)
+
+    def _on_peer_disconnected(self, disconnected: ev.PeerDisconnected) -> None:
+        self._elector.peer_disconnected(disconnected.peer_id)
+
+    # -- the ledger -------------------------------------------------------------------------
+
+    def _on_append_proposed(self, proposed: ev.AppendProposed) -> None:
+        self._appends.propose(proposed.proposals, self._append_refusal())
+
+    def _append_refusal(self) -> ResponseCode | None:
+        if not self._member.is_leader:
+            return ResponseCode.NOT_LEADER
+        if self._transfer.transferee_id is not None or self._stop_deadline_ms is not None:
+            return ResponseCode.LEADER_TRANSFERRING
+        return None
+
+    def _on_entries_written(self, written: ev.EntriesWritten) -> None:
+        member = self._member
+        member.refresh_end()
+        assert written.first_index + written.count - 1 == member.ledger_end_index
+        if self._quorum is None:
+            self._handler.on_written()
+            self._transfer.on_ledger_grew()
+            self._end_repair()
+        else:
+            self._appends.on_written(written)
+            for dispatcher in self._dispatchers.values():
+                dispatcher.dispatch()
+            if not member.config.is_sync:
+                self._leader_holds(member.ledger_end_index)
+        if member.config.is_sync:
+            self._flusher.wanted()
+        if self._quorum is None:
+            self._handler.write_following()
+
+    def _on_write_refused(self, refused: ev.WriteRefused) -> None:
+        if self._quorum is not None:
+            self._out.report("append-refused", code=refused.code.name, reason=refused.reason)
+            self._appends.on_write_refused(refused.code)
+        else:
+            self._handler.on_write_refused(refused.code, refused.reason)
+
+    def _on_ledger_truncated(self, truncated: ev.LedgerTruncated) -> None:
+        self._member.refresh_end()
+        self._flusher.on_truncated()
+        self._handler.on_truncated()
+        self._handler.on_flushed(self._member.flushed_index)
+        self._transfer.on_ledger_grew()
+        self._end_repair()
+
+    def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
+        member = self._member
+        if self._flusher.on_flushed(flushed.flush_id, flushed.end_index):
+            if self._quorum is None:
+                self._handler.on_flushed(member.flushed_index)
+                self._end_repair()
+            elif member.config.is_sync:
+                self._leader_holds(member.flushed_index)
+        if member.config.is_sync:
+            self._flusher.wanted()
+
+    def _end_repair(self) -> None:
+        """
+        A damaged member is whole again when it holds a leader's entries beyond its old end, or one
+        of a term in which it had acknowledged nothing: that leader's ledger, up to there, has
+        everything that was ever committed with this member's help.
+        """
+        member, handler = self._member, self._handler
+        if member.repair_end_index < 0:
+            return
+        held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
+            handler.matched_index)
+        if held == member.ledger_end_index and (
+            held >= member.repair_end_index or member.ledger_end_term > member.start_term
+        ):
+            member.repair_end_index = -1
+            self._out.emit(fx.EndRepair())
+            self._out.report("repaired", ledger_end_index=held)
+
+    # -- commitment -------------------------------------------------------------------------
+
+    def follower_holds(self, peer_id: str, index: int) -> None:
+        """A follower acknowledged everything up to C{index}."""
+        assert self._quorum is not None
+        if self._quorum.record(peer_id, index):
+            self._update_committed_index()
+        if self._transfer.transferee_id == peer_id:
+            self._transfer.advance(self._dispatchers)
+
+    def _leader_holds(self, index: int) -> None:
+        assert self._quorum is not None
+        if self._quorum.record(self._member.self_id, index):
+            self._update_committed_index()
+
+    def _update_committed_index(self) -> None:
+        assert self._quorum is not None and self._beats is not None
+        member = self._member
+        if not member.commit(self._quorum.quorum_index):
+            return
+        self._appends.committed(member.committed_index)
+        if not self._is_ready and member.committed_index >= self._quorum.term_start_index - 1:
+            self._is_ready = True
+            self._reads.ready(self._beats)
+
+    # -- reads and heartbeats ---------------------------------------------------------------
+
+    def _on_read_requested(self, requested: ev.ReadRequested) -> None:
+        self._reads.request(requested.tokens, self._beats, is_ready=self._is_ready)
+
+    def _round_confirmed(self) -> None:
+        if self._beats is not None:
+            self._reads.confirmed(self._beats)
+
+    def _beat_refused(self, code: ResponseCode) -> None:
+        if code is ResponseCode.INCONSISTENT_LEADER:
+            self._step_down("another leader in this term")
+
+    def _follower_heard(self, peer_id: str) -> None:
+        self._dispatchers[peer_id].reachable()
+
+    # -- what others may ask ----------------------------------------------------------------
+
+    def metadata(self, request: MetadataRequest) -> MetadataResponse:
+        """Who the members are and who leads, as this member knows it."""
+        member = self._member
+        return MetadataResponse(
+            group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
+            wire_version=WIRE_VERSION, peers=member.config.peers, role=member.role.value,
+            begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
+            committed_index=member.committed_index,
+        )
+
+    @property
+    def committed_index(self) -> int:
+        """Highest index known to be committed, inclusive."""
+        return self._member.committed_index
+
+    @property
+    def leader_id(self) -> str | None:
+        """Leader of the current term, if known."""
+        return self._member.leader_id
+
+    def status(self) -> MemberStatus:
+        """This member's numbers after the last step."""
+        member = self._member
+        return MemberStatus(
+            self_id=member.self_id, group=member.config.group, role=member.role.value, term=member.term,
+            voted_for=member.voted_for, leader_id=member.leader_id,
+            ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
+            ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
+            flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
+            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
+            pending_reads=len(self._reads), peers=tuple(map(self._peer_status, member.peer_ids)),
+        )
+
+    def _peer_status(self, peer_id: str) -> PeerStatus:
+        member, dispatcher = self._member, self._dispatchers.get(peer_id)
+        heard_ms = member.last_heard_ms.get(peer_id)
+        return PeerStatus(
+            peer_id=peer_id,
+            state="unknown" if dispatcher is None else dispatcher.state.value,
+            match_index=-1 if dispatcher is None else dispatcher.match_index,
+            write_index=-1 if dispatcher is None else dispatcher.write_index,
+            inflight=0 if dispatcher is None else dispatcher.inflight,
+            last_heard_ms_ago=-1 if heard_ms is None else self._out.now_ms - heard_ms,
+            wire_version=member.wire_versions.get(peer_id, -1),
+        )

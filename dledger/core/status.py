@@ -1,0 +1,61 @@
+# -*- test-case-name: tests.core.test_replica -*-
+"""What a member says of itself: frozen values, for status pages, metrics and tests."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class PeerStatus:
+    """
+    The leader's view of one follower.
+
+    @ivar state: C{compare}, C{truncate} or C{append}; C{unknown} unless this member leads.
+    @ivar match_index: highest index that the peer is known to hold equal to ours; -1 if unknown.
+    @ivar write_index: next index to send.
+    @ivar inflight: pushes not answered yet.
+    @ivar last_heard_ms_ago: since anything came from the peer; -1 for never.
+    @ivar wire_version: what the peer advertised; 0 for nothing (Java), -1 for not heard of yet.
+    """
+
+    peer_id: str
+    state: str
+    match_index: int
+    write_index: int
+    inflight: int
+    last_heard_ms_ago: int
+    wire_version: int
+
+
+@attrs.frozen(kw_only=True)
+class MemberStatus:
+    """
+    One member's numbers after a step. Indexes are inclusive, -1 for none.
+
+    @ivar role: C{leader}, C{follower} or C{candidate}.
+    @ivar flushed_index: every entry up to here is on stable storage.
+    @ivar repair_end_index: -1, or the end that a damaged member must be brought past.
+    """
+
+    self_id: str
+    group: str
+    role: str
+    term: int
+    voted_for: str | None
+    leader_id: str | None
+    ledger_begin_index: int
+    ledger_end_index: int
+    ledger_end_term: int
+    committed_index: int
+    flushed_index: int
+    repair_end_index: int
+    transferee_id: str | None
+    pending_appends: int
+    pending_reads: int
+    peers: tuple[PeerStatus, ...]
+
+    @property
+    def is_repairing(self) -> bool:
+        """Whether the member lost part of its log to damage and has not got it back yet."""
+        return self.repair_end_index >= 0

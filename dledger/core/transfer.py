@@ -1,0 +1,265 @@
+# -*- test-case-name: tests.core.test_transfer -*-
+"""
+Handing leadership over, from both sides.
+
+The leader stops taking appends, waits until the taker holds its whole ledger, then asks it to take
+over; the taker starts an election at once. A deadline ends every wait, and appends go on.
+
+Source: DLedgerLeaderElector.handleLeadershipTransfer, handleTakeLeadership, DLedgerServer
+.checkPreferredLeader; differs: the leader waits for the taker instead of the taker polling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from dledger.core.dispatcher import DispatcherState, EntryDispatcher
+from dledger.core.elector import LeaderElector
+from dledger.core.member_state import MemberState
+from protocols.wire.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.messages import (
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    Response,
+)
+
+#: How often a leader looks for a preferred one that has caught up, milliseconds.
+PREFERRED_CHECK_INTERVAL_MS = 1000
+
+
+@attrs.define
+class GivingUp:
+    """A transfer that this leader is in the middle of; C{request} is None for its own idea."""
+
+    transferee_id: str
+    term: int
+    deadline_ms: int
+    token: int | None
+    request: LeadershipTransferRequest | None
+    ask_id: int | None = None
+
+
+@attrs.define
+class Taking:
+    """A transfer to this member; it waits for C{need_index}, then for its election."""
+
+    token: int
+    request: LeadershipTransferRequest
+    need_index: int
+    deadline_ms: int
+    target_term: int | None = None
+
+
+@attrs.define
+class LeadershipTransfer:
+    """
+    Invariant: at most one transfer in each direction; every token is answered once.
+    """
+
+    member: MemberState
+    elector: LeaderElector
+    ended: Callable[[ResponseCode], None]
+    _giving: GivingUp | None = None
+    _taking: Taking | None = None
+    _next_check_ms: int = 0
+
+    @property
+    def transferee_id(self) -> str | None:
+        """Whom leadership is being handed to; appends are refused meanwhile."""
+        giving = self._giving
+        return giving.transferee_id if giving is not None and giving.term == self.member.term else None
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def on_request(
+        self, token: int, request: LeadershipTransferRequest, dispatchers: Mapping[str, EntryDispatcher]
+    ) -> None:
+        """A client asks the leader, or the leader asks the taker."""
+        member = self.member
+        if request.transfer_id == member.self_id:
+            code = self._may_give(request, dispatchers)
+            if code is None:
+                assert request.transferee_id is not None
+                self._begin(request.transferee_id, token, request, dispatchers)
+            else:
+                self._answer(token, request, code)
+        elif request.transferee_id == member.self_id:
+            self._take(token, request)
+        else:
+            self._answer(token, request, ResponseCode.UNEXPECTED_ARGUMENT)
+
+    def _may_give(
+        self, request: LeadershipTransferRequest, dispatchers: Mapping[str, EntryDispatcher]
+    ) -> ResponseCode | None:
+        member = self.member
+        if request.transferee_id not in member.peer_ids:
+            return ResponseCode.UNKNOWN_MEMBER
+        if request.term not in (member.term, -1):
+            return ResponseCode.INCONSISTENT_TERM
+        if not member.is_leader:
+            return ResponseCode.NOT_LEADER
+        if self._giving is not None:
+            return ResponseCode.LEADER_TRANSFERRING
+        behind = member.ledger_end_index - dispatchers[request.transferee_id].match_index
+        if behind >= member.config.max_leadership_transfer_wait_index:
+            return ResponseCode.FALL_BEHIND_TOO_MUCH
+        return None
+
+    def _begin(
+        self, transferee_id: str, token: int | None, request: LeadershipTransferRequest | None,
+        dispatchers: Mapping[str, EntryDispatcher],
+    ) -> None:
+        member = self.member
+        # Time to catch up, for an election there, and for its answer.
+        deadline_ms = member.out.now_ms + 2 * member.config.leadership_transfer_wait_timeout
+        self._giving = GivingUp(transferee_id, member.term, deadline_ms, token, request)
+        member.out.report("transfer-started", transferee_id=transferee_id, term=member.term)
+        self.advance(dispatchers)
+
+    def offer(self, dispatchers: Mapping[str, EntryDispatcher]) -> bool:
+        """
+        Hand over to whoever is best placed, because this member stops.
+
+        @return: whether there is anybody.
+        """
+        if self._giving is not None:
+            return True
+        live = self._live(tuple(dispatchers), dispatchers)
+        if not live:
+            return False
+        self._begin(live[0], None, None, dispatchers)
+        return True
+
+    def _live(
+        self, peer_ids: tuple[str, ...], dispatchers: Mapping[str, EntryDispatcher]
+    ) -> list[str]:
+        """Of C{peer_ids}, those heard of lately that are not far behind; the closest first."""
+        member, config = self.member, self.member.config
+        found = []
+        for peer_id in peer_ids:
+            dispatcher = dispatchers.get(peer_id)
+            if dispatcher is None or dispatcher.state is not DispatcherState.APPEND:
+                continue
+            behind = member.ledger_end_index - dispatcher.match_index
+            silent_ms = member.out.now_ms - member.last_heard_ms.get(peer_id, -(1 << 40))
+            if behind < config.max_leadership_transfer_wait_index and (
+                silent_ms < self.elector.patience_ms()
+            ):
+                found.append((behind, peer_id))
+        return [peer_id for _, peer_id in sorted(found)]
+
+    # -- giving up --------------------------------------------------------------------------
+
+    def advance(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """The taker may have caught up: ask it."""
+        giving, member = self._giving, self.member
+        if giving is None or giving.ask_id is not None or giving.term != member.term or not member.is_leader:
+            return
+        if dispatchers[giving.transferee_id].match_index < member.ledger_end_index:
+            return
+        request = LeadershipTransferRequest(
+            **member.base_fields(giving.transferee_id),  # type: ignore[arg-type]
+            transfer_id=member.self_id,
+            transferee_id=giving.transferee_id,
+            take_leadership_ledger_index=member.ledger_end_index,
+        )
+        giving.ask_id = member.out.send(giving.transferee_id, request, self)
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """The taker answered. On success the term gate has already ended this leadership."""
+        giving = self._giving
+        if giving is None or giving.ask_id != request_id:
+            return
+        code = response.code if isinstance(response, LeadershipTransferResponse) else ResponseCode.UNKNOWN
+        self._end_giving(code, term=response.term)
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """The taker cannot be asked."""
+        if self._giving is not None and self._giving.ask_id == request_id:
+            self._end_giving(ResponseCode.NETWORK_ERROR)
+
+    def _end_giving(self, code: ResponseCode, *, term: int = -1) -> None:
+        giving, self._giving = self._giving, None
+        assert giving is not None
+        self.member.out.report("transfer-ended", transferee_id=giving.transferee_id, code=code.name)
+        if giving.token is not None and giving.request is not None:
+            self._answer(giving.token, giving.request, code, term=term)
+        self.ended(code)
+
+    # -- taking -----------------------------------------------------------------------------
+
+    def _take(self, token: int, request: LeadershipTransferRequest) -> None:
+        member = self.member
+        if request.transfer_id != member.leader_id or member.leader_id is None:
+            self._answer(token, request, ResponseCode.INCONSISTENT_LEADER)
+        elif request.term != member.term:
+            self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
+        elif member.config.never_lead or member.repair_end_index >= 0 or self._taking is not None:
+            self._answer(token, request, ResponseCode.TAKE_LEADERSHIP_FAILED)
+        else:
+            deadline_ms = member.out.now_ms + member.config.leadership_transfer_wait_timeout
+            self._taking = Taking(token, request, request.take_leadership_ledger_index, deadline_ms)
+            self.on_ledger_grew()
+
+    def on_ledger_grew(self) -> None:
+        """The taker may hold enough now."""
+        taking, member = self._taking, self.member
+        if taking is None or taking.target_term is not None or member.ledger_end_index < taking.need_index:
+            return
+        if taking.request.term != member.term or member.leader_id != taking.request.transfer_id:
+            self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
+            return
+        taking.target_term = member.term + 1
+        self.elector.campaign_for_transfer()
+
+    def taking_ended(self, code: ResponseCode) -> None:
+        """The election that the old leader asked for is over."""
+        if self._taking is None:
+            return
+        taking, self._taking = self._taking, None
+        self._answer(taking.token, taking.request, code, term=self.member.term)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def tick(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """Deadlines, and the preferred leader."""
+        now_ms = self.member.out.now_ms
+        if self._giving is not None and now_ms >= self._giving.deadline_ms:
+            self._end_giving(ResponseCode.TAKE_LEADERSHIP_FAILED)
+        if self._taking is not None and now_ms >= self._taking.deadline_ms:
+            self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
+        if self.member.is_leader and now_ms >= self._next_check_ms:
+            self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
+            self._check_preferred_leader(dispatchers)
+
+    def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        preferred = self.member.config.preferred_leader_ids
+        if not preferred or self.member.self_id in preferred or self._giving is not None:
+            return
+        live = self._live(preferred, dispatchers)
+        if live:
+            self._begin(live[0], None, None, dispatchers)
+
+    def abandon(self, token: int) -> None:
+        """The connection of a request is gone."""
+        if self._taking is not None and self._taking.token == token:
+            self._taking = None
+        if self._giving is not None and self._giving.token == token:
+            self._giving.token = None
+
+    def fail_all(self) -> None:
+        """The member stops."""
+        if self._giving is not None:
+            self._end_giving(ResponseCode.TAKE_LEADERSHIP_FAILED)
+        self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
+
+    def _answer(
+        self, token: int, request: LeadershipTransferRequest, code: ResponseCode, *, term: int = -1
+    ) -> None:
+        member = self.member
+        member.out.reply(token, LeadershipTransferResponse(
+            code=code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+            leader_id=member.leader_id, term=term if term >= 0 else member.term, wire_version=WIRE_VERSION,
+        ))

@@ -1,0 +1,303 @@
+# -*- test-case-name: tests.core.test_campaign -*-
+"""Elections: from patience to leadership."""
+
+from __future__ import annotations
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from dledger.core.elector import Campaign
+from protocols.wire.codes import ResponseCode, VoteResult
+from protocols.wire.messages import MetadataRequest, MetadataResponse, VoteRequest, VoteResponse
+from tests.core.helpers import (
+    Bench,
+    ListLedger,
+    events,
+    granted,
+    heart_beat,
+    kinds,
+    of_type,
+    quiet,
+    sent,
+    vote_request,
+)
+
+
+def voter(**options: object) -> Bench:
+    """A member of term 3 whose last entry is (5, term 2)."""
+    made: dict[str, object] = {"term": 3, "ledger": ListLedger.of(1, 1, 1, 2, 2, 2), **options}
+    return Bench.make(**made)  # type: ignore[arg-type]
+
+
+class CampaignTests(SynchronousTestCase):
+    """From patience to leadership."""
+
+    def asked(self, **options: object) -> tuple[Bench, list[tuple[str, int, VoteRequest]]]:
+        """A member that has sent its pre-votes."""
+        bench = voter(**options)
+        for peer_id in ("n1", "n2"):
+            bench.core._member.heard_from(peer_id, 1)
+        return bench, sent(bench.run_until(VoteRequest), VoteRequest)
+
+    def voting(self, **options: object) -> tuple[Bench, list[tuple[str, int, VoteRequest]]]:
+        """A candidate that has sent its votes."""
+        bench, asked = self.asked(**options)
+        effects = bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
+        ))
+        return bench, sent(effects, VoteRequest)
+
+    def test_pre_vote_asks_for_the_next_term(self) -> None:
+        """The question names the term that would be entered, and nothing is made durable for it."""
+        bench, asked = self.asked()
+        self.assertEqual([(peer_id, request) for peer_id, _, request in asked], [
+            (peer_id, VoteRequest(
+                group="g", remote_id=peer_id, local_id="n0", leader_id="n0", term=4, wire_version=1,
+                ledger_end_index=5, ledger_end_term=2, pre_vote=True,
+            )) for peer_id in ("n1", "n2")
+        ])
+        self.assertEqual(of_type(bench.seen, fx.PersistTermVote), [])
+        self.assertEqual((bench.role, bench.term), ("follower", 3))
+
+    def test_term_and_vote_are_durable_before_votes_are_asked_for(self) -> None:
+        """With a quorum of pre-votes the term rises: persist stands first, then the votes."""
+        bench, asked = self.asked()
+        effects = bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
+        ))
+        votes = [fx.SendRequest(peer_id=peer_id, request_id=request_id, request=VoteRequest(
+            group="g", remote_id=peer_id, local_id="n0", leader_id="n0", term=4, wire_version=1,
+            ledger_end_index=5, ledger_end_term=2,
+        )) for peer_id, request_id, _ in sent(effects, VoteRequest)]
+        self.assertEqual(quiet(effects), (fx.PersistTermVote(term=4, voted_for="n0"), *votes))
+        self.assertEqual(len(votes), 2)
+        self.assertEqual(bench.role, "candidate")
+
+    def test_quorum_of_votes_leads(self) -> None:
+        """One vote of two peers is enough with the own one."""
+        bench, votes = self.voting()
+        self.assertEqual(bench.role, "candidate")
+        bench.step(ev.ResponseReceived(peer_id="n2", request_id=votes[1][1], response=granted(4)))
+        self.assertEqual(bench.role, "leader")
+
+    def test_refusals_do_not_lead(self) -> None:
+        """Whatever the reason, and UNKNOWN too; TERM_NOT_READY is asked again."""
+        for result in VoteResult:
+            if result is VoteResult.ACCEPT:
+                continue
+            bench, votes = self.voting()
+            for peer_id, request_id, _ in votes:
+                bench.step(ev.ResponseReceived(
+                    peer_id=peer_id, request_id=request_id, response=granted(4, result=result)
+                ))
+            self.assertEqual(bench.role, "candidate", result)
+
+    def test_one_voice_counts_once(self) -> None:
+        """In a group of five the same vote told twice is one vote."""
+        bench, votes = self.voting(members=5)
+        self.assertEqual(votes, [])  # one pre-vote of four is not a quorum of five
+        asked = sent(bench.seen, VoteRequest)
+        bench.core._member.heard_from("n3", 1)
+        bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
+        ))
+        self.assertEqual(bench.role, "follower")
+
+    def test_java_voter_is_asked_again(self) -> None:
+        """TERM_NOT_READY: Java adopts the term now and votes the next time."""
+        bench, votes = self.voting()
+        bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=votes[0][1], response=granted(3, result=VoteResult.REJECT_TERM_NOT_READY)
+        ))
+        again = sent(bench.tick(), VoteRequest)
+        self.assertEqual([(peer_id, request.term) for peer_id, _, request in again], [("n1", 4)])
+        bench.step(ev.ResponseReceived(peer_id="n1", request_id=again[0][1], response=granted(4)))
+        self.assertEqual(bench.role, "leader")
+
+    def test_votes_of_an_earlier_round_do_not_count(self) -> None:
+        """An answer counts only while its round is under way."""
+        bench, votes = self.voting()
+        bench.run(1_000)
+        self.assertEqual(bench.role, "candidate")
+        bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=granted(4)))
+        self.assertEqual(bench.role, "candidate")
+
+    def test_pre_votes_do_not_count_as_votes(self) -> None:
+        """A late yes to the question is no vote."""
+        bench, asked = self.asked()
+        bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
+        ))
+        bench.step(ev.ResponseReceived(
+            peer_id="n2", request_id=asked[1][1], response=granted(3, pre_vote=True)
+        ))
+        self.assertEqual((bench.role, bench.term), ("candidate", 4))
+
+    def test_a_round_without_a_quorum_is_tried_again(self) -> None:
+        """A candidate that hears nothing asks around again; its term rises only with a quorum of yes."""
+        bench, _ = self.voting()
+        effects = bench.run(5_000)
+        self.assertTrue(all(request.pre_vote for _, _, request in sent(effects, VoteRequest)))
+        self.assertGreater(len(sent(effects, VoteRequest)), 6)
+        self.assertEqual(bench.term, 4)
+
+    def test_failed_requests_end_nothing(self) -> None:
+        """The round lives on the other answers."""
+        bench, votes = self.voting()
+        bench.step(ev.RequestFailed(peer_id="n1", request_id=votes[0][1], reason="refused"))
+        bench.step(ev.ResponseReceived(peer_id="n2", request_id=votes[1][1], response=granted(4)))
+        self.assertEqual(bench.role, "leader")
+
+    def test_a_higher_term_in_an_answer_ends_the_round(self) -> None:
+        """It is adopted, durably, and the vote that came with it counts for nothing."""
+        bench, votes = self.voting()
+        refused = granted(9, result=VoteResult.REJECT_EXPIRED_VOTE_TERM)
+        effects = bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=refused))
+        self.assertEqual(quiet(effects), (fx.PersistTermVote(term=9, voted_for=None),))
+        self.assertIn("role-changed", events(effects))
+        self.assertEqual((bench.role, bench.term), ("follower", 9))
+        bench.step(ev.ResponseReceived(peer_id="n2", request_id=votes[1][1], response=granted(4)))
+        self.assertEqual(bench.role, "follower")
+
+    def test_a_leader_that_is_heard_ends_the_question(self) -> None:
+        """Pre-votes that come after its beat start nothing."""
+        bench, asked = self.asked()
+        bench.request(heart_beat("n2", 3))
+        bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=asked[0][1], response=granted(3, pre_vote=True)
+        ))
+        self.assertEqual((bench.role, bench.core.leader_id, bench.term), ("follower", "n2", 3))
+
+    def test_votes_after_it_followed_another(self) -> None:
+        """Who follows a leader of the term has lost it, whoever votes for it yet."""
+        bench, votes = self.voting()
+        bench.request(heart_beat("n2", 4))
+        bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=granted(4)))
+        self.assertEqual((bench.role, bench.core.leader_id), ("follower", "n2"))
+
+    def test_own_vote_is_for_a_term_beyond_the_ledger(self) -> None:
+        """A term file that is older than the ledger does not lead to a term that was led already."""
+        bench = Bench.make(ListLedger.of(7), term=2, pre_vote=False)
+        bench.run(3_000)
+        first = of_type(bench.seen, fx.PersistTermVote)[0]
+        self.assertEqual(first, fx.PersistTermVote(term=8, voted_for="n0"))
+
+    def test_alone(self) -> None:
+        """A group of one needs nobody, but a durable vote."""
+        bench = Bench.make(members=1)
+        effects = bench.tick()
+        self.assertEqual(kinds(effects)[0], "PersistTermVote")
+        self.assertEqual(bench.role, "leader")
+
+    def test_without_pre_vote(self) -> None:
+        """C{pre_vote=False}: the term rises at once, durably, before anybody is asked."""
+        bench = voter(pre_vote=False)
+        effects = bench.run_until(VoteRequest)
+        self.assertEqual(kinds(effects), ["PersistTermVote", "n1<-VoteRequest", "n2<-VoteRequest"])
+        self.assertFalse(any(request.pre_vote for _, _, request in sent(effects, VoteRequest)))
+
+    def test_two_members_do_not_share_a_wait(self) -> None:
+        """Waits before a round are random within the configured window."""
+        waits = set()
+        for seed in range(20):
+            bench = voter(seed=seed)
+            began_ms = bench.now_ms
+            bench.run_until(MetadataRequest)
+            waits.add(bench.now_ms - began_ms)
+            self.assertTrue(500 <= bench.now_ms - began_ms <= 820, bench.now_ms - began_ms)
+        self.assertGreater(len(waits), 5)
+
+
+class StrangerTests(SynchronousTestCase):
+    """Peers that never said which wire they speak are asked by METADATA, which binds nobody in Java."""
+
+    def asked(self) -> tuple[Bench, list[tuple[str, int, MetadataRequest]]]:
+        """A member that knows nothing of its peers and begins to ask."""
+        bench = voter()
+        return bench, sent(bench.run_until(MetadataRequest), MetadataRequest)
+
+    def answer(self, bench: Bench, found: tuple[str, int, MetadataRequest], **fields: object) -> tuple[
+        fx.Effect, ...
+    ]:
+        """A METADATA answer."""
+        return bench.step(ev.ResponseReceived(
+            peer_id=found[0], request_id=found[1],
+            response=MetadataResponse(group="g", **fields),  # type: ignore[arg-type]
+        ))
+
+    def test_no_pre_vote_is_sent_to_them(self) -> None:
+        """Java would take it for a vote."""
+        bench, asked = self.asked()
+        self.assertEqual([peer_id for peer_id, _, _ in asked], ["n1", "n2"])
+        self.assertEqual(sent(bench.seen, VoteRequest), [])
+
+    def test_java_without_a_leader_counts(self) -> None:
+        """A peer that knows no leader would vote."""
+        bench, asked = self.asked()
+        effects = self.answer(bench, asked[0])
+        self.assertEqual(kinds(effects), ["PersistTermVote", "n1<-VoteRequest", "n2<-VoteRequest"])
+
+    def test_java_with_a_leader_does_not(self) -> None:
+        """It would be disturbed."""
+        bench, asked = self.asked()
+        self.assertEqual(kinds(self.answer(bench, asked[0], leader_id="n2")), [])
+        self.assertEqual(bench.term, 3)
+
+    def test_java_that_thinks_that_we_lead(self) -> None:
+        """A leader that was restarted asks those that still follow it."""
+        bench, asked = self.asked()
+        self.answer(bench, asked[0], leader_id="n0")
+        self.assertEqual(bench.role, "candidate")
+
+    def test_refusals_do_not_count(self) -> None:
+        """An answer that is not SUCCESS says nothing."""
+        bench, asked = self.asked()
+        self.answer(bench, asked[0], code=ResponseCode.UNKNOWN_GROUP)
+        self.assertEqual(bench.role, "follower")
+
+    def test_one_of_ours_is_asked_properly(self) -> None:
+        """Its answer says that it understands pre-votes: it gets one, once."""
+        bench, asked = self.asked()
+        effects = self.answer(bench, asked[0], wire_version=1, leader_id=None)
+        self.assertEqual([(peer_id, request.pre_vote) for peer_id, _, request in sent(effects, VoteRequest)],
+                         [("n1", True)])
+        self.assertEqual(bench.role, "follower")
+        self.assertEqual(bench.core._elector.campaign, Campaign.ASKING)
+
+    def test_its_term_is_hearsay(self) -> None:
+        """What METADATA says of a term moves nobody: a term is adopted from who may bind."""
+        bench, asked = self.asked()
+        self.answer(bench, asked[0], term=99, leader_id="n2")
+        self.assertEqual(bench.term, 3)
+
+    def test_java_candidate_with_a_longer_log_is_left_the_time(self) -> None:
+        """Its term is behind ours: as long as it asks, ours is not raised; an equal log is no reason."""
+        waits = {}
+        for end_index in (5, 6):
+            bench, asked = self.asked()
+            self.answer(bench, asked[0])
+            began_ms = bench.now_ms
+            request = vote_request("n1", 3, end_index=end_index, end_term=2)
+            bench.request(attrs.evolve(request, wire_version=0))
+            bench.run_until(MetadataRequest)
+            waits[end_index] = bench.now_ms - began_ms
+        self.assertLess(waits[5], 1200)
+        self.assertGreaterEqual(waits[6], 4000)
+
+    def test_java_with_a_longer_log_is_left_the_time(self) -> None:
+        """It keeps its term when it refuses for its log, so the next term of ours waits for its candidacy."""
+        waits = {}
+        for result in (VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_SMALL_LEDGER_END_INDEX,
+                       VoteResult.REJECT_EXPIRED_LEDGER_TERM):
+            bench, asked = self.asked()
+            votes = sent(self.answer(bench, asked[0]), VoteRequest)
+            began_ms = bench.now_ms
+            bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=VoteResponse(
+                group="g", term=3, vote_result=result
+            )))
+            bench.run_until(MetadataRequest)
+            waits[result] = bench.now_ms - began_ms
+        self.assertLess(waits.pop(VoteResult.REJECT_ALREADY_VOTED), 1200)
+        self.assertGreaterEqual(min(waits.values()), 4000)

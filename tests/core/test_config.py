@@ -1,0 +1,202 @@
+# -*- test-case-name: tests.core.test_config -*-
+"""Configuration: refused at the door, with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.config import ALIASES, DLedgerConfig, from_mapping, parse_peers
+
+THREE = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+class ConfigCase(SynchronousTestCase):
+    """Helpers."""
+
+    def assertRefused(self, *words: str, **options: object) -> None:
+        """The options are refused, in a sentence with all of C{words}."""
+        error = self.assertRaises(ValueError, DLedgerConfig, **options)
+        for word in words:
+            self.assertIn(word, str(error))
+
+
+class ParsePeersTests(SynchronousTestCase):
+    """The peers in Java's spelling."""
+
+    def test_three(self) -> None:
+        """Id, dash, host, colon, port."""
+        self.assertEqual(
+            parse_peers(THREE), {"n0": "127.0.0.1:20911", "n1": "127.0.0.1:20912", "n2": "127.0.0.1:20913"}
+        )
+
+    def test_dash_in_the_host(self) -> None:
+        """The id ends at the first dash."""
+        self.assertEqual(parse_peers("n0-broker-a-0.local:20911"), {"n0": "broker-a-0.local:20911"})
+
+    def test_blanks_and_empty_parts(self) -> None:
+        """A final semicolon and blanks around it do no harm."""
+        self.assertEqual(parse_peers(" n0-a:1 ; n1-b:2 ;"), {"n0": "a:1", "n1": "b:2"})
+
+    def test_address_of_version_six(self) -> None:
+        """The port is what follows the last colon."""
+        self.assertEqual(parse_peers("n0-[::1]:20911"), {"n0": "[::1]:20911"})
+
+    def test_not_a_member(self) -> None:
+        """The part that is wrong is shown, and how it should look."""
+        for text in ("n0", "n0-h", "n0-h:", "n0-:1", "-h:1", "n0-h:x", "n0-h:65536", "n0-h:-1"):
+            error = self.assertRaises(ValueError, parse_peers, text)
+            self.assertIn(repr(text), str(error))
+            self.assertIn("n0-127.0.0.1:20911", str(error))
+
+    def test_twice(self) -> None:
+        """One id, one address."""
+        self.assertIn("'n0'", str(self.assertRaises(ValueError, parse_peers, "n0-a:1;n0-b:1")))
+
+    def test_nobody(self) -> None:
+        """A group has a member."""
+        for text in ("", " ; "):
+            self.assertIn("no member", str(self.assertRaises(ValueError, parse_peers, text)))
+
+
+class DLedgerConfigTests(ConfigCase):
+    """What is accepted and what is not."""
+
+    def test_defaults_are_a_group_of_one(self) -> None:
+        """A member that is told nothing works alone."""
+        config = DLedgerConfig()
+        self.assertEqual((config.self_id, config.peers, config.quorum), ("n0", {"n0": "127.0.0.1:20911"}, 1))
+        self.assertFalse(config.is_sync)
+        self.assertEqual(config.self_path, "./dledger-data/dledger-n0")
+
+    def test_quorum(self) -> None:
+        """A majority, counting oneself."""
+        for members, quorum in ((1, 1), (2, 2), (3, 2), (4, 3), (5, 3)):
+            peers = {f"n{number}": f"h:{number + 1}" for number in range(members)}
+            self.assertEqual(DLedgerConfig(peers=peers).quorum, quorum)
+
+    def test_largest_body(self) -> None:
+        """Java's encode buffer bounds it, and one data file with its blank."""
+        self.assertEqual(DLedgerConfig().body_bytes_max, 4 * 1024 * 1024 - 48)
+        self.assertEqual(DLedgerConfig(mapped_file_size_for_entry_data=1024).body_bytes_max, 1024 - 8 - 48)
+
+    def test_self_must_be_a_peer(self) -> None:
+        """The sentence names the ids that there are, and the option to correct."""
+        self.assertRefused("'n9'", "['n0', 'n1', 'n2']", "--node-id", self_id="n9", peers=THREE)
+
+    def test_plain_ids(self) -> None:
+        """An id is part of a path and of the peers' spelling."""
+        for bad in ("", "a-b", "a;b", "a/b", "a b"):
+            self.assertRefused("self_id", self_id=bad, peers={bad: "h:1"})
+
+    def test_vote_window(self) -> None:
+        """Equal waits would split every vote."""
+        self.assertRefused("must exceed", min_vote_interval_ms=400, max_vote_interval_ms=400)
+
+    def test_data_file_size(self) -> None:
+        """No larger than Java can open, no smaller than is of use."""
+        self.assertRefused("1 GiB", mapped_file_size_for_entry_data=1024**3 + 1)
+        self.assertRefused("mapped_file_size_for_entry_data", mapped_file_size_for_entry_data=1023)
+
+    def test_index_file_size(self) -> None:
+        """Whole units only."""
+        self.assertRefused("multiple of 32", mapped_file_size_for_entry_index=33)
+
+    def test_hours(self) -> None:
+        """Java's semicolon-separated hours."""
+        self.assertEqual(DLedgerConfig(delete_when="04;16").delete_when, "04;16")
+        for bad in ("24", "", "4,5", "-1"):
+            self.assertRefused("delete_when", "00 to 23", delete_when=bad)
+
+    def test_preferred_leaders_are_peers(self) -> None:
+        """A preferred leader that does not exist is a slip of the pen."""
+        config = DLedgerConfig(peers=THREE, preferred_leader_ids="n1;n2")
+        self.assertEqual(config.preferred_leader_ids, ("n1", "n2"))
+        self.assertRefused("'n7'", peers=THREE, preferred_leader_ids=("n7",))
+
+    def test_choices(self) -> None:
+        """Names that are chosen from a list."""
+        for name in ("store_type", "flush_disk_type", "wire"):
+            self.assertRefused(name, **{name: "sometimes"})
+
+    def test_counts_are_whole_and_not_negative(self) -> None:
+        """Every number is checked for its type and its lower bound."""
+        for field in attrs.fields(DLedgerConfig):
+            if type(field.default) is int:
+                with self.assertRaises((ValueError, TypeError), msg=field.name):
+                    DLedgerConfig(**{field.name: -1})
+                with self.assertRaises((ValueError, TypeError), msg=field.name):
+                    DLedgerConfig(**{field.name: "7"})
+
+    def test_ratios(self) -> None:
+        """A share of the disk is more than nothing and at most all of it."""
+        for name in ("disk_space_ratio_to_check_expired", "disk_space_ratio_to_force_clean",
+                     "disk_full_ratio"):  # fmt: skip
+            self.assertEqual(getattr(DLedgerConfig(**{name: 1.0}), name), 1.0)
+            for bad in (0.0, 1.01, 90.0, -0.5):
+                self.assertRefused(name, **{name: bad})
+
+    def test_frozen(self) -> None:
+        """A member is told once."""
+        with self.assertRaises(attrs.exceptions.FrozenInstanceError):
+            DLedgerConfig().group = "other"  # type: ignore[misc]
+
+
+class FromMappingTests(SynchronousTestCase):
+    """Names and values from files and command lines."""
+
+    def test_three_spellings(self) -> None:
+        """Ours, Java's and RocketMQ's."""
+        for names in (
+            {"group": "g", "peers": THREE, "self_id": "n1", "max_wait_ack_time_ms": 5},
+            {"group": "g", "peers": THREE, "selfId": "n1", "maxWaitAckTimeMs": "5"},
+            {"dLegerGroup": "g", "dLegerPeers": THREE, "dLegerSelfId": "n1", "maxWaitAckTimeMs": 5},
+        ):
+            config = from_mapping(names)
+            self.assertEqual((config.group, config.self_id, config.max_wait_ack_time_ms), ("g", "n1", 5))
+            self.assertEqual(len(config.peers), 3)
+
+    def test_every_field_in_camel_case(self) -> None:
+        """Java's camel case of every name of ours is understood."""
+        for field in attrs.fields(DLedgerConfig):
+            first, *rest = field.name.split("_")
+            camel = first + "".join(part.capitalize() for part in rest)
+            default = getattr(DLedgerConfig(), field.name)
+            self.assertEqual(getattr(from_mapping({camel: default}), field.name), default, camel)
+
+    def test_aliases_lead_somewhere(self) -> None:
+        """No alias of an option that does not exist."""
+        for alias, target in ALIASES.items():
+            self.assertIn(target, attrs.fields_dict(DLedgerConfig), alias)
+
+    def test_unknown_name(self) -> None:
+        """The nearest known name is offered."""
+        error = self.assertRaises(ValueError, from_mapping, {"maxWaitAckTime": 1})
+        self.assertIn("'maxWaitAckTime'", str(error))
+        self.assertIn("'max_wait_ack_time_ms'", str(error))
+        self.assertNotIn("mean", str(self.assertRaises(ValueError, from_mapping, {"zzzzzz": 1})))
+
+    def test_given_twice(self) -> None:
+        """Two spellings of one option are one too many."""
+        error = self.assertRaises(ValueError, from_mapping, {"self_id": "n0", "selfId": "n0"})
+        self.assertIn("twice", str(error))
+
+    def test_flush_names(self) -> None:
+        """RocketMQ's names of the two ways to flush."""
+        self.assertTrue(from_mapping({"flushDiskType": "SYNC_FLUSH"}).is_sync)
+        self.assertFalse(from_mapping({"flushDiskType": "ASYNC_FLUSH"}).is_sync)
+        self.assertTrue(from_mapping({"flush_disk_type": "Sync"}).is_sync)
+
+    def test_store_type_in_capitals(self) -> None:
+        """As Java writes it."""
+        self.assertEqual(from_mapping({"storeType": "MEMORY"}).store_type, "memory")
+
+    def test_numbers_and_truths_as_text(self) -> None:
+        """Text is converted to what the option is; what cannot be is refused by name."""
+        config = from_mapping(
+            {"tick_ms": "30", "pre_vote": "False", "disk_full_ratio": "0.95", "never_lead": "true"}
+        )
+        self.assertEqual((config.tick_ms, config.disk_full_ratio), (30, 0.95))
+        self.assertEqual((config.pre_vote, config.never_lead), (False, True))
+        for name, value in (("tick_ms", "soon"), ("pre_vote", "yes"), ("disk_full_ratio", "much")):
+            self.assertIn(name, str(self.assertRaises(ValueError, from_mapping, {name: value})))

@@ -1,0 +1,582 @@
+# -*- test-case-name: tests.core.test_transfer -*-
+"""Handing leadership over, from both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from protocols.wire.codes import PushType, ResponseCode
+from protocols.wire.messages import (
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    VoteRequest,
+)
+from tests.core.helpers import (
+    Bench,
+    ListLedger,
+    batch,
+    events,
+    granted,
+    heart_beat,
+    kinds,
+    of_type,
+    propose,
+    push,
+    pushes,
+    quiet,
+    sent,
+)
+
+
+def leader(*matched: str, **options: Any) -> Bench:
+    """A leader of term 2 whose followers C{matched} hold all of its ledger."""
+    bench = Bench.make(ListLedger.of(1), **options).lead()
+    for peer_id in matched:
+        bench.match(peer_id)
+        bench.confirm(peer_id)
+    return bench
+
+
+def ask_leader(transferee: str | None = "n1", term: int = 2) -> LeadershipTransferRequest:
+    """A client asks n0 to hand over."""
+    return LeadershipTransferRequest(
+        group="g", remote_id="n0", term=term, transfer_id="n0", transferee_id=transferee
+    )
+
+
+def ask_taker(index: int, *, leader: str = "n1", term: int = 3) -> LeadershipTransferRequest:
+    """The leader asks n0 to take over."""
+    return LeadershipTransferRequest(
+        group="g", remote_id="n0", local_id=leader, leader_id=leader, term=term, transfer_id=leader,
+        transferee_id="n0", take_leadership_ledger_index=index,
+    )
+
+
+def asks(effects: tuple[fx.Effect, ...]) -> list[tuple[str, int]]:
+    """Who was asked to take over, and which index it must hold."""
+    return [
+        (peer_id, request.take_leadership_ledger_index)
+        for peer_id, _, request in sent(effects, LeadershipTransferRequest)
+    ]
+
+
+def codes(bench: Bench, token: int) -> list[str]:
+    """What was answered to a token so far."""
+    return [response.code.name for response in bench.replies(token)]
+
+
+def taken(bench: Bench, code: ResponseCode, term: int) -> tuple[fx.Effect, ...]:
+    """The taker answers."""
+    peer_id, request_id, _ = sent(bench.seen, LeadershipTransferRequest)[-1]
+    return bench.step(ev.ResponseReceived(
+        peer_id=peer_id, request_id=request_id,
+        response=LeadershipTransferResponse(group="g", code=code, term=term, wire_version=1),
+    ))
+
+
+class RefusalTests(SynchronousTestCase):
+    """When a leader does not begin."""
+
+    def test_table(self) -> None:
+        """In Java's order, the answer at once and nothing else."""
+        for request, code in (
+            (ask_leader("n9"), ResponseCode.UNKNOWN_MEMBER),
+            (ask_leader("n0"), ResponseCode.UNKNOWN_MEMBER),
+            (ask_leader(None), ResponseCode.UNKNOWN_MEMBER),
+            (ask_leader(term=1), ResponseCode.INCONSISTENT_TERM),
+            (ask_leader(term=3), ResponseCode.INCONSISTENT_TERM),
+        ):
+            bench = leader("n1", "n2")
+            self.assertEqual(quiet(bench.request(request)), (fx.Reply(
+                token=bench._tokens,
+                response=LeadershipTransferResponse(
+                    code=code, group="g", remote_id="n0", leader_id="n0", term=2, wire_version=1
+                ),
+            ),))
+
+    def test_not_the_leader(self) -> None:
+        """404 and who is."""
+        answer = Bench.make(term=2).follow("n1", 2).ask(ask_leader())
+        self.assertEqual((answer.code, answer.leader_id), (ResponseCode.NOT_LEADER, "n1"))
+
+    def test_too_far_behind(self) -> None:
+        """417: it would take too long."""
+        bench = leader("n2", max_leadership_transfer_wait_index=2)
+        self.assertEqual(kinds(bench.request(ask_leader())), ["Reply FALL_BEHIND_TOO_MUCH"])
+
+    def test_one_at_a_time(self) -> None:
+        """506 for the second."""
+        bench = leader("n2")
+        bench.request(ask_leader())
+        self.assertEqual(kinds(bench.request(ask_leader("n2"))), ["Reply LEADER_TRANSFERRING"])
+
+    def test_for_somebody_else(self) -> None:
+        """411: neither the giver nor the taker."""
+        request = LeadershipTransferRequest(group="g", term=2, transfer_id="n1", transferee_id="n2")
+        self.assertEqual(kinds(leader().request(request)), ["Reply UNEXPECTED_ARGUMENT"])
+
+
+class GivingTests(SynchronousTestCase):
+    """A leader hands over."""
+
+    def test_asks_at_once_who_holds_all(self) -> None:
+        """With the index that it must hold."""
+        bench = leader("n1", "n2")
+        self.assertEqual(quiet(bench.request(ask_leader())), (fx.SendRequest(
+            peer_id="n1", request_id=sent(bench.seen, LeadershipTransferRequest)[-1][1],
+            request=LeadershipTransferRequest(
+                group="g", remote_id="n1", local_id="n0", leader_id="n0", term=2, wire_version=1,
+                transfer_id="n0", transferee_id="n1", take_leadership_ledger_index=1,
+            ),
+        ),))
+
+    def test_without_the_term(self) -> None:
+        """A client need not know it."""
+        self.assertEqual(asks(leader("n1", "n2").request(ask_leader(term=-1))), [("n1", 1)])
+
+    def test_waits_until_the_taker_holds_all(self) -> None:
+        """And asks then, once."""
+        bench = leader("n2")
+        self.assertEqual(asks(bench.request(ask_leader())), [])
+        self.assertEqual(asks(bench.match("n1")), [("n1", 1)])
+        bench.core._transfer.advance(bench.core._dispatchers)
+        self.assertEqual(asks(bench.core.step(ev.Ticked(), bench.now_ms)), [])
+
+    def test_takes_no_appends_meanwhile(self) -> None:
+        """506, so that the taker can catch up."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        _, effects = propose(bench, 1)
+        self.assertEqual([one.code for one in of_type(effects, fx.AnswerAppend)],
+                         [ResponseCode.LEADER_TRANSFERRING])
+
+    def test_success(self) -> None:
+        """The taker's new term is adopted, durably, before its answer is passed on."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        effects = taken(bench, ResponseCode.SUCCESS, 3)
+        self.assertEqual(quiet(effects), (
+            fx.PersistTermVote(term=3, voted_for=None),
+            fx.Reply(token=token, response=LeadershipTransferResponse(
+                code=ResponseCode.SUCCESS, group="g", remote_id="n0", term=3, wire_version=1
+            )),
+        ))
+        self.assertEqual(bench.role, "follower")
+
+    def test_the_takers_vote_comes_first(self) -> None:
+        """It asks for votes before it answers: the answer is still passed on."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        bench.request(heart_beat("n1", 3))
+        self.assertEqual((bench.role, codes(bench, token)), ("follower", []))
+        taken(bench, ResponseCode.SUCCESS, 3)
+        self.assertEqual(codes(bench, token), ["SUCCESS"])
+
+    def test_refused_by_the_taker(self) -> None:
+        """Passed on, and the leader goes on leading."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        taken(bench, ResponseCode.TAKE_LEADERSHIP_FAILED, 2)
+        self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"])
+        _, effects = propose(bench, 1)
+        self.assertEqual(kinds(effects)[0], "WriteBodies")
+
+    def test_taker_cannot_be_reached(self) -> None:
+        """302, and the leader goes on."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        peer_id, request_id, _ = sent(bench.seen, LeadershipTransferRequest)[-1]
+        bench.step(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="gone"))
+        self.assertEqual(codes(bench, token), ["NETWORK_ERROR"])
+        self.assertIs(bench.core.status().transferee_id, None)
+
+    def test_deadline(self) -> None:
+        """A transfer that hangs ends, answered, and appends go on; a late answer is nobody's."""
+        for matched in (("n1", "n2"), ("n2",)):
+            bench = leader(*matched, leadership_transfer_wait_timeout=200)
+            bench.request(ask_leader())
+            token = bench._tokens
+            bench.tick(399)
+            self.assertEqual(codes(bench, token), [])
+            bench.tick(1)
+            self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"], matched)
+            self.assertEqual(bench.replies(token)[0].term, 2)
+            self.assertIs(bench.core.status().transferee_id, None)
+            if asks(tuple(bench.seen)):
+                taken(bench, ResponseCode.TAKE_LEADERSHIP_FAILED, 2)
+            self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"], matched)
+
+    def test_not_with_an_older_leadership(self) -> None:
+        """A transfer that began in an earlier term asks nobody in a later one, and refuses no append."""
+        bench = leader("n2")
+        bench.request(ask_leader())
+        bench.request(heart_beat("n1", 3))
+        bench.lead()
+        self.assertEqual(bench.term, 4)
+        self.assertIs(bench.core.status().transferee_id, None)
+        self.assertEqual(asks(bench.match("n1")), [])
+
+    def test_answers_to_an_earlier_attempt(self) -> None:
+        """They end nothing of the one under way, and a failure neither."""
+        for is_failure in (False, True):
+            bench = leader("n1", "n2", leadership_transfer_wait_timeout=200)
+            bench.request(ask_leader("n1"))
+            peer_id, request_id, _ = sent(bench.seen, LeadershipTransferRequest)[-1]
+            for _ in range(2):
+                bench.tick(200)
+            bench.request(ask_leader("n2"))
+            token = bench._tokens
+            bench.step(
+                ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason="gone") if is_failure
+                else ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=(
+                    LeadershipTransferResponse(code=ResponseCode.TAKE_LEADERSHIP_FAILED, term=2)
+                ))
+            )
+            self.assertEqual((codes(bench, token), bench.core.status().transferee_id), ([], "n2"))
+
+    def test_lost_client(self) -> None:
+        """The transfer goes on without anybody to tell."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        bench.step(ev.RequestAbandoned(token=token))
+        taken(bench, ResponseCode.SUCCESS, 3)
+        self.assertEqual(codes(bench, token), [])
+
+
+class PreferredTests(SynchronousTestCase):
+    """A leader gives way to a preferred one that has caught up and is alive."""
+
+    def test_hands_over(self) -> None:
+        """By itself, within a second or so."""
+        bench = leader("n1", "n2", preferred_leader_ids=("n2",))
+        self.assertEqual(asks(bench.run(1_000)), [("n2", 1)])
+
+    def test_the_closest(self) -> None:
+        """Of several."""
+        bench = leader("n1", "n2", preferred_leader_ids=("n1", "n2"))
+        propose(bench, 1)
+        bench.match("n2")
+        bench.core._transfer._next_check_ms = 0
+        self.assertEqual(asks(bench.tick()), [("n2", 2)])
+
+    def test_not_to_the_silent_the_far_or_the_unknown(self) -> None:
+        """Who has not been heard of, is far behind, or not compared yet stays a follower."""
+        bench = leader("n1", preferred_leader_ids=("n2",), max_heart_beat_leak=50)
+        self.assertEqual(asks(bench.run(2_000)), [])
+        bench = leader("n1", "n2", preferred_leader_ids=("n2",), max_heart_beat_leak=2)
+        bench.core._transfer._next_check_ms = bench.now_ms + 900
+        for _ in range(10):
+            bench.run(200)
+            bench.confirm("n1")
+        self.assertEqual(asks(tuple(bench.seen)), [])
+        bench = leader("n1", "n2", preferred_leader_ids=("n2",), max_leadership_transfer_wait_index=2)
+        propose(bench, 1, 1)
+        bench.core._transfer._next_check_ms = 0
+        bench.tick()
+        self.assertIs(bench.core.status().transferee_id, None)
+
+    def test_not_while_another_transfer_is_under_way(self) -> None:
+        """What a client asked for goes first, and its answer is not lost."""
+        bench = leader("n1", "n2", preferred_leader_ids=("n2",))
+        bench.request(ask_leader("n1"))
+        token = bench._tokens
+        bench.core._transfer._next_check_ms = 0
+        self.assertEqual(asks(bench.tick()), [])
+        taken(bench, ResponseCode.SUCCESS, 3)
+        self.assertEqual(codes(bench, token), ["SUCCESS"])
+
+    def test_not_from_a_preferred_one(self) -> None:
+        """It stays where it is."""
+        bench = leader("n1", "n2", preferred_leader_ids=("n0", "n2"))
+        self.assertEqual(asks(bench.run(2_000)), [])
+
+
+class TakingTests(SynchronousTestCase):
+    """A follower takes over."""
+
+    def follower(self, **options: Any) -> Bench:
+        """A follower of n1 in term 3 that holds entry 0 and is in step."""
+        bench = Bench.make(ListLedger.of(1), term=3, **options).follow("n1", 3)
+        bench.request(push(PushType.COMPARE, batch(0, 1), term=3))
+        return bench
+
+    def votes(self, bench: Bench) -> list[tuple[str, int, VoteRequest]]:
+        """The votes that it asked for."""
+        return sent(bench.seen, VoteRequest)
+
+    def test_campaigns_at_once(self) -> None:
+        """No patience, no pre-vote; term and own vote durable before votes are asked for."""
+        bench = self.follower()
+        effects = bench.request(ask_taker(0))
+        self.assertEqual(kinds(effects), ["PersistTermVote", "n1<-VoteRequest", "n2<-VoteRequest"])
+        self.assertEqual(of_type(effects, fx.PersistTermVote), [fx.PersistTermVote(term=4, voted_for="n0")])
+        self.assertTrue(all(vote.transfer and not vote.pre_vote for _, _, vote in self.votes(bench)))
+
+    def test_success_is_told_when_it_leads(self) -> None:
+        """200 with the new term."""
+        bench = self.follower()
+        bench.request(ask_taker(0))
+        token = bench._tokens
+        self.assertEqual(codes(bench, token), [])
+        peer_id, request_id, _ = self.votes(bench)[0]
+        bench.step(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=granted(4)))
+        (answer,) = bench.replies(token)
+        self.assertEqual((answer.code, answer.term, bench.role), (ResponseCode.SUCCESS, 4, "leader"))
+
+    def test_success_is_told_even_if_the_disk_is_full(self) -> None:
+        """The answer stands before the write of the term's first entry, which may be refused."""
+        bench = self.follower()
+        bench.request(ask_taker(0))
+        peer_id, request_id, _ = self.votes(bench)[0]
+        effects = bench.core.step(
+            ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=granted(4)), bench.now_ms
+        )
+        self.assertIn("Reply SUCCESS", kinds(effects)[:-1])
+        self.assertEqual(kinds(effects)[-1], "WriteBodies")
+
+    def test_waits_for_the_index(self) -> None:
+        """It must hold what the leader holds."""
+        bench = self.follower()
+        self.assertEqual(kinds(bench.request(ask_taker(1))), [])
+        effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
+        self.assertEqual(
+            kinds(effects),
+            ["WriteEntries", "Reply SUCCESS", "PersistTermVote", "n1<-VoteRequest", "n2<-VoteRequest"],
+        )
+
+    def test_truncation_may_bring_the_index(self) -> None:
+        """However the ledger grew."""
+        bench = self.follower()
+        bench.request(ask_taker(7))
+        effects = bench.request(push(PushType.TRUNCATE, batch(7, 3), term=3))
+        self.assertEqual(kinds(effects)[:3], ["TruncateLedger", "Reply SUCCESS", "PersistTermVote"])
+
+    def test_writes_nothing_more_of_the_old_term(self) -> None:
+        """A queued push is answered 406, not written behind the campaign."""
+        bench = self.follower()
+        bench.request(ask_taker(1))
+        bench.request(push(PushType.APPEND, batch(2, 3), term=3))
+        queued = bench._tokens
+        effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
+        self.assertEqual(kinds(effects).count("WriteEntries"), 1)
+        self.assertEqual(codes(bench, queued), ["INCONSISTENT_STATE"])
+        self.assertEqual(bench.ledger.ledger_end_index, 1)
+
+    def test_refusals(self) -> None:
+        """From whom, for which term, and who cannot lead."""
+        for options, request, code in (
+            ({}, ask_taker(0, leader="n2"), ResponseCode.INCONSISTENT_LEADER),
+            ({}, ask_taker(0, term=2), ResponseCode.INCONSISTENT_TERM),
+            ({}, ask_taker(0, term=4), ResponseCode.INCONSISTENT_TERM),
+            ({"never_lead": True}, ask_taker(0), ResponseCode.TAKE_LEADERSHIP_FAILED),
+            ({"repair_end_index": 9}, ask_taker(0), ResponseCode.TAKE_LEADERSHIP_FAILED),
+            ({"repair_end_index": 1}, ask_taker(0), ResponseCode.TAKE_LEADERSHIP_FAILED),
+        ):
+            bench = self.follower(**options)
+            self.assertEqual(kinds(bench.request(request)), [f"Reply {code.name}"])
+            self.assertEqual(bench.term, 3)
+
+    def test_nobody_leads(self) -> None:
+        """A request from nobody is not one from the leader."""
+        bench = Bench.make(term=3)
+        request = LeadershipTransferRequest(group="g", term=3, transfer_id=None, transferee_id="n0")
+        self.assertEqual(kinds(bench.request(request)), ["Reply INCONSISTENT_LEADER"])
+
+    def test_one_at_a_time(self) -> None:
+        """The second is refused, the first goes on."""
+        bench = self.follower()
+        bench.request(ask_taker(5))
+        self.assertEqual(kinds(bench.request(ask_taker(0))), ["Reply TAKE_LEADERSHIP_FAILED"])
+
+    def test_deadlines(self) -> None:
+        """Entries that do not come, or votes: 418 after the wait."""
+        for index in (5, 0):
+            bench = self.follower(leadership_transfer_wait_timeout=300)
+            bench.request(ask_taker(index))
+            token = bench._tokens
+            for _ in range(3):
+                bench.tick(99)
+                if index:
+                    bench.request(heart_beat("n1", 3))
+            self.assertEqual(codes(bench, token), [])
+            bench.tick(3)
+            self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"], index)
+
+    def test_another_leader_wins(self) -> None:
+        """418 when it follows somebody in the term it wanted; 403 when the term has passed."""
+        for term, code in ((4, "TAKE_LEADERSHIP_FAILED"), (5, "EXPIRED_TERM")):
+            bench = self.follower()
+            bench.request(ask_taker(0))
+            token = bench._tokens
+            bench.request(heart_beat("n2", term))
+            self.assertEqual(codes(bench, token), [code])
+
+    def test_leader_given_up_while_waiting(self) -> None:
+        """The leader that asked is gone when the entries come: no campaign on its behalf."""
+        bench = self.follower(leadership_transfer_wait_timeout=60_000)
+        bench.request(ask_taker(1))
+        token = bench._tokens
+        bench.run(2_000)
+        self.assertIs(bench.core.leader_id, None)
+        bench.ledger.entries.append((3, b""))
+        bench.core._member.refresh_end()
+        bench.core._transfer.on_ledger_grew()
+        bench.step(ev.Ticked())
+        self.assertEqual((codes(bench, token), bench.term), (["TAKE_LEADERSHIP_FAILED"], 3))
+
+    def test_lost_connection(self) -> None:
+        """Nobody to answer; the election is what it is."""
+        bench = self.follower()
+        bench.request(ask_taker(0))
+        token = bench._tokens
+        bench.step(ev.RequestAbandoned(token=token))
+        bench.run(3_000)
+        self.assertEqual(codes(bench, token), [])
+
+    def test_somebody_elses_connection(self) -> None:
+        """Only the token that is gone is forgotten, on either side."""
+        bench = self.follower()
+        bench.request(ask_taker(5))
+        token = bench._tokens
+        bench.step(ev.RequestAbandoned(token=token + 1))
+        bench.tick(2_000)
+        self.assertEqual(codes(bench, token), ["TAKE_LEADERSHIP_FAILED"])
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        bench.step(ev.RequestAbandoned(token=token + 1))
+        taken(bench, ResponseCode.SUCCESS, 3)
+        self.assertEqual(codes(bench, token), ["SUCCESS"])
+
+
+class StopTests(SynchronousTestCase):
+    """A leader that is asked to stop hands over first, and stops whatever comes of it."""
+
+    def stops(self, effects: tuple[fx.Effect, ...]) -> list[fx.StopMember]:
+        """How often and how it stopped."""
+        return of_type(effects, fx.StopMember)
+
+    def test_follower_stops_at_once(self) -> None:
+        """Nothing to hand over."""
+        effects = Bench.make().follow().step(ev.StopRequested())
+        self.assertEqual(quiet(effects), (fx.StopMember(reason="asked to stop", clean=True),))
+
+    def test_leader_hands_over(self) -> None:
+        """Takes no appends, asks the closest, stops when that one leads."""
+        bench = leader("n1", "n2")
+        self.assertEqual(asks(bench.step(ev.StopRequested())), [("n1", 1)])
+        _, effects = propose(bench, 1)
+        self.assertEqual([one.code for one in of_type(effects, fx.AnswerAppend)],
+                         [ResponseCode.LEADER_TRANSFERRING])
+        effects = taken(bench, ResponseCode.SUCCESS, 3)
+        self.assertEqual(kinds(effects), ["PersistTermVote", "StopMember"])
+
+    def test_nobody_to_hand_over_to(self) -> None:
+        """Then at once."""
+        self.assertEqual(len(self.stops(leader().step(ev.StopRequested()))), 1)
+
+    def test_a_transfer_is_under_way(self) -> None:
+        """It is waited for."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        self.assertEqual(kinds(bench.step(ev.StopRequested())), [])
+        self.assertEqual(len(self.stops(taken(bench, ResponseCode.SUCCESS, 3))), 1)
+        self.assertEqual(codes(bench, token), ["SUCCESS"])
+
+    def test_always_ends(self) -> None:
+        """Once, whatever the taker does, also when a tick is late; nothing happens after it."""
+        for late_ms in (20, 5_000):
+            bench = leader("n1", "n2", leadership_transfer_wait_timeout=300)
+            bench.step(ev.StopRequested())
+            effects: tuple[fx.Effect, ...] = ()
+            for _ in range(60):
+                bench.confirm("n2")
+                effects += bench.tick(late_ms)
+            self.assertEqual(len(self.stops(effects)), 1, late_ms)
+            self.assertEqual(kinds(effects)[-1], "StopMember", late_ms)
+
+    def test_ends_even_without_a_transfer(self) -> None:
+        """The stop has a deadline of its own, and asking again does not move it; no appends meanwhile."""
+        bench = leader("n1", "n2", leadership_transfer_wait_timeout=300)
+        bench.step(ev.StopRequested())
+        bench.core._transfer._giving = None
+        bench.tick(599)
+        bench.step(ev.StopRequested())
+        _, effects = propose(bench, 1)
+        self.assertEqual([one.code for one in of_type(effects, fx.AnswerAppend)],
+                         [ResponseCode.LEADER_TRANSFERRING])
+        self.assertEqual(len(self.stops(bench.tick(21))), 1)
+
+    def test_overdue_request_ends_it_in_a_tick(self) -> None:
+        """When the request to the taker itself is overdue, that tick does nothing else."""
+        bench = leader("n1", "n2", leadership_transfer_wait_timeout=60_000, rpc_time_out_ms=100)
+        bench.step(ev.StopRequested())
+        effects = bench.tick(200)
+        self.assertEqual(kinds(effects), ["StopMember"])
+
+    def test_client_of_a_transfer_that_outlived_the_leadership(self) -> None:
+        """The member that does not lead any more stops at once, but not without an answer."""
+        bench = leader("n1", "n2")
+        bench.request(ask_leader())
+        token = bench._tokens
+        bench.request(heart_beat("n2", 3))
+        effects = bench.step(ev.StopRequested())
+        self.assertEqual(kinds(effects), ["Reply TAKE_LEADERSHIP_FAILED", "StopMember"])
+        self.assertEqual(len(codes(bench, token)), 1)
+
+    def test_asked_twice(self) -> None:
+        """The second time changes nothing."""
+        bench = leader("n1", "n2")
+        bench.step(ev.StopRequested())
+        self.assertEqual(kinds(bench.step(ev.StopRequested())), [])
+
+    def test_everybody_who_waits_is_told(self) -> None:
+        """Appends, reads, pushes, transfers: each once, and before the stop."""
+        bench = leader("n1", "n2")
+        (appended,), _ = propose(bench, 1)
+        bench.step(ev.ReadRequested((900,)))
+        bench.core._member.last_heard_ms.clear()
+        effects = bench.step(ev.StopRequested())
+        self.assertEqual(kinds(effects), ["AnswerAppend", "AnswerRead", "StopMember"])
+        self.assertEqual([one.token for one in of_type(effects, fx.AnswerAppend)], [appended])
+
+    def test_queued_pushes_are_answered(self) -> None:
+        """A follower's window too."""
+        bench = Bench.make(ListLedger.of(1), term=3).follow("n1", 3)
+        bench.request(push(PushType.COMPARE, batch(0, 1), term=3))
+        bench.request(push(PushType.APPEND, batch(5, 3), term=3))
+        bench.request(ask_taker(7))
+        effects = bench.step(ev.StopRequested())
+        self.assertEqual(
+            sorted(kinds(effects)),
+            ["Reply INCONSISTENT_STATE", "Reply TAKE_LEADERSHIP_FAILED", "StopMember"],
+        )
+
+    def test_nothing_after_it(self) -> None:
+        """A member that has stopped takes no input."""
+        bench = Bench.make().follow()
+        bench.step(ev.StopRequested())
+        for happened in (
+            ev.Ticked(), ev.ReadRequested((1,)), ev.RequestReceived(token=5, request=heart_beat("n2", 9)),
+            ev.StoreFailed(reason="late"), ev.StopRequested(),
+        ):
+            self.assertEqual(bench.step(happened), ())
+
+    def test_events(self) -> None:
+        """What an operator sees of it."""
+        bench = leader("n1", "n2")
+        bench.step(ev.StopRequested())
+        taken(bench, ResponseCode.SUCCESS, 3)
+        seen = events(bench.seen)
+        self.assertLess(seen.index("transfer-started"), seen.index("transfer-ended"))
+        self.assertEqual(pushes(bench.step(ev.Ticked())), [])
