@@ -1,0 +1,257 @@
+# -*- test-case-name: tests.storage.test_directory -*-
+"""
+The door of a data directory: look, lock, recover.
+
+L{look} only reads, and refuses what must not be opened with a sentence that says what to do.
+L{recover} brings the files into a known state; see L{dledger.storage.recovery} for its rules.
+
+Our own files stand beside Java's in C{config.self_path}: C{lock} and C{commitmark}.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import attrs
+
+from dledger.config import DLedgerConfig
+from dledger.errors import DirectoryError, StoreError
+from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
+from dledger.storage.disk import Disk, File
+from dledger.storage.properties import read_checkpoint
+from dledger.storage.recovery import (
+    Found,
+    adjacent,
+    begin_crc_of,
+    check_beginning,
+    cut_behind,
+    find_ledger,
+    highest_indexed,
+    without_torn_end,
+)
+from dledger.storage.segment import Listing, SegmentList, file_name, list_segments, wrong_length
+
+LOCK_NAME = "lock"
+_DATA_OPTION = "mapped_file_size_for_entry_data"
+_UNFIT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+_INDEX_OPTION = "mapped_file_size_for_entry_index"
+
+
+def data_path(config: DLedgerConfig) -> str:
+    """Directory of the data files."""
+    return config.data_store_path or f"{config.self_path}/data"
+
+
+def index_path(config: DLedgerConfig) -> str:
+    """Directory of the index files."""
+    return f"{config.self_path}/index"
+
+
+@attrs.frozen(kw_only=True)
+class Seen:
+    """
+    A directory that may be opened.
+
+    @ivar mark: what is recorded of the ledger, if that can be trusted.
+    @ivar repair_end_index: what the mark says of it, trusted or not.
+    @ivar data, index: offsets that belong to the ledger; the index may be empty.
+    @ivar left_over: paths of files that a crash left behind, last first.
+    """
+
+    mark: CommitMark | None
+    repair_end_index: int
+    checkpoint: tuple[int, int] | None
+    data: tuple[int, ...]
+    index: tuple[int, ...]
+    left_over: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Recovered:
+    """A ledger ready for use."""
+
+    data: SegmentList
+    index: SegmentList
+    found: Found
+    committed_index: int
+    repair_end_index: int
+    mark: CommitMark
+
+
+def look(config: DLedgerConfig, disk: Disk) -> Seen:
+    """
+    Read what is there, change nothing.
+
+    @raise DirectoryError: it must not be opened as it is.
+    """
+    try:
+        return _look(config, disk)
+    except NotADirectoryError as error:
+        raise DirectoryError(f"{config.self_path} is not a directory: {error}") from error
+    except PermissionError as error:
+        raise DirectoryError(f"{config.self_path} must be open to this user: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{config.self_path} cannot be read: {error}") from error
+
+
+def _look(config: DLedgerConfig, disk: Disk) -> Seen:
+    if "," in config.data_store_path:
+        raise DirectoryError(
+            f"data_store_path={config.data_store_path!r} names several directories: this is not "
+            "supported, put all data files into one"
+        )
+    checkpoint = read_checkpoint(disk, config.self_path)
+    mark, repair_end = _trusted_mark(config, disk, checkpoint)
+    size = config.mapped_file_size_for_entry_data
+    directory = data_path(config)
+    listing = list_segments(disk, directory, size, _DATA_OPTION)
+    if listing.unfinished and not _explained(listing, mark):
+        path = f"{directory}/{file_name(listing.unfinished[0])}"
+        raise wrong_length(path, listing.unfinished_size, size, _DATA_OPTION)
+    data = adjacent(listing, size, directory, mark)
+    left_over = _left_over(directory, listing, data)
+    size = config.mapped_file_size_for_entry_index
+    directory = index_path(config)
+    listing = list_segments(disk, directory, size, _INDEX_OPTION)
+    if listing.unfinished and mark is None and not _explained(listing, None):
+        path = f"{directory}/{file_name(listing.unfinished[0])}"
+        raise wrong_length(path, listing.unfinished_size, size, _INDEX_OPTION)
+    index = listing.offsets
+    if any(b != a + size for a, b in zip(index, index[1:], strict=False)):
+        index = ()  # it will be made anew from the data
+    left_over += _left_over(directory, listing, index)
+    return Seen(mark=mark, repair_end_index=repair_end, checkpoint=checkpoint, data=data, index=index,
+                left_over=left_over)
+
+
+def _explained(listing: Listing, mark: CommitMark | None) -> bool:
+    """Whether a short file is what a crash left of making it (and others behind it)."""
+    if mark is None:
+        return listing.unfinished_size == 0 and len(listing.unfinished) == 1
+    return mark.end_position <= listing.unfinished[0]
+
+
+def _left_over(directory: str, listing: Listing, kept: tuple[int, ...]) -> tuple[str, ...]:
+    offsets = [offset for offset in (*listing.offsets, *listing.unfinished) if offset not in set(kept)]
+    return tuple(f"{directory}/{file_name(offset)}" for offset in reversed(offsets))
+
+
+def _trusted_mark(
+    config: DLedgerConfig, disk: Disk, checkpoint: tuple[int, int] | None
+) -> tuple[CommitMark | None, int]:
+    found = read_mark(disk, f"{config.self_path}/{COMMIT_MARK_NAME}")
+    if found is None:
+        return None, -1
+    mark = found[1]
+    for name, ours, theirs in (
+        (_DATA_OPTION, mark.data_file_size, config.mapped_file_size_for_entry_data),
+        (_INDEX_OPTION, mark.index_file_size, config.mapped_file_size_for_entry_index),
+    ):
+        if ours != theirs:
+            raise DirectoryError(
+                f"{config.self_path} was made with {name}={ours}, now it is {theirs}: start with {ours}; "
+                "file sizes cannot be changed, and must be the same on every member"
+            )
+    if is_superseded(mark, checkpoint):
+        return None, mark.repair_end_index
+    return mark, mark.repair_end_index
+
+
+def lock(config: DLedgerConfig, disk: Disk) -> File:
+    """
+    Take the directory for this process.
+
+    @raise DirectoryError: another process has it, or it cannot be written.
+    """
+    path = f"{config.self_path}/{LOCK_NAME}"
+    try:
+        disk.makedirs(config.self_path)
+        return disk.lock(path)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise DirectoryError(
+                f"{config.self_path} is in use by another process (it holds {path}): stop that one first, "
+                "or give this member another store_base_dir or self_id"
+            ) from error
+        if error.errno in _UNFIT:
+            raise DirectoryError(
+                f"{config.self_path} must be a directory that this user can write to: {error}"
+            ) from error
+        raise StoreError(f"{path} cannot be locked: {error}") from error
+
+
+def recover(config: DLedgerConfig, disk: Disk, seen: Seen) -> tuple[Recovered, MarkFile]:
+    """
+    Bring the files into a known state.
+
+    @raise StoreError, OSError: it failed; another start may try again.
+    """
+    initial = CommitMark(data_file_size=config.mapped_file_size_for_entry_data,
+                         index_file_size=config.mapped_file_size_for_entry_index)
+    for path in seen.left_over:
+        disk.unlink(path)
+        disk.sync_directory(path.rpartition("/")[0])
+    data = SegmentList(disk, data_path(config), initial.data_file_size, seen.data)
+    index = SegmentList(disk, index_path(config), initial.index_file_size, seen.index)
+    opened: list[SegmentList | MarkFile] = [data, index]
+    try:
+        if seen.mark is None:
+            check_beginning(data, index)
+        mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
+        opened.append(mark_file)
+        return _recover(seen, initial, mark_file, data, index), mark_file
+    except BaseException:
+        for one in opened:
+            one.close()
+        raise
+
+
+def _recover(
+    seen: Seen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList
+) -> Recovered:
+    mark = seen.mark
+    repair_end = seen.repair_end_index
+    # Java's checkpoint, too, says what was committed; it may be behind, it is not ahead.
+    recorded = mark.recorded_end_index if mark is not None else seen.checkpoint[0] if seen.checkpoint else -1
+    indexed = highest_indexed(index, mark.recorded_end_index) if mark is not None else -1
+
+    def lost() -> None:
+        # First of all it must not be forgotten that something was lost.
+        nonlocal repair_end
+        repair_end = max(repair_end, recorded, indexed)
+        mark_file.write_durably(attrs.evolve(mark or initial, repair_end_index=repair_end, clean=False))
+
+    found = find_ledger(data, index, mark, lost)
+    if mark is not None:
+        found = without_torn_end(data, index, mark, found)
+    if found.end_index < recorded:
+        lost()
+    else:
+        repair_end = seen.repair_end_index  # all of it is there after all
+    untouched = (
+        mark is not None and mark.clean and not found.why
+        and (found.end_index, found.end_position) == (mark.end_index, mark.end_position)
+    )
+    if not untouched or (data.offsets and data.offsets[-1] > found.end_position):
+        cut_behind(data, index, found)
+    if not untouched:  # a killed process has left names and bytes in the cache only
+        data.touch_from(mark.end_position if mark is not None else _late(data))
+        index.touch_from(_late(index))
+    data.sync()
+    index.sync()
+    committed = max(seen.checkpoint[0] if seen.checkpoint else -1, mark.committed_index if mark else -1)
+    committed = max(min(committed, found.end_index), found.begin_index - 1, -1)
+    mark = attrs.evolve(
+        initial, committed_index=committed, end_index=found.end_index, end_term=found.end_term,
+        end_position=found.end_position, index_end_position=found.end_position, repair_end_index=repair_end,
+    )
+    if data.offsets:
+        mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc_of(data))
+    mark_file.write_durably(mark)
+    return Recovered(data=data, index=index, found=found, committed_index=committed,
+                     repair_end_index=repair_end, mark=mark)
+
+
+def _late(segments: SegmentList) -> int:
+    """Offset of the third file from the end: what comes before was synced long ago."""
+    return segments.offsets[max(len(segments.offsets) - 3, 0)] if segments.offsets else 0

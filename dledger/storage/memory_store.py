@@ -1,0 +1,32 @@
+# -*- test-case-name: tests.storage.test_contract -*-
+"""
+A ledger that lives as long as its process.
+
+It is the file store over files in memory, so positions, checks and refusals are those of the real
+one, and it replicates to members with files. Commits are gated as there; nothing is durable, so a
+member that restarts with it has forgotten what it acknowledged. For tests and trials only.
+
+Source: DLedgerMemoryStore.java; differs: docs/divergence.md W22.
+"""
+
+from __future__ import annotations
+
+from dledger.config import DLedgerConfig
+from dledger.storage.disk import Disk
+from dledger.storage.file_store import FileStore
+from dledger.storage.memory_disk import MemoryDisk
+
+
+class MemoryStore(FileStore):
+    """As L{FileStore}, without a disk."""
+
+    @classmethod
+    def open(cls, config: DLedgerConfig, disk: Disk | None = None) -> MemoryStore:
+        """
+        An empty ledger.
+
+        @param disk: a L{MemoryDisk} that was used before gives its ledger; any other disk is not used.
+        """
+        store = super().open(config, disk if isinstance(disk, MemoryDisk) else MemoryDisk())
+        assert isinstance(store, cls)
+        return store

@@ -1,0 +1,91 @@
+# -*- test-case-name: tests.storage.test_properties -*-
+"""
+Java's properties text, as far as C{currterm} and C{checkpoint} need it, and the checkpoint itself.
+
+Reading is as tolerant as C{Properties.load}: comments, C{=} or C{:} or blanks, escapes, lines
+continued by a backslash. Writing gives the bytes that Java gives.
+
+Source: IOUtils.java, DLedgerMmapFileStore.persistCheckPoint (0.3.1.2).
+"""
+
+from __future__ import annotations
+
+import re
+
+from dledger.storage.disk import Disk
+
+CHECKPOINT_NAME = "checkpoint"
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        letter = match.group(1)
+        if len(letter) == 5:
+            return chr(int(letter[1:], 16))
+        return _ESCAPED.get(letter, letter)
+
+    return _ESCAPE.sub(one, text)
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending = ""
+    for raw in re.split(r"\r\n|\r|\n", text):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        pending += line
+        if (len(pending) - len(pending.rstrip("\\"))) % 2:
+            pending = pending[:-1]
+            continue
+        lines.append(pending)
+        pending = ""
+    if pending:
+        lines.append(pending)
+    return lines
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    """Key to value, the last of equal keys. Never fails: what makes no sense makes odd keys."""
+    properties = {}
+    for line in _logical_lines(data.decode("latin-1")):
+        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
+        assert match is not None
+        properties[_unescape(match.group(1))] = _unescape(match.group(2))
+    return properties
+
+
+def java_long(text: str | None) -> int | None:
+    """What C{Long.valueOf} makes of C{text}; None if it would refuse it."""
+    if text is None or not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
+
+
+def encode_checkpoint(committed_index: int, end_index: int) -> bytes:
+    """The file that JDK 9 and later write."""
+    return f"committedIndex={committed_index}\nendIndex={end_index}\n".encode()
+
+
+def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
+    """
+    C{committedIndex} and C{endIndex} of the checkpoint; None if it is absent or makes no sense.
+
+    Nothing is lost without it: a leader says again how far the group has committed.
+    """
+    path = f"{directory}/{CHECKPOINT_NAME}"
+    if not disk.exists(path):
+        return None
+    content = disk.read_file(path)
+    if not content.endswith(b"\n"):
+        return None  # cut: a number in it may be cut, too
+    found = parse_properties(content)
+    committed = java_long(found.get("committedIndex"))
+    if committed is None:
+        return None
+    end = java_long(found.get("endIndex"))
+    return committed, -2 if end is None else end

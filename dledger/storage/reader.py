@@ -1,0 +1,320 @@
+# -*- test-case-name: tests.storage.test_reader -*-
+"""
+A view of a data directory that writes nothing and takes no lock: ours or Java's, live or stopped.
+
+File sizes are those of the files. Where the ledger ends is found through the index, which on a
+live member may be a moment ahead of or behind the data: what is read is checked, and the end of
+what can be read is the end. How far the group has committed is what the commit mark (ours) or the
+checkpoint (Java's, every three seconds) says; it may lag, it is never ahead.
+
+A file that expires while it is read is not damage: the beginning has moved, see L{LogReader.refresh}.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import attrs
+
+from dledger.errors import DirectoryError, StoreError
+from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, is_superseded, read_mark
+from dledger.storage.disk import Disk, File, OsDisk, OsFile
+from dledger.storage.properties import read_checkpoint
+from dledger.storage.records import DamagedRecord, Walk, walk_records
+from dledger.storage.segment import file_name
+from protocols.wire.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
+from protocols.wire.messages import EntryBatch
+
+_UNITS_MAX = 32 * 1024
+
+
+class ReadOnlyDisk(OsDisk):
+    """The file system of the operating system, opened for reading only."""
+
+    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+        """See L{dledger.storage.disk.Disk.open}; never creates."""
+        assert not create
+        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+@attrs.frozen(kw_only=True)
+class RawRun:
+    """
+    Whole consecutive records of one data file, as bytes, and their index units.
+
+    @ivar position: stream offset of the first record.
+    @ivar path, offset: file, and byte in it, where C{records} starts.
+    @ivar records: unchecked but for their length.
+    @ivar units: 32 bytes for each record.
+    """
+
+    first_index: int
+    count: int
+    position: int
+    path: str
+    offset: int
+    records: bytes
+    units: bytes
+
+
+class _Files:
+    """A directory of segments, read only."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.offsets: list[int] = []
+        self.file_size = 0
+        self._handles: dict[int, File] = {}
+
+    def refresh(self) -> None:
+        """List the directory again."""
+        names = self._disk.listdir(self.directory) if self._disk.exists(self.directory) else []
+        offsets = []
+        for name in names:
+            if not (len(name) == 20 and name.isascii() and name.isdecimal()):
+                raise DirectoryError(f"{self.directory}/{name} is none of a ledger's files (20 digits)")
+            offsets.append(int(name))
+        if offsets:
+            self.file_size = self._disk.file_size(f"{self.directory}/{file_name(offsets[0])}")
+        # The last one may be in the making.
+        if len(offsets) > 1:
+            last = f"{self.directory}/{file_name(offsets[-1])}"
+            if self._disk.file_size(last) != self.file_size:
+                offsets.pop()
+        self.offsets = offsets
+        for offset in set(self._handles).difference(offsets):
+            self._handles.pop(offset).close()
+
+    def base(self, position: int) -> int:
+        """Offset of the file that holds C{position}; -1 if there is none."""
+        at = bisect_right(self.offsets, position) - 1
+        if at < 0 or position >= self.offsets[at] + self.file_size:
+            return -1
+        return self.offsets[at]
+
+    def path(self, base: int) -> str:
+        """Path of the file at C{base}."""
+        return f"{self.directory}/{file_name(base)}"
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to C{size} bytes, not beyond the end of the file; nothing where there is no file."""
+        base = self.base(position)
+        if base < 0 or size <= 0:
+            return b""
+        file = self._handles.get(base)
+        if file is None:
+            if len(self._handles) > 32:
+                self.close()
+            try:
+                file = self._handles[base] = self._disk.open(self.path(base))
+            except FileNotFoundError:
+                return b""
+        return file.pread(min(size, base + self.file_size - position), position - base)
+
+    def close(self) -> None:
+        """Release all handles."""
+        for file in self._handles.values():
+            file.close()
+        self._handles = {}
+
+
+class LogReader:
+    """
+    @ivar path: the member's directory (the one that holds C{data} and C{index}).
+    @ivar begin_index, end_index, committed_index: as of the last L{refresh}; -1 for none.
+    @ivar mark: the commit mark, if there is one that can be trusted.
+    """
+
+    def __init__(self, disk: Disk, path: str, data_path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.data = _Files(disk, data_path)
+        self.index = _Files(disk, f"{path}/index")
+        self.mark: CommitMark | None = None
+        self.begin_index = self.end_index = self.committed_index = -1
+
+    @classmethod
+    def open(cls, path: str, *, data_path: str = "", disk: Disk | None = None) -> LogReader:
+        """
+        @param path: C{<store_base_dir>/dledger-<self_id>}.
+        @param data_path: where the data files are if not in C{<path>/data}.
+        @raise DirectoryError: that is no ledger's directory.
+        @raise StoreError: it cannot be read.
+        """
+        disk = disk if disk is not None else ReadOnlyDisk()
+        path = path.rstrip("/") or "/"
+        data_path = data_path or f"{path}/data"
+        try:
+            # A member that has stored nothing yet has neither data nor index.
+            is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
+            if not is_new and not disk.exists(data_path):
+                inside = disk.listdir(path) if disk.exists(path) else None
+                raise DirectoryError(_no_ledger(path, data_path, inside))
+            reader = cls(disk, path, data_path)
+            reader.refresh()
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error}", path=path) from error
+        return reader
+
+    @property
+    def data_file_size(self) -> int:
+        """Bytes of one data file; 0 if there is none."""
+        return self.data.file_size
+
+    @property
+    def index_file_size(self) -> int:
+        """Bytes of one index file; 0 if there is none."""
+        return self.index.file_size
+
+    def refresh(self) -> None:
+        """Look again where the ledger begins and ends, and how far it is committed."""
+        self.data.refresh()
+        self.index.refresh()
+        self.begin_index = self._find_begin()
+        checkpoint = read_checkpoint(self._disk, self.path)
+        found = read_mark(self._disk, f"{self.path}/{COMMIT_MARK_NAME}")
+        self.mark = found[1] if found is not None else None
+        if self.mark is not None and is_superseded(self.mark, checkpoint):
+            self.mark = None
+        self.end_index = self._find_end() if self.begin_index >= 0 else -1
+        committed = max(checkpoint[0] if checkpoint else -1, self.mark.committed_index if self.mark else -1)
+        self.committed_index = min(committed, self.end_index)
+        if self.committed_index < self.begin_index:
+            self.committed_index = -1
+
+    def _find_begin(self) -> int:
+        for offset in self.data.offsets:
+            header = self.data.pread(ENTRY_HEADER_SIZE, offset)
+            if len(header) < ENTRY_HEADER_SIZE:
+                continue
+            fields = ENTRY_HEADER.unpack(header)
+            if fields[0] == BLANK_MAGIC:
+                continue
+            return int(fields[2]) if fields[0] == 1 and fields[4] == offset else -1
+        return -1
+
+    def unit(self, index: int) -> tuple[int, int, int, int, int] | None:
+        """Magic, pos, size, index and term of an index unit; None where there is no sound one."""
+        data = self.index.pread(INDEX_UNIT_SIZE, index * INDEX_UNIT_SIZE)
+        if len(data) < INDEX_UNIT_SIZE:
+            return None
+        unit: tuple[int, int, int, int, int] = INDEX_UNIT.unpack(data)
+        return unit if unit[0] == 1 and unit[3] == index else None
+
+    def _find_end(self) -> int:
+        low = self.begin_index
+        if self.mark is not None and self.unit(self.mark.end_index) is not None:
+            low = max(low, self.mark.end_index)
+        if self.unit(low) is None:
+            return -1
+        high = (self.index.offsets[-1] + self.index.file_size) // INDEX_UNIT_SIZE - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.unit(middle) is None:
+                high = middle - 1
+            else:
+                low = middle
+        while low > self.begin_index and not self._sound(low):
+            low -= 1
+        return low
+
+    def _sound(self, index: int) -> bool:
+        unit = self.unit(index)
+        if unit is None:
+            return False
+        try:
+            walk = Walk(index=index, position=unit[1])
+            data = self.data.pread(min(unit[2], self.data.file_size), unit[1])
+            walk_records(data, walk, max_count=1, one_term=True, size_max=self.data.file_size)
+        except DamagedRecord:
+            return False
+        return walk.count == 1
+
+    def runs(
+        self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024
+    ) -> Iterator[RawRun]:
+        """
+        Raw records from C{first_index} on, in runs of at most C{max_bytes} (but at least one record).
+
+        @param end_index: last index wanted, inclusive; None: as far as committed. Reading past that
+            shows entries that may be cut again.
+        @raise StoreError: the index or a file does not hold what it should.
+        """
+        last = self.committed_index if end_index is None else min(end_index, self.end_index)
+        index = first_index
+        while index <= last:
+            run = self._run(index, last, max_bytes)
+            yield run
+            index += run.count
+
+    def _run(self, first_index: int, last_index: int, max_bytes: int) -> RawRun:
+        at = first_index * INDEX_UNIT_SIZE
+        wanted = min(last_index - first_index + 1, _UNITS_MAX, max_bytes // ENTRY_HEADER_SIZE + 1)
+        units = self.index.pread(wanted * INDEX_UNIT_SIZE, at)
+        units = units[: len(units) - len(units) % INDEX_UNIT_SIZE]
+        count, base, start, end = 0, -1, 0, 0
+        for magic, pos, size, index, _term in INDEX_UNIT.iter_unpack(units):
+            if magic != 1 or index != first_index + count or size < ENTRY_HEADER_SIZE:
+                break
+            if not count:
+                base, start, end = self.data.base(pos), pos, pos
+            if pos != end or self.data.base(pos) != base or base < 0:
+                break
+            if count and pos + size - start > max_bytes:
+                break
+            end = pos + size
+            count += 1
+        if not count:
+            raise self._bad(self.index, at, first_index, "the index has no sound unit for it")
+        records = self.data.pread(end - start, start)
+        if len(records) < end - start:
+            raise self._bad(self.data, start, first_index, "its file is gone or cut")
+        return RawRun(
+            first_index=first_index, count=count, position=start, path=self.data.path(base),
+            offset=start - base, records=records, units=units[: count * INDEX_UNIT_SIZE],
+        )
+
+    def _bad(self, files: _Files, position: int, index: int, what: str) -> StoreError:
+        base = files.base(position)
+        path = files.path(base) if base >= 0 else files.directory
+        return StoreError(f"entry {index} cannot be read: {path} at {position - max(base, 0)}: {what}",
+                          file=path, offset=position - max(base, 0), index=index)
+
+    def batches(
+        self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024
+    ) -> Iterator[EntryBatch]:
+        """
+        As L{runs}, every record checked: index, position, terms, sizes and what checksums it has.
+
+        @raise StoreError: a record is not sound; the message names file and offset.
+        """
+        chain: int | None = None
+        term = -1
+        for run in self.runs(first_index, end_index=end_index, max_bytes=max_bytes):
+            walk = Walk(index=run.first_index, position=run.position, term=term, chain_crc=chain)
+            try:
+                walk_records(run.records, walk, max_count=run.count, one_term=False,
+                             size_max=self.data.file_size)
+            except DamagedRecord as damage:
+                raise self._bad(self.data, damage.position, damage.index, damage.what) from None
+            if walk.count != run.count:
+                raise self._bad(self.data, walk.position, walk.index, "its record is not of the indexed size")
+            chain, term = walk.chain_crc, walk.term
+            yield EntryBatch(first_index=run.first_index, count=run.count, term=term, records=run.records)
+
+    def close(self) -> None:
+        """Release all handles."""
+        self.data.close()
+        self.index.close()
+
+
+def _no_ledger(path: str, data_path: str, inside: list[str] | None) -> str:
+    if inside is None:
+        return f"{path} does not exist: name a member's directory, <store_base_dir>/dledger-<self_id>"
+    members = [name for name in inside if name.startswith("dledger-")]
+    if members:
+        return f"{path} holds members' directories: name one of them ({', '.join(members[:8])})"
+    return f"{path} is no member's directory: there is no {data_path}"

@@ -1,0 +1,143 @@
+# -*- test-case-name: tests.storage.test_recent -*-
+"""
+What the store remembers of its latest entries, so that the live tail is read without a system call.
+
+L{RecentEntries}: position and term of each. L{RecentBatches}: the very bytes that were written last,
+as batches, bounded in bytes and number.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+from protocols.wire.messages import EntryBatch
+
+ENTRIES_KEPT = 65_536
+BATCHES_KEPT = 1024
+BATCH_BYTES_KEPT = 8 * 1024 * 1024
+PIECE_BYTES = 128 * 1024
+
+
+class RecentEntries:
+    """
+    Invariant: C{positions} is dense from C{first_index} on; C{term_starts} rise, the first of them is
+    not above C{first_index} unless nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self.first_index = 0
+        self._positions: array[int] = array("q")
+        self._term_starts: list[int] = []
+        self._terms: list[int] = []
+
+    @property
+    def next_index(self) -> int:
+        """The index behind the last one known."""
+        return self.first_index + len(self._positions)
+
+    def reset(self, first_index: int) -> None:
+        """Forget everything; the next entry is C{first_index}."""
+        self.first_index = first_index
+        self._positions = array("q")
+        self._term_starts = []
+        self._terms = []
+
+    def extend(self, positions: list[int], terms: list[tuple[int, int]]) -> None:
+        """Entries behind the last one. C{terms}: index and term of each change."""
+        for index, term in terms:
+            if not self._terms or self._terms[-1] != term:
+                self._term_starts.append(index)
+                self._terms.append(term)
+        self._positions.extend(positions)
+        if len(self._positions) > 2 * ENTRIES_KEPT:
+            gone = len(self._positions) - ENTRIES_KEPT
+            del self._positions[:gone]
+            self.first_index += gone
+            keep = bisect_right(self._term_starts, self.first_index) - 1
+            del self._term_starts[:keep], self._terms[:keep]
+
+    def cut(self, next_index: int) -> None:
+        """Forget C{next_index} and what follows."""
+        if next_index <= self.first_index:
+            self.reset(next_index)
+            return
+        del self._positions[next_index - self.first_index :]
+        keep = bisect_left(self._term_starts, next_index)
+        del self._term_starts[keep:], self._terms[keep:]
+
+    def position(self, index: int) -> int:
+        """Stream offset of an entry; -1 if not known."""
+        at = index - self.first_index
+        return self._positions[at] if 0 <= at < len(self._positions) else -1
+
+    def term(self, index: int) -> int:
+        """Term of an entry; -1 if not known."""
+        if not self.first_index <= index < self.first_index + len(self._positions):
+            return -1
+        return self._terms[bisect_right(self._term_starts, index) - 1]
+
+
+class RecentBatches:
+    """The batches written last, by first index. Invariant: they are consecutive."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, EntryBatch] = {}
+        self._bytes = 0
+
+    def add(self, batch: EntryBatch) -> None:
+        """A batch of one term, behind the last one."""
+        if len(batch.records) > BATCH_BYTES_KEPT // 4:
+            self.clear()
+            return
+        self._batches[batch.first_index] = batch
+        self._bytes += len(batch.records)
+        while self._bytes > BATCH_BYTES_KEPT or len(self._batches) > BATCHES_KEPT:
+            oldest = next(iter(self._batches))
+            self._bytes -= len(self._batches.pop(oldest).records)
+
+    def add_written(self, batch: EntryBatch, sizes: list[int]) -> None:
+        """
+        A batch of one term, behind the last one, of records of these sizes.
+
+        A long one is remembered in pieces: a push takes less at a time than many proposals of one
+        turn can be, and only whole batches are given out.
+        """
+        if len(batch.records) <= PIECE_BYTES:
+            self.add(batch)
+            return
+        start = end = done = 0
+        for number, size in enumerate(sizes, 1):
+            end += size
+            if end - start >= PIECE_BYTES or number == len(sizes):
+                self.add(EntryBatch(first_index=batch.first_index + done, count=number - done,
+                                    term=batch.term, records=batch.records[start:end]))
+                start, done = end, number
+
+    def clear(self) -> None:
+        """Forget all: entries were cut, or one was not added."""
+        self._batches.clear()
+        self._bytes = 0
+
+    def read(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch | None:
+        """
+        The batches from C{first_index} on, whole ones of one term, as far as they fit; None if none does.
+        """
+        batch = self._batches.get(first_index)
+        if batch is None or batch.count > max_count or len(batch.records) > max_bytes:
+            return None
+        count, size, term = batch.count, len(batch.records), batch.term
+        following = self._batches.get(first_index + count)
+        if following is None:
+            return batch
+        pieces = [batch.records]
+        while following is not None and following.term == term:
+            if count + following.count > max_count or size + len(following.records) > max_bytes:
+                break
+            pieces.append(following.records)
+            count += following.count
+            size += len(following.records)
+            following = self._batches.get(first_index + count)
+        if len(pieces) == 1:
+            return batch
+        return EntryBatch(first_index=first_index, count=count, term=term, records=b"".join(pieces))

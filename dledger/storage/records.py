@@ -1,0 +1,280 @@
+# -*- test-case-name: tests.storage.test_records -*-
+"""
+The hot loops: bodies to records, a leader's records checked, stored records checked.
+
+Where a record lands is a pure function of the sizes before it and of the file size: it starts where
+the last one ends if at least 8 bytes stay free behind it in that file, else at the start of the next
+file, and a blank fills the rest of the old one. Everything is computed before anything is written.
+
+No object per entry is made here and no file is touched.
+
+Source: MmapFileList.preAppend and DLedgerMmapFileStore.java (0.3.1.2).
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import attrs
+from construct import Int32sb, Struct
+
+from dledger.config import MAX_RECORD_BYTES
+from dledger.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    ENTRY_HEADER,
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT,
+    MAGIC,
+    MIN_BLANK_SIZE,
+)
+from protocols.wire.layout import struct_of
+from protocols.wire.messages import EntryBatch
+
+_WORD = struct_of(Struct("word" / Int32sb))
+_NO_WORD = bytes(4)
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """
+    A batch as it will stand in the files.
+
+    @ivar runs: stream offset and bytes, at most one per data file, blanks included.
+    @ivar records: the records alone, without blanks.
+    @ivar units: their index units.
+    @ivar positions: stream offset of each record.
+    @ivar end_position: stream offset behind the last record.
+    @ivar chain_crc: C{chainCrc} of the last record.
+    @ivar terms: index and term wherever the term differs from the entry before.
+    """
+
+    runs: list[tuple[int, bytes]]
+    records: bytes
+    units: bytes
+    positions: list[int]
+    end_position: int
+    chain_crc: int
+    terms: list[tuple[int, int]]
+
+
+def record_fits(size: int, file_size: int) -> bool:
+    """Whether a record of C{size} bytes can be stored at all: in one file, with its blank, and by Java."""
+    return size + MIN_BLANK_SIZE <= file_size and size <= MAX_RECORD_BYTES
+
+
+def next_position(end_position: int, size: int, file_size: int) -> int:
+    """Where a record of C{size} bytes lands behind C{end_position}."""
+    room = file_size - end_position % file_size
+    return end_position if size + MIN_BLANK_SIZE <= room else end_position + room
+
+
+def pack_bodies(
+    bodies: tuple[bytes, ...] | list[bytes],
+    *,
+    first_index: int,
+    term: int,
+    end_position: int,
+    previous_chain_crc: int,
+    file_size: int,
+) -> Layout:
+    """
+    A leader's new records behind C{end_position}.
+
+    @raise DLedgerError: DISK_ERROR, a body that no file can hold.
+    """
+    pack, word_of, unit_of = ENTRY_HEADER.pack, _WORD.pack, INDEX_UNIT.pack
+    size_max = min(MAX_RECORD_BYTES, file_size - MIN_BLANK_SIZE)
+    pieces: list[bytes] = []
+    whole: list[bytes] = []
+    units: list[bytes] = []
+    positions: list[int] = []
+    runs: list[tuple[int, bytes]] = []
+    index, pos, run_start = first_index, end_position, end_position
+    room = file_size - pos % file_size - MIN_BLANK_SIZE
+    word = word_of(previous_chain_crc)
+    for body in bodies:
+        length = len(body)
+        size = length + 48
+        if size > size_max:
+            raise DLedgerError(ResponseCode.DISK_ERROR, reason="a body that no file can hold",
+                               record_bytes=size, record_bytes_max=size_max)
+        if size > room:
+            room += MIN_BLANK_SIZE
+            pieces.append(BLANK.pack(BLANK_MAGIC, room))
+            runs.append((run_start, b"".join(pieces)))
+            whole.extend(pieces[:-1])
+            pieces = []
+            pos += room
+            run_start = pos
+            room = file_size - MIN_BLANK_SIZE
+        room -= size
+        bare = pack(1, size, index, term, pos, 0, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
+        word = word_of((crc32(bare, crc32(word)) ^ 0x8000_0000) - 0x8000_0000)
+        pieces.append(bare[:36] + word + bare[40:] + body)
+        units.append(unit_of(1, pos, size, index, term))
+        positions.append(pos)
+        pos += size
+        index += 1
+    blob = b"".join(pieces)
+    runs.append((run_start, blob))
+    return Layout(
+        runs=runs, records=b"".join([*whole, blob]) if whole else blob, units=b"".join(units),
+        positions=positions, end_position=pos, chain_crc=_WORD.unpack(word)[0], terms=[(first_index, term)],
+    )
+
+
+def _unfit(index: int, what: str) -> DLedgerError:
+    return DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=what)
+
+
+def check_batch(
+    batch: EntryBatch,
+    *,
+    first_index: int,
+    last_term: int,
+    end_position: int,
+    previous_chain_crc: int | None,
+    file_size: int,
+) -> Layout:
+    """
+    A leader's records, checked for standing behind C{end_position}.
+
+    @param previous_chain_crc: of the record before; None if that record is not known.
+    @raise DLedgerError: INCONSISTENT_STATE: index, term, size, magic, pos or a checksum does not fit.
+    """
+    unpack, unit_of, word_of = ENTRY_HEADER.unpack_from, INDEX_UNIT.pack, _WORD.pack
+    records, view, total = batch.records, memoryview(batch.records), len(batch.records)
+    size_max = min(MAX_RECORD_BYTES, file_size - MIN_BLANK_SIZE)
+    units: list[bytes] = []
+    positions: list[int] = []
+    terms: list[tuple[int, int]] = []
+    runs: list[tuple[int, bytes]] = []
+    expected, position, run_start, cut, offset = first_index, end_position, end_position, 0, 0
+    room = file_size - position % file_size - MIN_BLANK_SIZE
+    chain = previous_chain_crc
+    for _ in range(batch.count):
+        body_at = offset + 48
+        if body_at > total:
+            raise _unfit(expected, f"{total - offset} bytes left of a 48-byte header")
+        magic, size, index, term, pos, _channel, chain_crc, body_crc, length = unpack(records, offset)
+        end = offset + size
+        if magic != 1 or size != length + 48 or length < 0 or end > total or size > size_max:
+            raise _unfit(expected, f"malformed record: magic={magic} size={size} body_length={length}")
+        if size > room:
+            room += MIN_BLANK_SIZE
+            runs.append((run_start, records[cut:offset] + BLANK.pack(BLANK_MAGIC, room)))
+            position += room
+            cut, run_start, room = offset, position, file_size - MIN_BLANK_SIZE
+        if index != expected or pos != position or term < last_term:
+            raise _unfit(expected, f"record index={index} pos={pos} term={term}, "
+                                   f"expected pos={position}, term at least {last_term}")
+        if body_crc and (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc:
+            raise _unfit(expected, "body does not match its bodyCrc")
+        if chain_crc and chain is not None:
+            seed = crc32(_NO_WORD, crc32(view[offset : offset + 36], crc32(word_of(chain))))
+            if (crc32(view[offset + 40 : body_at], seed) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
+                raise _unfit(expected, "record does not match its chainCrc")
+        if term != last_term:
+            terms.append((index, term))
+            last_term = term
+        chain = chain_crc
+        units.append(unit_of(1, pos, size, index, term))
+        positions.append(pos)
+        room -= size
+        position, expected, offset = position + size, expected + 1, end
+    if offset != total:
+        raise _unfit(expected, f"{total - offset} bytes behind the {batch.count} records of a batch")
+    runs.append((run_start, records[cut:] if cut else records))
+    return Layout(runs=runs, records=records, units=b"".join(units), positions=positions,
+                  end_position=position, chain_crc=chain or 0, terms=terms)
+
+
+class DamagedRecord(Exception):
+    """
+    A stored record is not what was written.
+
+    @ivar index: the entry that should be there.
+    @ivar position: stream offset where it should start.
+    """
+
+    def __init__(self, index: int, position: int, what: str) -> None:
+        super().__init__(index, position, what)
+        self.index = index
+        self.position = position
+        self.what = what
+
+
+@attrs.define(kw_only=True)
+class Walk:
+    """
+    How far a walk over stored records came.
+
+    @ivar index, position, term, chain_crc: of the B{next} record: expected index, stream offset; term
+        and C{chainCrc} of the last one passed (C{chain_crc} None: not known).
+    @ivar count, length: records passed, and their bytes.
+    """
+
+    index: int
+    position: int
+    term: int = -1
+    chain_crc: int | None = None
+    count: int = 0
+    length: int = 0
+
+
+def walk_records(
+    data: bytes, at: Walk, *, max_count: int, one_term: bool, size_max: int, units: list[bytes] | None = None
+) -> None:
+    """
+    Pass over whole, sound records at the start of C{data}, moving C{at}. Stops without complaint at a
+    record that is cut by the end of C{data}, at C{max_count}, and with C{one_term} at another term.
+
+    @param at: C{term} -1: any term.
+    @param units: collects the index units.
+    @raise DamagedRecord: a record that is not sound; C{at} stands before it.
+    """
+    unpack, word_of, unit_of = ENTRY_HEADER.unpack_from, _WORD.pack, INDEX_UNIT.pack
+    view = memoryview(data)
+    total = len(data)
+    offset, expected, position = at.length, at.index, at.position
+    last_term, chain, count = at.term, at.chain_crc, at.count
+    what = ""
+    while count < max_count:
+        body_at = offset + 48
+        if body_at > total:
+            break
+        magic, size, index, term, pos, _channel, chain_crc, body_crc, length = unpack(data, offset)
+        end = offset + size
+        if magic != 1 or size != length + 48 or length < 0 or size > size_max:
+            what = f"no record: magic={magic} size={size} body_length={length}"
+            break
+        if index != expected or pos != position or term < last_term:
+            what = f"wrong record: index={index} pos={pos} term={term} after term {last_term}"
+            break
+        if end > total or (one_term and count and term != last_term):
+            break
+        if body_crc and (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc:
+            what = "body does not match its bodyCrc"
+            break
+        if chain_crc and chain is not None:
+            seed = crc32(_NO_WORD, crc32(view[offset : offset + 36], crc32(word_of(chain))))
+            if (crc32(view[offset + 40 : body_at], seed) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
+                what = "record does not match its chainCrc"
+                break
+        if units is not None:
+            units.append(unit_of(1, pos, size, index, term))
+        last_term, chain = term, chain_crc
+        position += size
+        expected += 1
+        count += 1
+        offset = end
+    at.index, at.position, at.term, at.chain_crc = expected, position, last_term, chain
+    at.count, at.length = count, offset
+    if what:
+        raise DamagedRecord(expected, position, what)
+
+
+assert MAGIC == 1 and ENTRY_HEADER_SIZE == 48

@@ -1,0 +1,177 @@
+# -*- test-case-name: tests.storage.test_expiry -*-
+"""Old files go by age, ratio and total size, and never with anything that is not committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.errors import DLedgerError, StoreError
+from dledger.storage.commit_mark import read_mark
+from dledger.storage.disk import DiskSpace
+from dledger.storage.expiry import used_ratio
+from dledger.storage.file_store import FileStore
+from protocols.wire.codes import ResponseCode
+from tests.storage.support import DATA_SIZE, HookedDisk, bodies_in, config_of, flush
+
+HOUR_S = 3600
+NOON, FOUR = 12, 4
+ROOT = "base/dledger-n0"
+
+
+class CrowdedDisk(HookedDisk):
+    """A disk that is as full as told: C{used} percent."""
+
+    used = 10
+    usable = 1 << 40
+
+    def space(self, path: str) -> DiskSpace:
+        """As told; a directory that is not there has none."""
+        assert self.exists(path), path
+        return DiskSpace(total=100 << 30, free=(100 - self.used) << 30, usable=(100 - self.used) << 30)
+
+
+class ExpiryTests(SynchronousTestCase):
+    """House keeping of a store with ten entries a file, six files."""
+
+    def start(self, **options: Any) -> FileStore:
+        """A store of 60 entries, all committed and flushed, its files made at hour 0, 1, 2, ..."""
+        self.disk = CrowdedDisk()
+        store = FileStore.open(config_of(**options), self.disk)
+        for number in range(60):
+            store.append_bodies((bytes([number]) * 50,), 1)
+        flush(store)
+        store.record_commit(59)
+        for hour, offset in enumerate(store._data.offsets):
+            self.disk.modified_s[store._data.path(offset)] = hour * HOUR_S
+        self.assertEqual(len(store._data.offsets), 6)
+        self.store = store
+        return store
+
+    def keep(self, hour: float, local_hour: int = FOUR, keep_from_index: int = 60) -> int:
+        """House keeping at an hour; how many files went."""
+        deleted = self.store.house_keeping(hour * HOUR_S, local_hour, keep_from_index=keep_from_index)
+        for path in deleted:
+            self.assertNotIn(path, self.disk.files)
+        return len(deleted)
+
+    def test_by_age(self) -> None:
+        """At the hour of the day, files that were last written before the reserved hours go."""
+        store = self.start(file_reserved_hours=72)
+        self.assertEqual(self.keep(71), 0)
+        self.assertEqual(self.keep(74, NOON), 0, "not the hour")
+        self.assertEqual(self.keep(74), 3)
+        self.assertEqual((store.ledger_begin_index, store._data.offsets[0]), (30, 3 * DATA_SIZE))
+        self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(30, 60)])
+        self.assertEqual(self.keep(1000), 2, "the last file stays")
+        self.assertEqual(store.ledger_begin_index, 50)
+
+    def test_restart_after_expiry(self) -> None:
+        """The beginning is found again, and the index below it is gone."""
+        store = self.start()
+        self.keep(75)
+        found = read_mark(self.disk, f"{ROOT}/commitmark")
+        assert found is not None
+        self.assertEqual(found[1].begin_position, store._data.offsets[0])
+        self.assertEqual(min(store._index.offsets), 40 // 10 * 320)
+        store.abandon()
+        again = FileStore.open(config_of(), self.disk)
+        self.assertEqual((again.ledger_begin_index, again.ledger_end_index), (40, 59))
+        self.assertEqual(again.repair_end_index, -1)
+        self.assertEqual(bodies_in(again), [bytes([number]) * 50 for number in range(40, 60)])
+
+    def test_by_ratio(self) -> None:
+        """Above the ratio the hour does not matter, the age does."""
+        self.start(disk_space_ratio_to_check_expired=0.7)
+        self.disk.used = 70
+        self.assertEqual(self.keep(73, NOON), 0)
+        self.disk.used = 71
+        self.assertEqual(self.keep(73, NOON), 2)
+
+    def test_forced(self) -> None:
+        """Above the force-clean ratio neither age nor need matters, but the commit does."""
+        store = self.start()
+        store._committed = 34
+        self.disk.used = 86
+        self.assertEqual(self.keep(0, NOON, keep_from_index=5), 3)
+        self.assertEqual(store.ledger_begin_index, 30)
+
+    def test_force_is_an_option(self) -> None:
+        """Without force cleaning the age counts."""
+        self.start(enable_disk_force_clean=False)
+        self.disk.used = 86
+        self.assertEqual(self.keep(0, NOON), 0)
+
+    def test_what_is_needed_stays(self) -> None:
+        """A file with an entry that a follower still needs stays, and so do later ones."""
+        self.start()
+        self.assertEqual(self.keep(1000, keep_from_index=29), 2)
+        self.assertEqual(self.keep(1000, keep_from_index=30), 1)
+
+    def test_what_is_not_committed_stays(self) -> None:
+        """Whatever its age; nor does the last one that is: leader and follower need one in common."""
+        store = self.start()
+        store._committed = 19
+        self.assertEqual(self.keep(1000), 1)
+        store._committed = 20
+        self.assertEqual(self.keep(1000), 1)
+        store._committed = -1
+        self.assertEqual(self.keep(1000), 0)
+
+    def test_by_total_size(self) -> None:
+        """At least retention_bytes are kept, whatever the hour."""
+        self.start(retention_bytes=3 * DATA_SIZE)
+        self.assertEqual(self.keep(0, NOON), 3)
+        self.start(retention_bytes=3 * DATA_SIZE + 1)
+        self.assertEqual(self.keep(0, NOON), 2)
+
+    def test_ten_at_a_time(self) -> None:
+        """Not all at once."""
+        store = self.start()
+        for _ in range(100):
+            store.append_bodies((b"x" * 50,), 1)
+        flush(store)
+        store.record_commit(159)
+        self.assertEqual(self.keep(1000, keep_from_index=160), 10)
+
+    def test_crash_while_deleting(self) -> None:
+        """Files go one by one from the oldest, so a crash leaves no gap."""
+        store = self.start()
+        self.disk.calls.clear()
+        self.keep(74)
+        data = [operation for operation, path in self.disk.calls
+                if "/data" in path and operation in ("unlink", "sync_directory")]
+        self.assertEqual(data, ["unlink", "sync_directory"] * 3)
+        store.abandon()
+
+    def test_disk_full(self) -> None:
+        """Above the full ratio, or with too little room, appends are refused until there is room again."""
+        store = self.start(disk_full_ratio=0.9, enable_disk_force_clean=False)
+        self.disk.used = 90
+        self.keep(0)
+        self.assertFalse(store.disk_full)
+        self.disk.used = 91
+        self.keep(0)
+        self.assertTrue(store.disk_full)
+        with self.assertRaises(DLedgerError) as caught:
+            store.append_bodies((b"x",), 1)
+        self.assertNotIsInstance(caught.exception, StoreError)
+        self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+        self.assertIn("91%", str(caught.exception))
+        self.disk.used = 50
+        self.keep(0)
+        store.append_bodies((b"x",), 1)
+
+    def test_min_free_bytes(self) -> None:
+        """A number of bytes that must stay free."""
+        store = self.start(min_free_bytes=30 << 30)
+        self.disk.used = 71
+        self.keep(0)
+        self.assertTrue(store.disk_full)
+
+    def test_ratio(self) -> None:
+        """Whole percent, rounded up, of what an ordinary user can have."""
+        for total, free, usable, expected in ((100, 50, 50, 0.5), (1000, 499, 499, 0.51), (100, 20, 10, 0.89),
+                                              (100, 0, 0, 1.0), (0, 0, 0, 1.0)):
+            self.assertAlmostEqual(used_ratio(DiskSpace(total=total, free=free, usable=usable)), expected)

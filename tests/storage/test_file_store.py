@@ -1,0 +1,306 @@
+# -*- test-case-name: tests.storage.test_file_store -*-
+"""The file store's bytes, its order of writing, and what it does when the disk fails."""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import bodies_of
+from tests.storage.support import (
+    BROKEN,
+    DATA_SIZE,
+    FIRST,
+    INDEX_SIZE,
+    NO_SPACE,
+    ROOT,
+    HookedCase,
+    append_bare,
+    batch_of,
+    bodies_in,
+    entry_at,
+    flush,
+    our_record,
+)
+
+
+class GoldenTests(HookedCase):
+    """The bytes in the files are those of the specification."""
+
+    def test_java_entries(self) -> None:
+        """Two entries of a Java leader: the example of the specification."""
+        append_bare(self.store, [b"hello", b"world"], 1)
+        self.assertEqual(self.data()[:107].hex(), (
+            "00000001" "00000035" "0000000000000000" "0000000000000001"
+            "0000000000000000" "00000000" "00000000" "00000000" "00000005" "68656c6c6f"
+            "00000001" "00000035" "0000000000000001" "0000000000000001"
+            "0000000000000035" "00000000" "00000000" "00000000" "00000005" "776f726c64" "00"))
+        self.assertEqual(self.index()[:65].hex(), (
+            "00000001" "0000000000000000" "00000035" "0000000000000000" "0000000000000001"
+            "00000001" "0000000000000035" "00000035" "0000000000000001" "0000000000000001" "00"))
+
+    def test_our_entries(self) -> None:
+        """Ours have checksums in the two words that Java leaves 0, and are the same otherwise."""
+        self.store.append_bodies((b"hello", b"world"), 1)
+        self.assertEqual(self.data()[:106].hex(), (
+            "00000001" "00000035" "0000000000000000" "0000000000000001"
+            "0000000000000000" "00000000" "7e7ba407" "3610a686" "00000005" "68656c6c6f"
+            "00000001" "00000035" "0000000000000001" "0000000000000001"
+            "0000000000000035" "00000000" "a0a764f4" "3a771143" "00000005" "776f726c64"))
+
+    def test_blank_and_roll(self) -> None:
+        """A blank fills the rest: -1, its length, zeroes; the next file begins with the record."""
+        self.store.append_bodies((bytes(900), b"next" * 10), 1)
+        blank = self.data()[948:]
+        self.assertEqual(blank, bytes.fromhex("ffffffff0000004c") + bytes(68))
+        self.assertEqual(self.store.position_of(1), DATA_SIZE)
+        self.assertEqual(len(self.data("00000000000000001024")), DATA_SIZE)
+
+    def test_index_rolls(self) -> None:
+        """Unit i stands at i times 32."""
+        self.store.append_bodies((b"",) * 25, 1)
+        names = [path.rpartition("/")[2] for path in self.disk.files if "/index/" in path]
+        self.assertEqual(sorted(names), [f"{at:020d}" for at in (0, INDEX_SIZE, 2 * INDEX_SIZE)])
+        self.assertEqual(self.index(f"{2 * INDEX_SIZE:020d}")[16:24], (20).to_bytes(8, "big"))
+
+    def test_closed_directory(self) -> None:
+        """Checkpoint, mark and names after an orderly stop; nothing foreign where Java would look."""
+        self.store.append_bodies((b"a", b"b"), 3)
+        self.store.record_commit(0)
+        self.store.clean_close()
+        self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=0\nendIndex=1\n")
+        self.assertEqual(sorted(self.disk.files), [
+            f"{ROOT}/checkpoint", f"{ROOT}/commitmark", f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}",
+            f"{ROOT}/lock"])
+        mark = self.mark()
+        self.assertEqual((mark.clean, mark.end_index, mark.end_term, mark.end_position), (True, 1, 3, 98))
+
+
+class TruncateTests(HookedCase):
+    """Rule 3: lowered mark, zeroed cut, then the write; each durable before the next."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for term in range(1, 6):
+            self.store.append_bodies((bytes([term]) * 60,) * 10, term)
+        flush(self.store)
+        self.disk.calls.clear()
+
+    def changes(self) -> list[str]:
+        """What was called, shortly."""
+        short = []
+        for operation, path in self.disk.calls:
+            part = next(part for part in ("commitmark", "/data", "/index") if part in path)
+            if operation in ("pwrite", "datasync", "unlink", "sync_directory"):
+                short.append(f"{operation} {part}")
+        return [one for at, one in enumerate(short) if at == 0 or short[at - 1] != one]
+
+    def test_order(self) -> None:
+        """The mark is lowered first, files go from the last on, the entry is written to zeroes."""
+        record = our_record(b"new", index=12, term=9, pos=self.store.position_of(12),
+                            chain=int.from_bytes(entry_at(self.store, 11).records[36:40], "big", signed=True))
+        self.disk.calls.clear()
+        self.store.truncate_to(batch_of([record]))
+        found = self.changes()
+        self.assertEqual(found[:4], ["pwrite commitmark", "datasync commitmark", "unlink /data",
+                                     "sync_directory /data"])
+        tail = found[found.index("pwrite /data"):]
+        self.assertEqual(tail, [
+            "pwrite /data",
+            *("unlink /index", "sync_directory /index") * 3,
+            "pwrite /index", "datasync /data", "datasync /index",
+            "pwrite /data", "pwrite /index", "datasync /data", "datasync /index",
+            "pwrite commitmark", "datasync commitmark"])
+
+    def test_zeroed(self) -> None:
+        """Nothing but zeroes stands behind the end, in data and index."""
+        self.store.truncate_to(entry_at(self.store, 3))
+        self.assertEqual(self.data()[self.store.end_position :].strip(b"\0"), b"")
+        self.assertEqual(self.index()[4 * 32 :].strip(b"\0"), b"")
+        self.assertEqual(sorted(path for path in self.disk.files if "/data/" in path or "/index/" in path),
+                         [f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}"])
+        self.assertEqual(self.mark().end_index, 3)
+
+    def test_mark_is_lowered_before_the_cut(self) -> None:
+        """If the cut fails half-way, the next start does not take what is gone for a loss."""
+        for failing in (("unlink", "/data/"), ("pwrite", "/data/"), ("pwrite", "/index/")):
+            self.disk.failures = {failing: BROKEN}
+            with self.assertRaises(StoreError):
+                self.store.truncate_to(entry_at(self.store, 5))
+            self.assertEqual(self.reopen().repair_end_index, -1)
+            self.assertGreaterEqual(self.store.ledger_end_index, 5)
+
+    def test_fails_for_good(self) -> None:
+        """A store that failed refuses everything, and is not closed as clean."""
+        self.disk.failures = {("datasync", "/data/"): BROKEN}
+        with self.assertRaises(StoreError):
+            self.store.truncate_to(entry_at(self.store, 5))
+        self.disk.failures.clear()
+        for refused in (lambda: self.store.append_bodies((b"x",), 9),
+                        lambda: self.store.check_point(force=True),
+                        lambda: self.store.read_batch(0, max_count=1, max_bytes=1)):
+            with self.assertRaises(StoreError):
+                refused()
+        self.store.clean_close()
+        self.assertFalse(self.mark().clean)
+
+    def test_present_end_is_made_durable(self) -> None:
+        """TRUNCATE to the entry that is the last one already: durable when it returns."""
+        self.store.append_bodies((b"x",), 6)
+        self.store.truncate_to(entry_at(self.store, 50))
+        self.assertEqual(self.mark().end_index, 50)
+
+    def test_no_room_for_the_entry(self) -> None:
+        """Where the entry needs a new file and there is none, nothing has changed."""
+        self.store.truncate_to(entry_at(self.store, 8))
+        before = self.disk.contents()
+        self.disk.failures = {("create", "/data/"): NO_SPACE}
+        record = our_record(bytes(900), index=9, term=9, pos=DATA_SIZE, chain=int.from_bytes(
+            entry_at(self.store, 8).records[36:40], "big", signed=True))
+        with self.assertRaises(DLedgerError) as caught:
+            self.store.truncate_to(batch_of([record]))
+        self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+        self.assertEqual(self.disk.contents(), before)
+        self.disk.failures.clear()
+        self.store.truncate_to(batch_of([record]))
+        self.assertEqual(self.store.ledger_end_index, 9)
+
+    def test_starting_anew_half_way(self) -> None:
+        """A new beginning that a crash interrupts leaves the member repairing, not forgetful."""
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        self.disk.failures = {("unlink", f"/data/{FIRST}"): BROKEN}
+        with self.assertRaises(StoreError):
+            self.store.truncate_to(batch_of([record]))
+        store = self.reopen()
+        self.assertEqual(store.repair_end_index, 49)
+        self.assertLess(store.ledger_end_index, 49)
+        store.truncate_to(batch_of([record]))
+        self.assertEqual((self.reopen().ledger_begin_index, self.store.ledger_end_index), (5000, 5000))
+
+    def test_new_beginning_forgets_nothing_else(self) -> None:
+        """A new beginning that ends well leaves a healthy member healthy."""
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        self.store.truncate_to(batch_of([record]))
+        self.assertEqual(self.mark().repair_end_index, -1)
+        self.assertEqual(self.reopen().repair_end_index, -1)
+        self.assertEqual(bodies_in(self.store), [b"far"])
+        self.assertEqual(self.store.committed_index, 4999)
+
+
+class FailureTests(HookedCase):
+    """A disk that is full, or broken."""
+
+    def test_disk_full(self) -> None:
+        """No room for the next file: refused with nothing changed, and it goes on when there is room."""
+        self.store.append_bodies((bytes(900),), 1)
+        for part in ("/data/", "/index/"):
+            before, end = self.disk.contents(), self.store.ledger_end_index
+            self.disk.failures = {("create", part): NO_SPACE}
+            with self.assertRaises(DLedgerError) as caught:
+                self.store.append_bodies((b"x",) * 40, 1)
+            self.assertNotIsInstance(caught.exception, StoreError)
+            self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+            self.assertEqual(self.disk.contents(), before)
+            self.assertEqual((self.store.ledger_end_index, self.store.end_position), (end, 948))
+        self.disk.failures.clear()
+        self.store.append_bodies((b"x",) * 40, 1)
+        self.assertEqual(bodies_in(self.reopen()), [bytes(900)] + [b"x"] * 40)
+
+    def test_input_output_error(self) -> None:
+        """EIO ends the store."""
+        for operation in ("create", "pwrite"):
+            self.disk.failures = {(operation, "/data/"): BROKEN}
+            with self.assertRaises(StoreError):
+                self.store.append_bodies((bytes(1000 - 48),), 1)
+            self.reopen()
+
+    def test_read_error(self) -> None:
+        """EIO while reading, too."""
+        self.store.append_bodies((b"x",), 1)
+        self.reopen()
+        self.disk.failures = {("pread", "/data/"): BROKEN}
+        with self.assertRaises(StoreError):
+            self.store.read_batch(0, max_count=1, max_bytes=1)
+
+    def test_oversize(self) -> None:
+        """A body that no file can hold is refused, untouched (W21)."""
+        before = self.disk.contents()
+        with self.assertRaises(DLedgerError) as caught:
+            self.store.append_bodies((b"x", bytes(DATA_SIZE - 55)), 1)
+        self.assertIs(caught.exception.code, ResponseCode.DISK_ERROR)
+        self.assertEqual(self.disk.contents(), before)
+        self.store.append_bodies((bytes(self.config.body_bytes_max),), 1)
+
+    def test_damage_found_by_reading(self) -> None:
+        """Damage is told with file and offset, and the next start cuts there and comes up repairing."""
+        self.store.append_bodies((b"a" * 50,) * 20, 1)
+        flush(self.store)
+        self.reopen()
+        path = f"{ROOT}/data/{FIRST}"
+        position = self.store.position_of(4)
+        self.disk.files[path].data[position + 60] ^= 1
+        self.assertEqual(bodies_of(self.store.read_batch(0, max_count=4, max_bytes=999)), [b"a" * 50] * 4)
+        with self.assertRaises(StoreError) as caught:
+            self.store.read_batch(2, max_count=9, max_bytes=999)
+        self.assertEqual(caught.exception.facts["file"], path)
+        self.assertEqual(caught.exception.facts["offset"], position)
+        self.assertEqual(self.mark().damaged_index, 4)
+        store = self.reopen()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (3, 19))
+        self.assertEqual(self.mark().damaged_index, -1)
+
+    def test_damaged_index_unit(self) -> None:
+        """A damaged index unit stops the store; the next start makes the index anew, nothing is lost."""
+        self.store.append_bodies((b"a" * 50,) * 20, 1)
+        flush(self.store)
+        self.reopen()
+        self.store._recent.reset(20)
+        self.disk.files[f"{ROOT}/index/{FIRST}"].data[5 * 32 + 20] ^= 1
+        with self.assertRaises(StoreError):
+            self.store.term_of(5)
+        store = self.reopen()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (19, -1))
+        self.assertEqual(self.store._scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
+
+
+class RepairTests(HookedCase):
+    """Repairing, until a leader has brought back what was lost."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store.append_bodies((b"a" * 50,) * 20, 1)
+        flush(self.store)
+        self.original = [entry_at(self.store, index) for index in range(20)]
+        self.disk.files[f"{ROOT}/data/{FIRST}"].data[self.store.position_of(7) + 50] ^= 1
+        self.reopen()
+
+    def test_repairing(self) -> None:
+        """It lasts over restarts until it is ended, whatever was brought back."""
+        self.assertEqual((self.store.ledger_end_index, self.store.repair_end_index), (6, 19))
+        self.assertEqual(self.reopen().repair_end_index, 19)
+        for entry in self.original[7:]:
+            self.store.append_entries(entry)
+        flush(self.store)
+        self.assertEqual(self.reopen().repair_end_index, 19)
+        self.store.end_repair()
+        self.assertEqual(self.store.repair_end_index, -1)
+        self.assertEqual(self.reopen().repair_end_index, -1)
+
+    def test_end_repair_is_durable_with_the_entries(self) -> None:
+        """The mark is cleared only with everything that was brought back on stable storage."""
+        for entry in self.original[7:]:
+            self.store.append_entries(entry)
+        self.disk.calls.clear()
+        self.store.end_repair()
+        self.assertLess(self.disk.calls.index(("datasync", f"{ROOT}/data/{FIRST}")),
+                        self.disk.calls.index(("datasync", f"{ROOT}/commitmark")))
+        self.assertEqual(self.mark(), attrs.evolve(self.mark(), end_index=19, repair_end_index=-1))
+
+    def test_second_damage(self) -> None:
+        """Damaged again while repairing: the higher end counts."""
+        self.store.append_entries(self.original[7])
+        flush(self.store)
+        self.disk.files[f"{ROOT}/data/{FIRST}"].data[50] ^= 1
+        store = self.reopen()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 19))

@@ -1,0 +1,68 @@
+# -*- test-case-name: tests.storage.test_properties -*-
+"""Java's properties text: written as Java writes it, read as Java reads it."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.storage.memory_disk import MemoryDisk
+from dledger.storage.properties import encode_checkpoint, java_long, parse_properties, read_checkpoint
+
+
+class PropertiesTests(SynchronousTestCase):
+    """Reading."""
+
+    def test_forms(self) -> None:
+        """Comments, separators, escapes, continued lines, any line end."""
+        for text, expected in (
+            ("a=1\nb=2\n", {"a": "1", "b": "2"}),
+            ("a:1\r\nb 2\rc\t=\t3", {"a": "1", "b": "2", "c": "3"}),
+            ("# x=1\n  ! y=2\n\n   a = 1 ", {"a": "1 "}),
+            ("a=1\\\n   2\n", {"a": "12"}),
+            ("a\\=b=\\u0041\\t\\q\n", {"a=b": "A\tq"}),
+            ("a=1\na=2", {"a": "2"}),
+            ("a", {"a": ""}),
+            ("a\\\n", {"a": ""}),
+            ("a=1\\\n# 2\nb=3\\", {"a": "1# 2", "b": "3"}),
+            ("voteLeader=\ncurrTerm=1\n", {"voteLeader": "", "currTerm": "1"}),
+            ("a=b=c", {"a": "b=c"}),
+            ("\\u00g=1", {"u00g": "1"}),
+        ):
+            self.assertEqual(parse_properties(text.encode("latin-1")), expected, text)
+
+    @given(st.binary(max_size=80))
+    @settings(max_examples=300, deadline=None, derandomize=True)
+    def test_any_bytes(self, data: bytes) -> None:
+        """Nothing makes it fail."""
+        parse_properties(data)
+
+    def test_java_long(self) -> None:
+        """Numbers are read as Long.valueOf reads them."""
+        for text, expected in (("1", 1), ("-1", -1), ("+7", 7), ("007", 7),
+                               ("9223372036854775807", 2**63 - 1),
+                               ("9223372036854775808", None), ("", None), (" 1", None),
+                               ("1.0", None),
+                               ("0x1", None), (None, None), ("--1", None)):
+            self.assertEqual(java_long(text), expected, repr(text))
+
+
+class CheckpointTests(SynchronousTestCase):
+    """The checkpoint file."""
+
+    def test_golden(self) -> None:
+        """As JDK 9 and later write it."""
+        self.assertEqual(encode_checkpoint(1, 5), b"committedIndex=1\nendIndex=5\n")
+        self.assertEqual(encode_checkpoint(-1, -1), b"committedIndex=-1\nendIndex=-1\n")
+
+    def test_read(self) -> None:
+        """Either order; what makes no sense counts as absent."""
+        disk = MemoryDisk()
+        self.assertIsNone(read_checkpoint(disk, "d"))
+        for content, expected in ((b"endIndex=5\ncommittedIndex=1\n", (1, 5)),
+                                  (b"committedIndex=3\n", (3, -2)),
+                                  (b"", None), (b"committedIndex=x\nendIndex=5\n", None),
+                                  (b"committedIndex=1\nendIndex=5", None)):
+            disk.write_file("d/checkpoint", content)
+            self.assertEqual(read_checkpoint(disk, "d"), expected, content)

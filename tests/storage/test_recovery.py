@@ -1,0 +1,463 @@
+# -*- test-case-name: tests.storage.test_recovery -*-
+"""Where a ledger ends after a kill, a power cut, or damage."""
+
+from __future__ import annotations
+
+import random
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.errors import StoreError
+from dledger.storage import recovery
+from dledger.storage.commit_mark import read_mark
+from dledger.storage.file_store import FileStore
+from dledger.testing.disk import SimDisk
+from tests.storage.support import (
+    BROKEN,
+    DATA_SIZE,
+    INDEX_SIZE,
+    HookedDisk,
+    bare_record,
+    batch_of,
+    bodies_in,
+    config_of,
+    entry_at,
+    flush,
+    our_record,
+)
+
+ROOT = "base/dledger-n0"
+
+
+def bodies(start: int, end: int) -> list[bytes]:
+    """Bodies of entries, each its own."""
+    return [bytes([number]) * 50 for number in range(start, end)]
+
+
+class RecoveryCase(SynchronousTestCase):
+    """Forty entries, the first thirty flushed, then a kill."""
+
+    def setUp(self) -> None:
+        self.disk = HookedDisk()
+        self.store = FileStore.open(config_of(), self.disk)
+        self.append(0, 30)
+        flush(self.store)
+        self.append(30, 40)
+        self.position = {index: self.store.position_of(index) for index in range(41)}
+        self.store.abandon()
+
+    def append(self, start: int, end: int) -> None:
+        """Entries one by one."""
+        for body in bodies(start, end):
+            self.store.append_bodies((body,), 1)
+
+    def flip(self, position: int, bits: int = 1) -> None:
+        """Damage a byte of the data stream."""
+        base = position - position % DATA_SIZE
+        self.disk.files[f"{ROOT}/data/{base:020d}"].data[position - base] ^= bits
+
+    def open(self) -> FileStore:
+        """Start again."""
+        self.store = FileStore.open(config_of(), self.disk)
+        return self.store
+
+    def ends(self, end: int, repair: int) -> None:
+        """The ledger must end here, with these entries, and nothing behind."""
+        store = self.open()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (end, repair))
+        self.assertEqual(bodies_in(store), bodies(0, end + 1))
+        tail = store.end_position
+        content = self.disk.contents()
+        last = f"{ROOT}/data/{tail - tail % DATA_SIZE:020d}"
+        if end < 0:
+            self.assertEqual([path for path in content if "/data/" in path or "/index/" in path], [])
+            return
+        self.assertEqual(max(path for path in content if "/data/" in path), last)
+        self.assertEqual(content[last][tail % DATA_SIZE :].strip(b"\0"), b"")
+        index_at = (end + 1) * 32
+        last = f"{ROOT}/index/{index_at - index_at % INDEX_SIZE:020d}"
+        if last in content:
+            self.assertEqual(content[last][index_at % INDEX_SIZE :].strip(b"\0"), b"")
+
+
+class TailTests(RecoveryCase):
+    """Behind the recorded end a bad record is a torn tail; at or below it something was lost."""
+
+    def test_killed(self) -> None:
+        """Nothing that was written is lost by a kill."""
+        self.ends(39, -1)
+
+    def test_torn_tail(self) -> None:
+        """A record that came through in part is cut, with all behind it; nobody was promised them."""
+        for part in (0, 7, 8, 30, 47, 60, 97):
+            self.setUp()
+            self.flip(self.position[35] + part)
+            self.ends(34, -1)
+
+    def test_loss(self) -> None:
+        """At or below the recorded end, the member comes up repairing, up to what it had written."""
+        for index in (29, 20, 1, 0):
+            self.setUp()
+            self.flip(self.position[index] + 60)
+            self.ends(index - 1, 39)
+
+    def test_zeroed_records(self) -> None:
+        """Zeroes are no end of the ledger where one is on record."""
+        path = f"{ROOT}/data/{DATA_SIZE:020d}"
+        self.disk.files[path].data = bytearray(DATA_SIZE)
+        first_lost = min(index for index, position in self.position.items() if position >= DATA_SIZE)
+        self.ends(first_lost - 1, 39)
+
+    def test_lost_files(self) -> None:
+        """Missing files are a loss, too."""
+        for name in [path for path in self.disk.files if "/data/" in path]:
+            self.disk.unlink(name)
+        store = self.open()
+        self.assertEqual((store.ledger_begin_index, store.ledger_end_index), (-1, -1))
+        self.assertEqual(store.repair_end_index, 39)
+        store.truncate_to(batch_of([our_record(b"again", index=0, term=2, pos=0)]))
+        self.assertEqual(bodies_in(store), [b"again"])
+
+    def test_mark_before_the_cut(self) -> None:
+        """That something was lost is durable before anything is cut."""
+        self.flip(self.position[10] + 60)
+        self.disk.calls.clear()
+        self.open()
+        changes = [(operation, path) for operation, path in self.disk.calls
+                   if operation in ("pwrite", "unlink") and ("/data/" in path or "commitmark" in path)]
+        self.assertIn("commitmark", changes[0][1])
+        first_cut = self.disk.calls.index(next(call for call in changes if "/data/" in call[1]))
+        self.assertIn(("datasync", f"{ROOT}/commitmark"), self.disk.calls[:first_cut])
+
+    def test_cut_that_fails(self) -> None:
+        """A start that fails half-way is repeated with the same result."""
+        for failing in (("unlink", "/data/"), ("pwrite", "/data/"), ("datasync", "/data/"),
+                        ("pwrite", "/index/"), ("unlink", "/index/")):
+            self.setUp()
+            self.flip(self.position[10] + 60)
+            self.disk.failures = {failing: BROKEN}
+            with self.assertRaises(StoreError):
+                self.open()
+            self.disk.failures.clear()
+            self.ends(9, 39)
+
+    def test_recovered_tail_is_durable(self) -> None:
+        """What was found is synced before it is on record: a kill leaves it in the cache only."""
+        self.disk.calls.clear()
+        self.open()
+        for path in ("/data/", "/index/"):
+            calls = list(enumerate(self.disk.calls))
+            synced = max(at for at, call in calls if call[0] == "datasync" and path in call[1])
+            marked = max(at for at, call in calls if call == ("pwrite", f"{ROOT}/commitmark"))
+            self.assertLess(synced, marked)
+        self.assertIn(("sync_directory", f"{ROOT}/data"), self.disk.calls)
+        found = read_mark(self.disk, f"{ROOT}/commitmark")
+        assert found is not None
+        self.assertEqual((found[1].end_index, found[1].clean), (39, False))
+
+    def test_stale_records_behind_a_cut(self) -> None:
+        """Sound records behind the first bad one do not come back at the next start."""
+        self.flip(self.position[35] + 60)
+        self.open().abandon()
+        self.flip(self.position[35] + 60, 0)
+        self.ends(34, -1)
+
+
+class BlankTests(RecoveryCase):
+    """Blanks say where the next record is to be looked for."""
+
+    def test_damaged_blank(self) -> None:
+        """No record is missing, so the blank is mended and nothing is lost."""
+        blank = next(self.position[index] for index in range(41) if self.position[index] % DATA_SIZE == 0
+                     and index) - DATA_SIZE
+        last = max(index for index, position in self.position.items() if position < blank + DATA_SIZE)
+        at = self.position[last] + 98
+        for position, bits in ((at, 0x10), (at + 3, 1), (at + 7, 1), (at + 9, 1)):
+            self.flip(position, bits)
+            self.ends(39, -1)
+            self.store.abandon()
+            room = DATA_SIZE - at % DATA_SIZE
+            content = self.disk.contents()[f"{ROOT}/data/{at - at % DATA_SIZE:020d}"]
+            if position < at + 4:
+                self.assertEqual(content[at % DATA_SIZE :][:8].hex(), f"ffffffff{room:08x}")
+
+    def test_blank_without_a_next_file(self) -> None:
+        """The crash came between the blank and the next file."""
+        self.store = self.open()
+        self.store.truncate_to(entry_at(self.store, 8))
+        end = self.store.end_position
+        self.store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end).to_bytes(4, "big"), end)
+        self.store.abandon()
+        self.ends(8, -1)
+        self.append(9, 12)
+        self.assertEqual(bodies_in(self.store), bodies(0, 12))
+
+    def test_next_file_is_empty(self) -> None:
+        """The crash came between the next file and its first record."""
+        self.store = self.open()
+        self.store.truncate_to(entry_at(self.store, 8))
+        end = self.store.end_position
+        self.store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end).to_bytes(4, "big"), end)
+        self.store._data.create(DATA_SIZE)
+        self.store.abandon()
+        self.ends(8, -1)
+
+
+class BeginningTests(RecoveryCase):
+    """The first record of a ledger whose beginning has expired has no predecessor to vouch for it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.open()
+        self.store.record_commit(39)
+        for _ in range(2):
+            self.store._data.drop_first()
+        first = self.store._scanner.first_record(self.store._data.offsets[0])
+        assert first is not None
+        self.store._begin = first[0]
+        self.store._note_begin()
+        self.store._write_mark()
+        self.first = self.store.ledger_begin_index
+        self.store.abandon()
+
+    def test_sound(self) -> None:
+        """It opens where it begins."""
+        store = self.open()
+        self.assertEqual((store.ledger_begin_index, store.ledger_end_index), (self.first, 39))
+        self.assertEqual(bodies_in(store), bodies(self.first, 40))
+
+    def test_every_bit_of_the_first_header(self) -> None:
+        """No flipped bit of it goes unnoticed."""
+        start = self.position[self.first]
+        clean = self.disk.clone()
+        for bit in range(48 * 8):
+            self.disk.files = clean.clone().files
+            self.flip(start + bit // 8, 1 << bit % 8)
+            store = self.open()
+            self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 39), f"bit {bit}")
+            store.abandon()
+
+
+class FirstEntryTests(SynchronousTestCase):
+    """The very first entry stands although what follows it was torn."""
+
+    def test_torn_second(self) -> None:
+        """Flushed, but the mark and the index of it were lost with the power."""
+        disk = HookedDisk()
+        store = FileStore.open(config_of(), disk)
+        mark = bytes(disk.files[f"{ROOT}/commitmark"].data)
+        store.append_bodies((b"first", b"second"), 1)
+        flush(store)
+        store.abandon()
+        disk.files[f"{ROOT}/commitmark"].data[:] = mark
+        disk.files[f"{ROOT}/index/{0:020d}"].data.clear()
+        disk.files[f"{ROOT}/data/{0:020d}"].data[53 + 50] ^= 1
+        self.assertEqual(bodies_in(FileStore.open(config_of(), disk)), [b"first"])
+
+
+class ScanTests(SynchronousTestCase):
+    """How much is read at a start."""
+
+    def test_long_ledger(self) -> None:
+        """Of a long ledger only the end is read, after a clean stop and after a kill."""
+        disk = HookedDisk()
+        config = config_of(mapped_file_size_for_entry_data=1 << 22, mapped_file_size_for_entry_index=1 << 20)
+        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 1 << 16):
+            store = FileStore.open(config, disk)
+            for _ in range(80):
+                store.append_bodies((b"x" * 950,) * 100, 1)
+            flush(store)
+            store.append_bodies((b"x" * 950,) * 100, 1)
+            for stop in (FileStore.abandon, FileStore.clean_close):
+                stop(store)
+                with mock.patch.object(recovery, "walk_records", wraps=recovery.walk_records) as walked:
+                    store = FileStore.open(config, disk)
+                self.assertEqual((store.ledger_end_index, store.repair_end_index), (8099, -1))
+                scanned = sum(len(call.args[0]) for call in walked.call_args_list)
+                self.assertLess(scanned, 1 << 21)
+                self.assertGreater(scanned, 1 << 16)
+
+    def test_java_ledger(self) -> None:
+        """Without a mark the last files are read."""
+        disk = HookedDisk()
+        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 1024):
+            store = FileStore.open(config_of(), disk)
+            for number in range(100):
+                store.append_bodies((bytes([number]) * 50,), 1)
+            store.abandon()
+            disk.unlink(f"{ROOT}/commitmark")
+            disk.files[f"{ROOT}/data/{0:020d}"].data[60] ^= 1
+            store = FileStore.open(config_of(), disk)
+            self.assertEqual(store.ledger_end_index, 99)
+            with self.assertRaises(StoreError):
+                bodies_in(store)
+            store.abandon()
+            self.assertEqual(FileStore.open(config_of(), disk).repair_end_index, 99, "noted when it was read")
+
+
+    def test_java_late_files(self) -> None:
+        """Scanning starts in a late file, if index and data agree on its first record; else further back."""
+        for damage in ("", "index", "pos", "term", "data", "blank", "no index"):
+            disk = HookedDisk()
+            with mock.patch.object(recovery, "SCAN_BACK_BYTES", 1024):
+                store = FileStore.open(config_of(), disk)
+                for number in range(100):
+                    store.append_bodies((bytes([number]) * 50,), 1)
+                late = store._data.offsets[-3]
+                index = next(at for at in range(100) if store.position_of(at) == late)
+                store.abandon()
+                disk.unlink(f"{ROOT}/commitmark")
+                unit = disk.files[f"{ROOT}/index/{index * 32 // INDEX_SIZE * INDEX_SIZE:020d}"].data
+                at = index * 32 % INDEX_SIZE
+                if damage == "index":
+                    unit[at + 23] ^= 1
+                elif damage == "pos":
+                    unit[at + 11] ^= 1
+                elif damage == "term":
+                    unit[at + 31] ^= 2
+                elif damage == "no index":
+                    for path in [path for path in disk.files if "/index/" in path]:
+                        disk.unlink(path)
+                elif damage in ("data", "blank"):
+                    magic = b"\xff" * 4 if damage == "blank" else b"xxxx"
+                    disk.files[f"{ROOT}/data/{late:020d}"].data[0:4] = magic
+                with mock.patch.object(recovery.Scanner, "scan", autospec=True,
+                                       side_effect=recovery.Scanner.scan) as scan:
+                    store = FileStore.open(config_of(), disk)
+                started_at = scan.call_args.args[3]
+                if damage == "no index":
+                    self.assertEqual(started_at, 0)
+                elif damage:
+                    self.assertEqual(started_at, late - DATA_SIZE, damage)
+                else:
+                    self.assertEqual(started_at, late)
+                whole = damage not in ("data", "blank")
+                self.assertEqual(store.ledger_end_index, 99 if whole else index - 1, damage)
+                self.assertEqual(bodies_in(store), bodies(0, store.ledger_end_index + 1))
+
+    def test_index_leads_nowhere(self) -> None:
+        """A unit that points outside the data is no place to start from."""
+        disk = HookedDisk()
+        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 500):
+            store = FileStore.open(config_of(), disk)
+            for number in range(60):
+                store.append_bodies((bytes([number]) * 50,), 1)
+            flush(store)
+            store.abandon()
+            for position in (5, 6, 10, 11, 31):
+                twin = disk.clone()
+                for path in [path for path in twin.files if "/index/" in path]:
+                    for at in range(0, INDEX_SIZE, 32):
+                        twin.files[path].data[at + position] ^= 1
+                store = FileStore.open(config_of(), twin)
+                self.assertEqual((store.ledger_end_index, store.repair_end_index), (59, -1))
+                self.assertEqual(bodies_in(store), bodies(0, 60))
+
+    def test_big_records(self) -> None:
+        """Records that are longer than what is read at a time."""
+        disk = HookedDisk()
+        config = config_of(mapped_file_size_for_entry_data=1 << 23)
+        big = [bytes([number]) * ((3 << 20) + number) for number in range(4)]
+        store = FileStore.open(config, disk)
+        store.append_bodies(tuple(big), 1)
+        flush(store)
+        store.abandon()
+        store = FileStore.open(config, disk)
+        self.assertEqual([len(body) for body in bodies_in(store)], [len(body) for body in big])
+        self.assertEqual(store.repair_end_index, -1)
+        # And one of which the file does not hold the end.
+        end = store.end_position
+        header = our_record(b"x", index=4, term=1, pos=end)[:4] + (3 << 20).to_bytes(4, "big")
+        store._data.pwrite(header, end)
+        store.abandon()
+        self.assertEqual(FileStore.open(config, disk).ledger_end_index, 3)
+
+
+class NoRecordTests(SynchronousTestCase):
+    """What stands at the end of a file and is neither record nor blank."""
+
+    def setUp(self) -> None:
+        self.disk = HookedDisk()
+        self.store = FileStore.open(config_of(), self.disk)
+        self.store.append_bodies((bytes(DATA_SIZE - 56 - 20),), 1)
+        self.assertEqual(self.store.end_position, DATA_SIZE - 28)
+
+    def ends_there(self) -> None:
+        """The next start ends the ledger where it was."""
+        end = self.store.end_position
+        self.store.abandon()
+        self.store = FileStore.open(config_of(), self.disk)
+        self.assertEqual((self.store.ledger_end_index, self.store.end_position), (0, end))
+        self.store.append_bodies((b"on",), 1)
+        self.assertEqual(bodies_in(self.store)[1:], [b"on"])
+
+    def test_small_sizes(self) -> None:
+        """A size below that of a header, too close to the end of the file for one."""
+        for word in (b"\0\0\0\1\0\0\0\5", b"\0\0\0\1\x80\0\0\0", b"abcdefgh", b"\0\0\0\1\0\0\0\x1c"):
+            self.setUp()
+            self.store._data.pwrite(word, self.store.end_position)
+            self.ends_there()
+
+    def test_record_without_room_for_a_blank(self) -> None:
+        """Java's oversize accident: a record up to the very end of its file is not believed."""
+        store = FileStore.open(config_of("other"), self.disk)
+        store.append_bodies((bytes(900),), 1)
+        record = bare_record(bytes(28), index=1, term=1, pos=948)
+        self.assertEqual(948 + len(record), DATA_SIZE)
+        store._data.pwrite(record, 948)
+        store.abandon()
+        self.assertEqual(FileStore.open(config_of("other"), self.disk).ledger_end_index, 0)
+
+    def test_first_file_is_a_blank(self) -> None:
+        """A beginning that Java wasted: the first record stands in the next file."""
+        disk = HookedDisk()
+        store = FileStore.open(config_of(), disk)
+        store.truncate_to(batch_of([our_record(b"x", index=7, term=1, pos=DATA_SIZE)]))
+        store.abandon()
+        disk.unlink(f"{ROOT}/commitmark")
+        disk.write_file(f"{ROOT}/data/{0:020d}", b"\xff\xff\xff\xff\0\0\4\0" + bytes(DATA_SIZE - 8))
+        store = FileStore.open(config_of(), disk)
+        self.assertEqual((store.ledger_begin_index, store.ledger_end_index), (7, 7))
+        self.assertEqual(bodies_in(store), [b"x"])
+
+
+class PowerCutTests(SynchronousTestCase):
+    """Power cuts at random moments, on a disk that loses and tears what was not synced."""
+
+    def test_what_was_flushed_is_there(self) -> None:
+        """Whatever else is lost: flushed entries are there, cut ones are not, and nothing else is."""
+        for seed in range(150):
+            rng = random.Random(seed)
+            disk = SimDisk(rng)
+            config = config_of(flush_disk_type=rng.choice(("sync", "async")))
+            model: list[bytes] = []
+            flushed = cut_to = 0
+            for _ in range(4):
+                store = FileStore.open(config, disk)
+                found = bodies_in(store)
+                self.assertEqual(store.repair_end_index, -1, f"seed {seed}")
+                self.assertEqual(found, model[: len(found)], f"seed {seed}")
+                self.assertGreaterEqual(len(found), min(flushed, cut_to), f"seed {seed}")
+                model, flushed, cut_to = found, len(found), len(found)
+                term = max(store.ledger_end_term, 0)
+                for _ in range(rng.randrange(12)):
+                    chance = rng.random()
+                    if chance < 0.6:
+                        new = [rng.randbytes(rng.randrange(300)) for _ in range(rng.randrange(1, 8))]
+                        term += rng.randrange(2)
+                        store.append_bodies(tuple(new), term)
+                        model.extend(new)
+                        cut_to = len(model)
+                    elif chance < 0.8:
+                        flush(store)
+                        flushed = len(model)
+                    elif chance < 0.9 and model:
+                        keep = rng.randrange(max(store.committed_index, 0), len(model))
+                        store.truncate_to(entry_at(store, keep))
+                        del model[keep + 1 :]
+                        flushed = cut_to = len(model)
+                    else:
+                        store.record_commit(min(flushed, len(model)) - 1)
+                        store.check_point(force=rng.random() < 0.5)
+                disk.lose_power()

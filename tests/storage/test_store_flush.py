@@ -1,0 +1,187 @@
+# -*- test-case-name: tests.storage.test_store_flush -*-
+"""What a flush brings to stable storage, what the mark records, when the checkpoint is written."""
+
+from __future__ import annotations
+
+from dledger.storage.file_store import FileStore
+from tests.storage.support import BROKEN, FIRST, ROOT, HookedCase, flush
+
+
+class FlushTests(HookedCase):
+    """What a flush brings to stable storage, and in which order."""
+
+    options = {"flush_disk_type": "sync"}
+
+    def test_data_and_names(self) -> None:
+        """The data files of the batch and the directory that names new ones; not the index."""
+        self.store.append_bodies((bytes(900), bytes(900)), 1)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.disk.calls.clear()
+        job.run()
+        self.assertEqual(self.disk.calls, [
+            ("datasync", f"{ROOT}/data/{FIRST}"), ("datasync", f"{ROOT}/data/00000000000000001024"),
+            ("sync_directory", f"{ROOT}/data")])
+        self.store.finish_flush(job)
+        self.store.append_bodies((b"x",), 1)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.disk.calls.clear()
+        job.run()
+        self.assertEqual(self.disk.calls, [("datasync", f"{ROOT}/data/00000000000000001024")])
+
+    def test_mark_after_the_flush(self) -> None:
+        """The mark records an end only when it has been synced, and is itself synced now and then."""
+        for number in range(3 * FileStore.mark_sync_every):
+            self.store.append_bodies((b"x",), 1)
+            self.assertEqual(self.mark().end_index, number - 1)
+            flush(self.store)
+            self.assertEqual(self.mark().end_index, number)
+        self.assertEqual(self.disk.count("datasync", "commitmark"), 2 + 3 - 1)
+
+    def test_commit_is_never_ahead_of_the_disk(self) -> None:
+        """The recorded commit is at most what is on stable storage."""
+        self.store.append_bodies((b"x",) * 5, 1)
+        self.store.record_commit(4)
+        self.store.check_point()
+        self.assertEqual(self.mark().committed_index, -1)
+        flush(self.store)
+        self.assertEqual(self.mark().committed_index, 4)
+
+    def test_failed_flush(self) -> None:
+        """A failed fsync is told, and no second one is tried."""
+        self.store.append_bodies((b"x",), 1)
+        self.disk.failures = {("datasync", "/data/"): BROKEN}
+        job = self.store.prepare_flush()
+        assert job is not None
+        with self.assertRaises(OSError):
+            job.run()
+        with self.assertRaises(AssertionError):
+            self.store.prepare_flush()
+        self.assertEqual(self.mark().end_index, -1)
+        self.store.abandon()
+        self.assertFalse(self.mark().clean)
+
+    def test_abandoned_while_flushing(self) -> None:
+        """The flush that is under way in another thread keeps its handles."""
+        self.store.append_bodies((b"x",), 1)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.disk.calls.clear()
+        self.store.abandon()
+        closed = [path for operation, path in self.disk.calls if operation == "close"]
+        self.assertEqual(closed, [f"{ROOT}/index/{FIRST}"])
+        job.run()
+
+    def test_abandoned(self) -> None:
+        """Without a flush under way every handle is released."""
+        self.store.append_bodies((b"x",), 1)
+        self.disk.calls.clear()
+        self.store.abandon()
+        closed = {path for operation, path in self.disk.calls if operation == "close"}
+        self.assertEqual(closed, {f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}", f"{ROOT}/commitmark"})
+        self.assertEqual(self.disk._locked, set())
+
+    def test_checkpoint_with_a_flush(self) -> None:
+        """A checkpoint that is due goes with the next flush, in its thread, with the index."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        flush(self.store)
+        self.store.append_bodies((b"x",), 1)
+        self.store.record_commit(2)
+        self.store.check_point()
+        self.assertNotIn(f"{ROOT}/checkpoint", self.disk.files)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.assertNotIn(f"{ROOT}/checkpoint", self.disk.files)
+        self.disk.calls.clear()
+        job.run()
+        self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=2\nendIndex=2\n")
+        self.assertEqual(self.disk.count("datasync", "/index/"), 1)
+        self.assertEqual(self.disk.count("sync_directory", "/index"), 1)
+        self.store.finish_flush(job)
+        self.assertEqual(self.mark().index_end_position, self.store.end_position)
+
+    def test_checkpoint_when_idle(self) -> None:
+        """Without a flush to go with, the checkpoint is written at once, and once only."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        flush(self.store)
+        self.store.record_commit(1)
+        self.store.check_point()
+        self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=1\nendIndex=2\n")
+        self.disk.calls.clear()
+        self.store.check_point()
+        self.assertEqual(self.disk.calls, [])
+
+    def test_checkpoint_that_waits_too_long(self) -> None:
+        """A due checkpoint that no flush took is written by the next call."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        self.store.record_commit(1)
+        self.store.check_point()
+        self.store.check_point()
+        self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=1\nendIndex=2\n")
+
+    def test_commit_is_told_soon(self) -> None:
+        """A checkpoint that waits for a flush does not keep readers waiting for the commit."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        flush(self.store)
+        self.store.append_bodies((b"x",), 1)
+        self.store.record_commit(1)
+        self.store.check_point()
+        self.assertEqual(self.mark().committed_index, 1)
+        self.assertNotIn(f"{ROOT}/checkpoint", self.disk.files)
+
+    def test_checkpoint_only_with_news(self) -> None:
+        """A commit is news, an index that was not synced is; nothing else but force."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        flush(self.store)
+        self.store.check_point()
+        for news, written in ((lambda: None, 0), (lambda: self.store.record_commit(1), 1),
+                              (lambda: self.store._index.pwrite(b"\0", 300), 1)):
+            news()
+            self.disk.calls.clear()
+            self.store.check_point()
+            self.assertEqual(self.disk.count("write_file", "checkpoint"), written)
+        self.store.check_point(force=True)
+        self.assertEqual(self.disk.count("write_file", "checkpoint"), 2)
+
+    def test_flush_of_a_checkpoint_alone(self) -> None:
+        """A due checkpoint is taken by a flush that has nothing else to do, and then it is done."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        self.store.check_point()
+        self.store._sync_files()
+        self.disk.calls.clear()
+        flush(self.store)
+        self.assertEqual(self.disk.count("write_file", "checkpoint"), 1)
+        self.store.check_point()
+        flush(self.store)
+        self.disk.calls.clear()
+        self.store.check_point()
+        self.assertEqual(self.disk.calls, [])
+
+    def test_mark_slots_turn_with_the_flushes(self) -> None:
+        """Once a flush has synced the mark, the next one is written to the other slot."""
+        slots = set()
+        for _ in range(2 * FileStore.mark_sync_every + 1):
+            before = bytes(self.disk.files[f"{ROOT}/commitmark"].data)
+            self.store.append_bodies((b"x",), 1)
+            flush(self.store)
+            after = bytes(self.disk.files[f"{ROOT}/commitmark"].data)
+            slots.add(0 if before[:512] != after[:512] else 1)
+        self.assertEqual(slots, {0, 1})
+
+    def test_sync_during_a_flush(self) -> None:
+        """What was synced on this thread meanwhile stays on record when the flush is over."""
+        self.store.append_bodies((b"x",), 1)
+        job = self.store.prepare_flush()
+        assert job is not None
+        self.store.append_bodies((b"y",), 1)
+        self.store.end_repair()
+        job.run()
+        self.store.finish_flush(job)
+        self.assertEqual((self.mark().end_index, self.mark().index_end_position), (1, 98))
+
+    def test_forced(self) -> None:
+        """A forced checkpoint is there when the call returns."""
+        self.store.append_bodies((b"x",), 1)
+        self.store.check_point(force=True)
+        self.assertIn(f"{ROOT}/checkpoint", self.disk.files)
