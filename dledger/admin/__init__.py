@@ -1,0 +1,1 @@
+"""HTTP status, health and metrics of one member and of its group."""

@@ -1,0 +1,161 @@
+# -*- test-case-name: tests.admin.test_metrics -*-
+"""
+A node's numbers for Prometheus: read when asked, from one frozen picture; nothing is kept here.
+
+Names: one prefix, base units, C{_total} for what only rises. Every series carries C{group} and
+C{self_id}, C{remote_id} where it is about another member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dledger.node.status import HistogramStatus, NodeStatus
+
+_PREFIX = "dledger_"
+PEER_STATES = ("compare", "truncate", "append", "unknown")
+
+_Number = Callable[[NodeStatus], float]
+
+#: Name, help, and where the number comes from.
+GAUGES: tuple[tuple[str, str, _Number], ...] = (
+    ("has_leader", "1 if this member knows a leader.", lambda s: s.member.leader_id is not None),
+    ("is_leader", "1 if this member leads.", lambda s: s.member.role == "leader"),
+    ("is_repairing", "1 while entries lost to damage are missing.", lambda s: s.member.is_repairing),
+    ("is_disk_full", "1 while appends are refused for want of room.", lambda s: s.is_disk_full),
+    ("term", "Raft term.", lambda s: s.member.term),
+    ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),
+    ("end_index", "Last index present; -1 when empty.", lambda s: s.member.ledger_end_index),
+    ("committed_index", "Last index known to be committed.", lambda s: s.member.committed_index),
+    ("applied_index", "Last index that readers are shown.", lambda s: s.member.committed_index),
+    ("flushed_index", "Last index on stable storage.", lambda s: s.member.flushed_index),
+    ("pending_appends", "Appends without an outcome yet.", lambda s: s.member.pending_appends),
+    ("pending_reads", "Reads that wait for the read index.", lambda s: s.member.pending_reads),
+    ("pull_waiters", "Long polls that wait for entries.", lambda s: s.pull_waiters),
+    ("connections", "Incoming connections.", lambda s: s.connections),
+    ("unsynced_bytes", "Written and not known to be on stable storage.", lambda s: s.unsynced_bytes),
+    ("disk_free_bytes", "Free bytes of the store's file system.", lambda s: s.disk_free_bytes),
+    ("disk_total_bytes", "Size of the store's file system.", lambda s: s.disk_total_bytes),
+    ("uptime_seconds", "Since the node started.", lambda s: s.uptime_s),
+)
+
+
+def _events(*names: str) -> _Number:
+    return lambda status: sum(status.reports.get(name, 0) for name in names)
+
+
+COUNTERS: tuple[tuple[str, str, _Number], ...] = (
+    ("leader_changes_total", "Changes of role or leader seen here.", _events("role-changed")),
+    ("appends_total", "Entries committed for callers of this member.", lambda s: s.appends),
+    ("append_bytes_total", "Bytes of their bodies.", lambda s: s.append_bytes),
+    ("gets_total", "GET requests.", lambda s: s.gets),
+    ("pulls_total", "PULL requests.", lambda s: s.pulls),
+    ("pulled_bytes_total", "Bytes of records sent for them.", lambda s: s.pulled_bytes),
+    ("requests_total", "Requests received.", lambda s: s.requests),
+    ("requests_abandoned_total", "Requests dropped with their connection.", lambda s: s.requests_abandoned),
+    ("fsync_failures_total", "Failed fsyncs; the member stops at the first.", lambda s: s.fsync_failures),
+    ("repairs_total", "Repairs of a damaged log brought to an end.", _events("repaired")),
+    ("truncations_total", "Truncations of the log by a leader.", _events("truncating")),
+    ("retention_deleted_segments_total", "Segments deleted by age or size.", lambda s: s.segments_deleted),
+    ("wire_errors_total", "Connections ended because the format was broken.", lambda s: s.wire_errors),
+    ("body_errors_total", "Requests refused because of their body.", lambda s: s.body_errors),
+    ("connections_refused_total", "Connections refused.", lambda s: s.connections_refused),
+    ("reactor_stalls_total", "Ticks that the reactor missed.", lambda s: s.stalls),
+    ("reactor_stall_seconds_total", "How long the reactor stood still in all.", lambda s: s.stall_s),
+)
+
+#: Name, help, name of the label, and the table that the numbers come from.
+TABLES: tuple[tuple[str, str, str, Callable[[NodeStatus], Mapping[str, int]]], ...] = (
+    ("refusals_total", "Requests answered with this code.", "code", lambda s: s.refusals),
+    ("events_total", "Events that the core reported.", "event", lambda s: s.reports),
+    ("votes_total", "Votes that this member answered so.", "result", lambda s: s.votes),
+)
+
+
+class NodeCollector(Collector):
+    """
+    @param status: gives the picture to show.
+    """
+
+    def __init__(self, status: Callable[[], NodeStatus]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, from one picture."""
+        status = self._status()
+        names = ("group", "self_id")
+        who = (status.member.group, status.member.self_id)
+        for name, text, number in GAUGES:
+            gauge = GaugeMetricFamily(_PREFIX + name, text, labels=names)
+            gauge.add_metric(who, float(number(status)))
+            yield gauge
+        for name, text, number in COUNTERS:
+            counter = CounterMetricFamily(_PREFIX + name, text, labels=names)
+            counter.add_metric(who, float(number(status)))
+            yield counter
+        for name, text, label, table in TABLES:
+            counter = CounterMetricFamily(_PREFIX + name, text, labels=(*names, label))
+            for value, number_of in sorted(table(status).items()):
+                counter.add_metric((*who, value), float(number_of))
+            yield counter
+        yield _histogram("fsync_duration_seconds", "Successful fsyncs.", names, who, status.fsync)
+        yield from _peers(status, names, who)
+
+
+def _histogram(
+    name: str, text: str, names: tuple[str, ...], who: tuple[str, ...], status: HistogramStatus
+) -> Metric:
+    family = HistogramMetricFamily(_PREFIX + name, text, labels=names)
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    for bound, count in zip((*status.bounds, float("inf")), status.counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), float(total)))
+    family.add_metric(who, buckets, status.total)
+    return family
+
+
+def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> Iterator[Metric]:
+    labels = (*names, "remote_id")
+
+    def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(_PREFIX + name, text, labels=(*labels, *more))
+
+    connected = gauge("peer_connected", "1 if there is a connection to the peer.")
+    for peer_id, is_connected in sorted(status.peers_connected.items()):
+        connected.add_metric((*who, peer_id), float(is_connected))
+    yield connected
+    if status.member.role != "leader":
+        return
+    match = gauge("peer_match_index", "Highest index that the peer is known to hold.")
+    lag = gauge("peer_lag_entries", "Entries that the peer is behind.")
+    inflight = gauge("peer_inflight_pushes", "Pushes without an answer yet.")
+    heard = gauge("peer_last_heard_seconds", "Since anything came from the peer; -1 for never.")
+    state = gauge("peer_state", "1 for the state that the peer is in.", "state")
+    for peer in status.member.peers:
+        labelled = (*who, peer.peer_id)
+        match.add_metric(labelled, peer.match_index)
+        lag.add_metric(labelled, status.member.ledger_end_index - peer.match_index)
+        inflight.add_metric(labelled, peer.inflight)
+        heard.add_metric(
+            labelled, peer.last_heard_ms_ago / 1000 if peer.last_heard_ms_ago >= 0 else -1
+        )
+        for name in PEER_STATES:
+            state.add_metric((*labelled, name), float(peer.state == name))
+    yield from (match, lag, inflight, heard, state)
+
+
+def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:
+    """A registry of this node alone: several nodes may live in one process."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(NodeCollector(status))
+    return registry
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """The text that Prometheus reads."""
+    return generate_latest(registry)

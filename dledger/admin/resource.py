@@ -1,0 +1,204 @@
+# -*- test-case-name: tests.admin.test_resource -*-
+"""
+The administration of one member over HTTP: what it says of itself, and of its group::
+
+    GET /          what there is
+    GET /status    this member
+    GET /cluster   every member, and who did not answer and why
+    GET /healthz   200 when the member serves, 503 with the reason when it does not
+    GET /metrics   for Prometheus
+
+Everything but C{/metrics} is JSON, errors included. Nothing here changes anything.
+
+Rule: it listens on the loopback interface unless an interface is named: there is no password.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+from klein import Klein
+from twisted.application.internet import StreamServerEndpointService
+from twisted.application.service import IService
+from twisted.internet.endpoints import serverFromString
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from twisted.web.server import Site
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+
+from dledger.admin.cluster import ClusterSurvey, MemberReport
+from dledger.admin.metrics import exposition, make_registry
+from dledger.node.status import NodeStatus
+
+_INDEX = {
+    "/status": "this member",
+    "/cluster": "every member, and who did not answer and why",
+    "/healthz": "200 when this member serves, else 503 and the reason",
+    "/metrics": "for Prometheus",
+}
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class StatusSource(Protocol):
+    """What is needed of a node."""
+
+    def status(self) -> NodeStatus:
+        """The picture of now."""
+
+
+def health_problem(status: NodeStatus) -> str | None:
+    """Why this member does not serve; None when it does."""
+    if status.state != "running":
+        return f"the member is {status.state}" + (f": {status.reason}" if status.reason else "")
+    if status.member.is_repairing:
+        return (
+            f"repairing: entries up to {status.member.repair_end_index} were lost to damage and are "
+            f"not back yet; it has them up to {status.member.ledger_end_index}"
+        )
+    if status.member.leader_id is None:
+        return "no leader known"
+    return None
+
+
+def status_json(status: NodeStatus) -> dict[str, Any]:
+    """A picture as plain values, with health."""
+    problem = health_problem(status)
+    return {
+        **attrs.asdict(status, recurse=True),
+        "is_repairing": status.member.is_repairing,
+        "is_healthy": problem is None,
+        "problem": problem or "",
+    }
+
+
+class AdminApp:
+    """
+    The pages.
+
+    @param survey: asks every member, for C{/cluster}.
+    """
+
+    app = Klein()
+    log = Logger()
+
+    def __init__(self, node: StatusSource, survey: Callable[[], Awaitable[tuple[MemberReport, ...]]]) -> None:
+        self._node = node
+        self._survey = survey
+        self._registry = make_registry(node.status)
+
+    @app.route("/", methods=["GET"])
+    def index(self, request: IRequest) -> bytes:
+        """What there is."""
+        return _json(request, 200, {"service": "dledger", "pages": _INDEX})
+
+    @app.route("/status", methods=["GET"])
+    def status(self, request: IRequest) -> bytes:
+        """This member."""
+        return _json(request, 200, status_json(self._node.status()))
+
+    @app.route("/cluster", methods=["GET"])
+    async def cluster(self, request: IRequest) -> bytes:
+        """Every member."""
+        reports = await self._survey()
+        leaders = sorted({report.member_id for report in reports if report.role == "leader"})
+        return _json(
+            request,
+            200,
+            {
+                "group": self._node.status().member.group,
+                "leaders": leaders,
+                "unreachable": [report.member_id for report in reports if report.problem],
+                "members": [attrs.asdict(report) for report in reports],
+            },
+        )
+
+    @app.route("/healthz", methods=["GET"])
+    def healthz(self, request: IRequest) -> bytes:
+        """Whether this member serves."""
+        status = self._node.status()
+        problem = health_problem(status)
+        facts = {"leader_id": status.member.leader_id, "role": status.member.role, "term": status.member.term}
+        if problem is None:
+            return _json(request, 200, {"status": "ok", **facts})
+        return _json(request, 503, {"status": "unavailable", "reason": problem, **facts})
+
+    @app.route("/metrics", methods=["GET"])
+    def metrics(self, request: IRequest) -> bytes:
+        """For Prometheus."""
+        request.setHeader(b"content-type", _METRICS_TYPE.encode("ascii"))
+        return exposition(self._registry)
+
+    @app.handle_errors(NotFound)
+    def not_found(self, request: IRequest, failure: Failure) -> bytes:
+        """No such page."""
+        return _json(request, 404, {"error": "not found", "pages": list(_INDEX)})
+
+    @app.handle_errors(MethodNotAllowed)
+    def method_not_allowed(self, request: IRequest, failure: Failure) -> bytes:
+        """Everything here is for reading."""
+        methods = sorted(getattr(failure.value, "valid_methods", None) or ["GET"])
+        request.setHeader(b"allow", ", ".join(methods).encode("ascii"))
+        return _json(request, 405, {"error": "method not allowed", "allowed": methods})
+
+    @app.handle_errors(Exception)
+    def failed(self, request: IRequest, failure: Failure) -> bytes:
+        """Our fault; the reason is for the log."""
+        if isinstance(failure.value, HTTPException):
+            return _json(request, failure.value.code or 500, {"error": failure.value.name.lower()})
+        self.log.failure("a page of the administration failed", failure)
+        return _json(request, 500, {"error": "internal error"})
+
+
+def _json(request: IRequest, status: int, document: Mapping[str, Any]) -> bytes:
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", b"application/json; charset=utf-8")
+    request.setHeader(b"cache-control", b"no-store")
+    return json.dumps(document, indent=1, default=str).encode("utf-8") + b"\n"
+
+
+def loopback_unless_told(endpoint: str) -> str:
+    """
+    An endpoint string with the loopback interface named if it names none; a bare number is a port.
+    """
+    if endpoint.isdecimal():
+        endpoint = f"tcp:{endpoint}"
+    kind = endpoint.partition(":")[0]
+    if "interface=" in endpoint:
+        return endpoint
+    if kind in ("tcp", "ssl"):
+        return f"{endpoint}:interface=127.0.0.1"
+    if kind == "tcp6":
+        return f"{endpoint}:interface=\\:\\:1"
+    return endpoint
+
+
+class AdminService(StreamServerEndpointService):
+    """Listens while the member runs."""
+
+    def __init__(self, endpoint: Any, site: Site, survey: ClusterSurvey) -> None:
+        super().__init__(endpoint, site)
+        self._surveyor = survey
+
+    def stopService(self) -> Any:
+        """Close the port and the connections to the other members."""
+        self._surveyor.close()
+        return super().stopService()
+
+
+def make_admin_service(
+    node: StatusSource, endpoint: str, reactor: Any, *, admin_urls: Mapping[str, str] | None = None
+) -> IService:
+    """
+    @param endpoint: endpoint string, as C{tcp:8080}; on the loopback interface unless it names one.
+    @param admin_urls: member id to the base URL of its administration; members that are not in it are
+        asked on their log port.
+    """
+    survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
+    app = AdminApp(node, survey.run)
+    site = Site(app.app.resource())
+    site.displayTracebacks = False
+    return AdminService(serverFromString(reactor, loopback_unless_told(endpoint)), site, survey)

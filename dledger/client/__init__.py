@@ -1,0 +1,1 @@
+"""The client of a group: append, get and tail, with redirect and retry."""

@@ -1,0 +1,372 @@
+# -*- test-case-name: tests.client.test_blocking -*-
+"""
+The client for programs without a reactor: every call waits for its outcome::
+
+    with dledger.connect("n0-host:20911;n1-host:20911;n2-host:20911") as log:
+        index = log.append(b"hello").index
+        for entry in log.tail(index):
+            ...
+
+Times are in seconds. Ctrl-C interrupts every wait; an append that was being waited for then has an
+unknown outcome. A L{Log} may be used from several threads; the order of calls is kept per thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+import attrs
+
+from dledger.client.client import LogClient
+from dledger.client.frames import AppendLimits, Outcome
+from dledger.client.thread import ReactorThread
+from dledger.client.values import (
+    Appended,
+    AppendError,
+    AppendFailed,
+    Entry,
+    MemberInfo,
+    UnknownOutcome,
+)
+from protocols.wire.codes import Consistency
+
+_PROGRESS_S = 0.1
+#: Bytes of bodies that one append_many has under way at most, whatever its window.
+_WINDOW_BYTES = 8 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class AppendSummary:
+    """
+    What L{Log.append_many} did.
+
+    @ivar count: bodies that were acknowledged: all of them.
+    @ivar first_index, last_index: indexes of the first and the last; -1 when there was none. Entries
+        of other writers may stand between them.
+    @ivar seconds: from the first body to the last acknowledgement.
+    """
+
+    count: int
+    first_index: int
+    last_index: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Acknowledged entries per second."""
+        return self.count / self.seconds if self.seconds > 0 else 0.0
+
+
+class AppendInterrupted(KeyboardInterrupt):
+    """
+    Ctrl-C in L{Log.append_many}.
+
+    @ivar acknowledged: bodies that were acknowledged.
+    @ivar unknown: bodies that were under way: each may be in the log, now or later.
+    """
+
+    def __init__(self, acknowledged: int, unknown: int) -> None:
+        super().__init__(f"{acknowledged} acknowledged, {unknown} unknown")
+        self.acknowledged = acknowledged
+        self.unknown = unknown
+
+
+class Log:
+    """
+    A group's log, for one program. Use as a context manager, or L{close} it.
+    """
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str],
+        group: str = "default",
+        timeout: float = 10.0,
+        wire: str = "auto",
+        limits: AppendLimits | None = None,
+        **options: Any,
+    ) -> None:
+        """
+        @param timeout: seconds in which a call has an outcome, retries included.
+        @param options: further ones of L{LogClient}.
+        """
+        self._thread: ReactorThread | None = None
+        reactor_thread = ReactorThread(f"dledger-{group}")
+        try:
+            self._client = LogClient(
+                peers,
+                group=group,
+                reactor=reactor_thread.reactor,
+                wire=wire,
+                timeout_s=timeout,
+                limits=limits or AppendLimits(when_full="wait"),
+                **options,
+            )
+        except BaseException:
+            reactor_thread.stop(lambda: None)
+            raise
+        self._thread = reactor_thread
+
+    @property
+    def _reactor(self) -> ReactorThread:
+        assert self._thread is not None
+        return self._thread
+
+    def append(self, body: bytes) -> Appended:
+        """
+        Append one entry; returns when it is committed.
+
+        @raise AppendFailed: it is certainly not in the log.
+        @raise UnknownOutcome: it may be, now or later.
+        """
+        return self._reactor.wait(lambda: self._client.append(body))
+
+    def append_many(
+        self,
+        bodies: Iterable[bytes],
+        window: int = 1000,
+        progress: Callable[[int], object] | None = None,
+    ) -> AppendSummary:
+        """
+        Append every body that C{bodies} yields, in order, with up to C{window} under way.
+
+        @param bodies: pulled in the calling thread, and only as fast as the log takes them; each body
+            goes out without waiting for the next.
+        @param progress: called in the calling thread, now and then and at the end, with the number of
+            bodies acknowledged so far.
+        @raise AppendError: the first that was not acknowledged ends it: nothing more is pulled, and
+            what is under way is waited for. L{UnknownOutcome} if any body may be in the log without
+            having been acknowledged, else L{AppendFailed}. The fact C{acknowledged} is the number
+            of bodies from the start that all are in the log; C{acknowledged_later}, if it is there,
+            of those behind the first that was not acknowledged which are in the log all the same.
+        @raise AppendInterrupted: Ctrl-C; a KeyboardInterrupt that counts.
+        """
+        return _Feed(self._client, self._reactor, window, progress).run(bodies)
+
+    def get(self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE) -> Entry:
+        """
+        One entry.
+
+        @raise DLedgerError: INDEX_OUT_OF_RANGE, INDEX_LESS_THAN_LOCAL_BEGIN, or no leader in time.
+        """
+        return self._reactor.wait(lambda: self._client.get(index, consistency))
+
+    def tail(
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None
+    ) -> Iterator[Entry]:
+        """
+        Committed entries from C{from_index} on.
+
+        @param from_index: negative: so many before the committed end.
+        @param follow: go on for ever; else end with what is committed when reading begins.
+        @param timeout: end when nothing came for so many seconds (following), or give up with an
+            error when no member served for so long.
+        """
+        reactor = self._reactor
+        tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout)
+        ahead: Future[list[Entry]] | None = None
+        try:
+            while True:
+                ahead = ahead or reactor.start(tail.next_batch)
+                try:
+                    entries = ahead.result(timeout if follow else None)
+                except TimeoutError:
+                    return
+                ahead = None
+                if not entries:
+                    return
+                yield from entries
+        finally:
+            if not reactor.is_stopped:
+                reactor.run(tail.close)
+
+    def status(self) -> tuple[MemberInfo, ...]:
+        """What each member says of itself; who does not answer within 2 s has a C{problem}."""
+        return self._reactor.wait(self._client.status)
+
+    def metadata(self) -> MemberInfo:
+        """What the leader says of itself. @raise DLedgerError: there is none."""
+        return self._reactor.wait(self._client.metadata)
+
+    def transfer(self, to: str, term: int | None = None) -> int:
+        """Hand leadership over to member C{to}; returns the new term. See L{LogClient.transfer}."""
+        return self._reactor.wait(lambda: self._client.transfer(to, term=term))
+
+    def close(self) -> None:
+        """End every connection; what waits in other threads fails."""
+        if self._thread is not None:
+            self._thread.stop(self._client.close)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Feed:
+    """
+    Hands bodies from the calling thread to the reactor's, as many at once as have gathered.
+
+    Everything below is guarded by C{_changed}, whichever thread touches it.
+    """
+
+    def __init__(
+        self,
+        client: LogClient,
+        reactor: ReactorThread,
+        window: int,
+        progress: Callable[[int], object] | None,
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"window={window} must be at least 1")
+        self._client = client
+        self._reactor = reactor
+        self._window = window
+        self._progress = progress
+        self._changed = threading.Condition(threading.Lock())
+        self._gathered: list[bytes] = []
+        self._is_scheduled = False
+        self._wake_below = window
+        self._under_way = 0
+        self._under_way_bytes = 0
+        self._put = 0
+        self._acknowledged = 0
+        self._unbroken = -1  # bodies from the start that are all in the log; -1 while all are
+        self._failed = 0
+        self._unknown = 0
+        self._first_index = -1
+        self._last_index = -1
+        self._error: AppendError | None = None
+
+    def run(self, bodies: Iterable[bytes]) -> AppendSummary:
+        """Feed all of them."""
+        started_s = time.monotonic()
+        try:
+            try:
+                self._pull(bodies)
+            except Exception:
+                # The source has failed: what it gave before has an outcome all the same.
+                self._wait_for_all()
+                raise
+            self._wait_for_all()
+        except KeyboardInterrupt:
+            raise AppendInterrupted(self._acknowledged, self._under_way) from None
+        if self._progress is not None:
+            self._progress(self._acknowledged)
+        if self._error is not None:
+            raise self._broken(self._error)
+        return AppendSummary(
+            count=self._acknowledged,
+            first_index=self._first_index,
+            last_index=self._last_index,
+            seconds=time.monotonic() - started_s,
+        )
+
+    def _pull(self, bodies: Iterable[bytes]) -> None:
+        shown_s = time.monotonic()
+        for body in bodies:
+            if not self._put_one(body):
+                break
+            if self._progress is not None:
+                now_s = time.monotonic()
+                if now_s - shown_s >= _PROGRESS_S:
+                    shown_s = now_s
+                    self._progress(self._acknowledged)
+
+    def _broken(self, error: AppendError) -> AppendError:
+        kind = UnknownOutcome if self._unknown else AppendFailed
+        unbroken = max(self._unbroken, 0)
+        facts: dict[str, Any] = {**error.facts, "acknowledged": unbroken}
+        if self._acknowledged > unbroken:
+            facts["acknowledged_later"] = self._acknowledged - unbroken
+        return kind(error.code, failed=self._failed, unknown=self._unknown, **facts)
+
+    def _put_one(self, body: bytes) -> bool:
+        with self._changed:
+            while self._under_way >= self._window or self._under_way_bytes >= _WINDOW_BYTES:
+                if self._error is not None:
+                    return False
+                # Not for every one that leaves: half a window at a time costs half as many switches.
+                self._wake_below = self._window // 2
+                self._changed.wait()
+                self._wake_below = -1
+            if self._error is not None:
+                return False
+            self._under_way += 1
+            self._under_way_bytes += len(body)
+            self._put += 1
+            self._gathered.append(body)
+            if self._is_scheduled:
+                return True
+            self._is_scheduled = True
+        self._reactor.run(self._submit)
+        return True
+
+    def _wait_for_all(self) -> None:
+        with self._changed:
+            self._wake_below = 0
+            while self._under_way:
+                self._changed.wait(None if self._progress is None else _PROGRESS_S)
+                if self._progress is not None:
+                    self._progress(self._acknowledged)
+
+    def _submit(self) -> None:
+        with self._changed:
+            self._is_scheduled = False
+            bodies, self._gathered = self._gathered, []
+            offset = self._put - len(bodies)
+        self._client.submit(bodies, lambda outcome: self._settled(bodies, offset, outcome))
+
+    def _settled(self, bodies: list[bytes], offset: int, outcome: Outcome) -> None:
+        runs = outcome.appended if isinstance(outcome, AppendError) else outcome
+        with self._changed:
+            for run in runs:
+                self._acknowledged += run.count
+                self._first_index = run.index if self._first_index < 0 else min(self._first_index, run.index)
+                self._last_index = max(self._last_index, run.last_index)
+            if isinstance(outcome, AppendError):
+                self._error = self._error or outcome
+                self._failed += outcome.failed
+                self._unknown += outcome.unknown
+                unbroken = offset + _unbroken(runs)
+                self._unbroken = unbroken if self._unbroken < 0 else min(self._unbroken, unbroken)
+            self._under_way -= len(bodies)
+            self._under_way_bytes -= sum(map(len, bodies))
+            if self._under_way <= self._wake_below or self._error is not None:
+                self._changed.notify()
+
+
+def _unbroken(runs: tuple[Appended, ...]) -> int:
+    end = 0
+    for run in runs:
+        if run.offset != end:
+            break
+        end += run.count
+    return end
+
+
+def connect(
+    peers: str | Mapping[str, str],
+    group: str = "default",
+    timeout: float = 10.0,
+    **options: Any,
+) -> Log:
+    """
+    Open the log of a group. No connection is made before it is needed.
+
+    @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+    @param timeout: seconds in which a call has an outcome, retries included.
+    @param options: further ones of L{Log} and L{LogClient}: C{wire}, C{limits}, ...
+    @raise ValueError: peers that cannot be understood.
+    """
+    return Log(peers, group=group, timeout=timeout, **options)

@@ -1,0 +1,401 @@
+# -*- test-case-name: tests.client.test_client -*-
+"""
+The client of a group: append, read, follow, hand leadership over. Deferred API.
+
+Reads are repeated until the deadline whatever happens to the connection. Appends are repeated only
+while they certainly did not happen, see L{dledger.client.appender}.
+
+L{dledger.client.blocking} has the same for programs without a reactor.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from dledger.client.appender import Appender
+from dledger.client.connection import MemberConnection, RequestLost
+from dledger.client.endpoints import EndpointFor, tcp_endpoints
+from dledger.client.frames import AppendLimits, Done, Outcome
+from dledger.client.members import Members
+from dledger.client.tail import Tail
+from dledger.client.timing import Backoff
+from dledger.client.values import Appended, AppendError, Entry, MemberInfo, entries_of
+from dledger.errors import DLedgerError
+from protocols.wire.codes import Consistency, ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.messages import (
+    GetRequest,
+    GetResponse,
+    LeadershipTransferRequest,
+    Request,
+    Response,
+)
+
+#: A read that met one of these is repeated.
+_PASSING = frozenset(
+    {
+        ResponseCode.TIMEOUT,
+        ResponseCode.NETWORK_ERROR,
+        ResponseCode.METADATA_ERROR,
+        ResponseCode.NOT_LEADER,
+        ResponseCode.TERM_CHANGED,
+        ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
+        ResponseCode.LEADER_PENDING_FULL,
+        ResponseCode.LEADER_NOT_READY,
+        ResponseCode.LEADER_TRANSFERRING,
+    }
+)
+_TRANSFER_TIMEOUT_S = 10.0
+
+
+class LogClient:
+    """
+    One client of one group. Everything happens in the reactor's thread.
+
+    Calls made before anything is connected wait for a leader, up to the deadline.
+    """
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str],
+        *,
+        group: str = "default",
+        reactor: Any,
+        wire: str = "auto",
+        timeout_s: float = 10.0,
+        answer_timeout_s: float = 4.0,
+        limits: AppendLimits | None = None,
+        is_ordered: bool = True,
+        endpoint_for: EndpointFor | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """
+        @param peers: C{n0-host:port;n1-host:port} or member id to C{host:port}; some of the members
+            are enough, the others are learnt.
+        @param wire: C{auto}: native frames to members that understand them; C{remoting}: never;
+            C{binary}: always.
+        @param timeout_s: seconds in which a call has an outcome, retries included.
+        @param answer_timeout_s: seconds after which a connection on which an answer is missing is
+            given up. Longer than C{max_wait_ack_time_ms} of the members, or a slow commit is taken
+            for a lost one.
+        @param is_ordered: to Java members, whose server takes requests in any order: one append at
+            a time. False trades the order of calls for speed there.
+        @param endpoint_for: from an address to a client endpoint (default: TCP).
+        """
+        if timeout_s <= 0 or answer_timeout_s <= 0:
+            raise ValueError(f"timeout_s={timeout_s} and answer_timeout_s={answer_timeout_s} must be above 0")
+        self._clock: IReactorTime = reactor
+        self._timeout_s = timeout_s
+        self._answer_timeout_s = answer_timeout_s
+        self._members = Members(
+            peers,
+            group=group,
+            clock=reactor,
+            endpoint_for=endpoint_for or tcp_endpoints(reactor, min(timeout_s, 2.0)),
+            wire=wire,
+            rng=rng or random.Random(),
+            answer_timeout_s=min(timeout_s, 1.0),
+        )
+        self._appender = Appender(
+            self._members,
+            clock=reactor,
+            limits=limits or AppendLimits(),
+            timeout_s=timeout_s,
+            answer_timeout_s=answer_timeout_s,
+            is_ordered=is_ordered,
+        )
+        self._tails: WeakSet[Tail] = WeakSet()
+        self._is_closed = False
+
+    @property
+    def group(self) -> str:
+        """Name of the raft group."""
+        return self._members.group
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Member id to C{host:port}, as given and as learnt."""
+        return dict(self._members.addresses)
+
+    @property
+    def pending_count(self) -> int:
+        """Bodies that have no outcome yet."""
+        return self._appender.pending_count
+
+    def submit(self, bodies: Sequence[bytes], done: Done) -> None:
+        """
+        The road with the least overhead: append C{bodies} in order, one callback for all of them.
+
+        @param bodies: 0 to 4194256 bytes each; the sequence must not be changed afterwards.
+        @param done: called once with a tuple of L{Appended}, or with an L{AppendError}; within this
+            call only when the bodies are refused here (pending full, not bytes, too large).
+        """
+        self._appender.submit(bodies, done)
+
+    def append_many(self, bodies: Sequence[bytes]) -> Deferred[tuple[Appended, ...]]:
+        """
+        Append C{bodies} in order.
+
+        @return: fires with the runs of consecutive indexes that they got, in order. Fails with
+            L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
+            <dledger.client.values.UnknownOutcome>}, which tell what was acknowledged all the same.
+            Cancelling stops the wait, not the append.
+        """
+        waiter: Deferred[tuple[Appended, ...]] = Deferred()
+        self._appender.submit(bodies, partial(_fire_all, waiter))
+        return waiter
+
+    def append(self, body: bytes) -> Deferred[Appended]:
+        """
+        Append C{body} as one entry and wait until it is committed.
+
+        @return: as L{append_many}, for one.
+        """
+        waiter: Deferred[Appended] = Deferred()
+        self._appender.submit((body,), partial(_fire_one, waiter))
+        return waiter
+
+    def get(
+        self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE
+    ) -> Deferred[Entry]:
+        """
+        Read one entry.
+
+        @param consistency: C{linearizable}: the leader, after it made sure that it leads;
+            C{committed}: any member, which may lag behind. A Java member knows neither: its leader
+            answers, also with entries that are not committed.
+        @return: fires with the entry. Fails with L{DLedgerError}: INDEX_OUT_OF_RANGE,
+            INDEX_LESS_THAN_LOCAL_BEGIN, or what went wrong last before the deadline.
+        """
+        return Deferred.fromCoroutine(self._get(index, Consistency(consistency)))
+
+    async def _get(self, index: int, consistency: Consistency) -> Entry:
+        def request(member_id: str) -> Request:
+            return GetRequest(
+                group=self.group, remote_id=member_id, begin_index=index, consistency=consistency
+            )
+
+        at_leader = consistency is Consistency.LINEARIZABLE
+        try:
+            answer = await self._ask(request, self._answer_timeout_s, at_leader=at_leader)
+        except DLedgerError as error:
+            raise DLedgerError(error.code, index=index, **error.facts) from None
+        assert isinstance(answer, GetResponse)
+        if answer.entries is None:  # Java's memory store
+            raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
+        (entry,) = entries_of(answer.entries)
+        return entry
+
+    async def _ask(
+        self, request_for: Any, answer_timeout_s: float, *, at_leader: bool
+    ) -> Response:
+        """Ask until somebody says SUCCESS or a refusal that stays, or the time is over."""
+        deadline_s = self._clock.seconds() + self._timeout_s
+        backoff = Backoff(rng=self._members.rng)
+        error: DLedgerError
+        while True:
+            connection: MemberConnection | None = None
+            try:
+                connection = await (self._leader() if at_leader else self._any_member())
+                left_s = deadline_s - self._clock.seconds()
+                answer = await connection.ask(
+                    request_for(connection.member_id), max(0.01, min(answer_timeout_s, left_s))
+                )
+                if answer.code is ResponseCode.SUCCESS:
+                    return _checked(answer)
+                error = DLedgerError(answer.code, member_id=connection.member_id, leader_id=answer.leader_id)
+                if answer.code is ResponseCode.NOT_LEADER:
+                    at_leader = True  # a Java follower serves no reads
+                    self._members.leader_id = None
+                    if answer.leader_id is not None and await self._members.leader(answer.leader_id):
+                        if not backoff.attempts:
+                            backoff.next_s()
+                            continue
+            except (RequestLost, WireError) as lost:
+                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
+                if connection is not None:
+                    connection.abort(str(lost))
+            except DLedgerError as refused:
+                error = refused
+                if refused.code is ResponseCode.TIMEOUT and connection is not None:
+                    connection.abort("a read was not answered")
+            if error.code not in _PASSING:
+                raise error
+            wait_s = backoff.next_s()
+            if self._is_closed or self._clock.seconds() + wait_s >= deadline_s:
+                raise error
+            await deferLater(self._clock, wait_s)
+
+    async def _leader(self) -> MemberConnection:
+        leader_id = self._members.leader_id
+        leader = self._members.connected(leader_id) if leader_id is not None else None
+        if leader is None:
+            leader = await self._members.leader(leader_id)
+        if leader is None:
+            problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
+            raise DLedgerError(
+                ResponseCode.METADATA_ERROR, reason="no leader found" + (f" ({problems})" if problems else "")
+            )
+        return leader
+
+    async def _any_member(self) -> MemberConnection:
+        member_ids = list(self._members.addresses)
+        self._members.rng.shuffle(member_ids)
+        for member_id in member_ids:
+            connection = self._members.connected(member_id)
+            if connection is not None and member_id != self._members.leader_id:
+                return connection
+        for member_id in member_ids:
+            try:
+                return await self._members.connection(member_id)
+            except Exception:
+                continue  # noted in problems
+        return await self._leader()
+
+    def tail(
+        self,
+        from_index: int = 0,
+        follow: bool = True,
+        *,
+        timeout_s: float | None = None,
+        batch_bytes_max: int = 1 << 20,
+    ) -> Tail:
+        """
+        Committed entries from C{from_index} on, as an asynchronous iterator.
+
+        @param from_index: negative: so many before the committed end.
+        @param follow: go on for ever; else end with what is committed when reading begins.
+        @param timeout_s: fail when no member served for so long. Default: never when following, else
+            the client's time-out.
+        """
+        if timeout_s is None and not follow:
+            timeout_s = self._timeout_s
+        tail = Tail(
+            self._members,
+            clock=self._clock,
+            from_index=from_index,
+            follow=follow,
+            timeout_s=timeout_s,
+            answer_timeout_s=min(self._answer_timeout_s, 2.0),
+            batch_bytes_max=batch_bytes_max,
+        )
+        self._tails.add(tail)
+        return tail
+
+    def status(self, deadline_s: float = 2.0) -> Deferred[tuple[MemberInfo, ...]]:
+        """
+        @return: fires, after C{deadline_s} seconds at most, with what each member says of itself, in
+            order of ids; who does not answer has a C{problem}. Never fails.
+        """
+        return Deferred.fromCoroutine(self._members.ask_all(deadline_s))
+
+    def metadata(self) -> Deferred[MemberInfo]:
+        """
+        @return: fires with what the leader says of itself; fails when there is none.
+        """
+        return Deferred.fromCoroutine(self._leader_info())
+
+    async def _leader_info(self) -> MemberInfo:
+        deadline_s = self._clock.seconds() + self._timeout_s
+        backoff = Backoff(rng=self._members.rng)
+        while True:
+            try:
+                leader = await self._leader()
+                answer = await self._members.ask(leader.member_id)
+                if answer.leader_id == leader.member_id:
+                    return self._members.info(leader.member_id, answer)
+                self._members.leader_id = None
+                error = DLedgerError(ResponseCode.METADATA_ERROR, reason="no leader found")
+            except DLedgerError as refused:
+                error = refused
+            except RequestLost as lost:
+                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
+            wait_s = backoff.next_s()
+            if error.code not in _PASSING or self._clock.seconds() + wait_s >= deadline_s:
+                raise error
+            await deferLater(self._clock, wait_s)
+
+    def transfer(self, to: str, *, term: int | None = None) -> Deferred[int]:
+        """
+        Hand leadership over to member C{to}.
+
+        @param term: the leader's term; needed only for a Java leader, which does not tell it.
+        @return: fires with the new term, or the present one when C{to} leads already (-1 where the
+            leader does not tell). Fails with
+            L{DLedgerError}: UNKNOWN_MEMBER, FALL_BEHIND_TOO_MUCH, TAKE_LEADERSHIP_FAILED, ...;
+            NETWORK_ERROR or TIMEOUT: it may have happened.
+        """
+        return Deferred.fromCoroutine(self._transfer(to, term))
+
+    async def _transfer(self, to: str, term: int | None) -> int:
+        if to not in self._members.addresses:
+            await self._members.ask_all(2.0)
+        if to not in self._members.addresses:
+            raise DLedgerError(
+                ResponseCode.UNKNOWN_MEMBER,
+                reason=f"{to!r} is not a member; there are {', '.join(sorted(self._members.addresses))}",
+            )
+        info = await self._leader_info()
+        if info.member_id == to:
+            return info.term
+        if term is None:
+            term = info.term
+        if term < 0 and info.wire_version < 1:  # a member of ours takes -1 for "whichever it is"
+            raise DLedgerError(
+                ResponseCode.UNEXPECTED_ARGUMENT,
+                reason=f"leader {info.member_id} does not tell its term (a Java member): it must be given",
+            )
+        leader = await self._leader()
+        request = LeadershipTransferRequest(
+            group=self.group, remote_id=leader.member_id, leader_id=leader.member_id, term=term,
+            transfer_id=leader.member_id, transferee_id=to,
+        )  # fmt: skip
+        self._members.leader_id = None
+        answer: Response
+        try:
+            answer = await leader.ask(request, _TRANSFER_TIMEOUT_S)
+        except RequestLost as lost:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost)) from None
+        if answer.code is not ResponseCode.SUCCESS:
+            raise DLedgerError(answer.code, member_id=leader.member_id, transferee_id=to)
+        return answer.term
+
+    def close(self) -> None:
+        """End everything: what was sent and not answered is unknown, what was not sent has failed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._appender.close()
+        for tail in list(self._tails):
+            tail.close()
+        self._members.close()
+
+
+def _checked(answer: Response) -> Response:
+    if isinstance(answer, GetResponse) and answer.entries is not None:
+        entries = entries_of(answer.entries)
+        if len(entries) != 1:
+            raise WireError(f"GET was answered with {len(entries)} entries")
+    return answer
+
+
+def _fire_all(waiter: Deferred[tuple[Appended, ...]], outcome: Outcome) -> None:
+    if isinstance(outcome, AppendError):
+        waiter.errback(outcome)
+    else:
+        waiter.callback(outcome)
+
+
+def _fire_one(waiter: Deferred[Appended], outcome: Outcome) -> None:
+    if isinstance(outcome, AppendError):
+        waiter.errback(outcome)
+    else:
+        waiter.callback(outcome[0])

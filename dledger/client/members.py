@@ -1,0 +1,342 @@
+# -*- test-case-name: tests.client.test_members -*-
+"""
+The members of one group as a client sees them: addresses, connections, and who leads.
+
+Rule 1: at most one connection per member, made when somebody asks for it, shared by all.
+Rule 2: a connection is handed out only after the member said in METADATA who it is and what it speaks.
+Rule 3: a leader is who says of itself that it leads; of several, the one with the highest term.
+
+Knows nothing of appends or entries.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.endpoints import connectProtocol
+from twisted.internet.error import ConnectionRefusedError, TimeoutError
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.client.connection import MemberConnection
+from dledger.client.endpoints import EndpointFor
+from dledger.client.timing import Gathering
+from dledger.client.values import MemberInfo
+from dledger.config import parse_peers
+from dledger.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import MetadataRequest, MetadataResponse, Response
+
+#: After the first member that says it leads, others are waited for so long: a leader that was cut
+#: off still believes in itself, and one with a higher term wins.
+_RIVALS_WAIT_S = 0.05
+#: After the first answer, the others are waited for so long: a member that stands still must not
+#: hide for a whole time-out that the others have elected a leader meanwhile.
+_OTHERS_WAIT_S = 0.25
+
+#: The server closes a connection that was idle for 120 s; ours goes first, so that no request
+#: meets a connection that is being closed.
+IDLE_CLOSE_S = 60.0
+
+class Members:
+    """
+    Invariant: C{_connections} holds connections that were probed and are alive; C{_attempts} holds
+    members that are being connected to, each with everybody who waits.
+
+    @ivar problems: member id to why it could not be asked last time; gone once it answered.
+    @ivar leader_id: who led when last looked for; None when nobody did.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str],
+        *,
+        group: str,
+        clock: IReactorTime,
+        endpoint_for: EndpointFor,
+        wire: str = "auto",
+        rng: random.Random,
+        answer_timeout_s: float = 1.0,
+    ) -> None:
+        if wire not in ("auto", "remoting", "binary"):
+            raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
+        self.group = group
+        self.addresses = parse_peers(peers) if isinstance(peers, str) else dict(peers)
+        self.problems: dict[str, str] = {}
+        self.leader_id: str | None = None
+        self.rng = rng
+        self._clock = clock
+        self._endpoint_for = endpoint_for
+        self._wire = wire
+        self._answer_timeout_s = answer_timeout_s
+        self._connections: dict[str, MemberConnection] = {}
+        self._attempts: dict[str, list[Deferred[MemberConnection]]] = {}
+        self._connecting: dict[str, Deferred[MemberConnection]] = {}
+        self._gatherings: set[Gathering[MetadataResponse]] = set()
+        self._search: Deferred[MemberConnection | None] | None = None
+        self._seekers: list[Deferred[MemberConnection | None]] = []
+        self._idle_check: IDelayedCall | None = None
+        self._is_closed = False
+
+    def connected(self, member_id: str) -> MemberConnection | None:
+        """The connection to a member if there is one that works."""
+        connection = self._connections.get(member_id)
+        return connection if connection is not None and connection.is_connected else None
+
+    def connection(self, member_id: str) -> Deferred[MemberConnection]:
+        """
+        @return: fires with a connection that was probed; fails with the reason (also noted in
+            C{problems}). Cancelling stops the wait only.
+        """
+        existing = self.connected(member_id)
+        if existing is not None:
+            return succeed(existing)
+        waiter: Deferred[MemberConnection] = Deferred()
+        if self._is_closed:
+            waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))
+            return waiter
+        waiting = self._attempts.get(member_id)
+        if waiting is not None:
+            waiting.append(waiter)
+            return waiter
+        self._attempts[member_id] = [waiter]
+        attempt = self._connecting[member_id] = Deferred.fromCoroutine(self._connect(member_id))
+        attempt.addBoth(self._attempted, member_id)
+        return waiter
+
+    async def _connect(self, member_id: str) -> MemberConnection:
+        protocol = MemberConnection(member_id, self._clock, native=self._wire == "binary")
+        await connectProtocol(self._endpoint_for(self.addresses[member_id]), protocol)
+        try:
+            await self.metadata(protocol)
+        except BaseException:
+            protocol.abort("it was no use")
+            raise
+        return protocol
+
+    def _attempted(self, result: MemberConnection | Failure, member_id: str) -> None:
+        waiting = self._attempts.pop(member_id, [])
+        self._connecting.pop(member_id, None)
+        if isinstance(result, MemberConnection):
+            if self._is_closed:
+                result.close()
+            self._connections[member_id] = result
+            result.lost = self._lost
+            self._watch_idle()
+        else:
+            self.problems[member_id] = _sentence(result)
+        for waiter in waiting:
+            if waiter.called:
+                continue
+            if isinstance(result, Failure):
+                waiter.errback(result.value)
+            else:
+                waiter.callback(result)
+
+    def _lost(self, connection: MemberConnection) -> None:
+        if self._connections.get(connection.member_id) is connection:
+            del self._connections[connection.member_id]
+
+    async def metadata(self, connection: MemberConnection) -> MetadataResponse:
+        """
+        Ask the member at the other end of C{connection}, and learn what it speaks.
+
+        @raise DLedgerError: it is another member, of another group, or does not answer in time.
+        """
+        request = MetadataRequest(group=self.group, remote_id=connection.member_id)
+        response: Response = await connection.ask(request, self._answer_timeout_s)
+        assert isinstance(response, MetadataResponse)
+        if response.code is not ResponseCode.SUCCESS:
+            address = self.addresses.get(connection.member_id, "?")
+            raise DLedgerError(
+                response.code,
+                reason=f"{address} is not member {connection.member_id!r} of group {self.group!r}",
+            )
+        connection.metadata = response
+        if self._wire == "auto" and response.wire_version >= 1:
+            connection.native = True
+        for peer_id, address in response.peers.items():
+            # Addresses that the caller gave are kept: they may be the ones that work from here.
+            self.addresses.setdefault(peer_id, address)
+        self.problems.pop(connection.member_id, None)
+        return response
+
+    async def _ask(self, member_id: str) -> MetadataResponse:
+        existing = self.connected(member_id)
+        if existing is not None:
+            return await self.metadata(existing)
+        connection = await self.connection(member_id)
+        assert connection.metadata is not None
+        return connection.metadata
+
+    def ask(self, member_id: str) -> Deferred[MetadataResponse]:
+        """
+        @return: fires with the member's METADATA, asked now; fails with why not (also noted in
+            C{problems}).
+        """
+        asked = Deferred.fromCoroutine(self._ask(member_id))
+
+        def failed(failure: Failure) -> Failure:
+            self.problems[member_id] = _sentence(failure)
+            return failure
+
+        return asked.addErrback(failed)
+
+    def leader(self, hint: str | None = None) -> Deferred[MemberConnection | None]:
+        """
+        @param hint: who is said to lead; asked first.
+        @return: fires with a connection to the member that leads, or None when none is found now.
+            One search serves all who ask meanwhile. Cancelling stops the wait only.
+        """
+        waiter: Deferred[MemberConnection | None] = Deferred()
+        self._seekers.append(waiter)
+        if self._search is None:
+            search = self._search = Deferred.fromCoroutine(self._find_leader(hint))
+            search.addBoth(self._searched)
+        return waiter
+
+    def _searched(self, result: MemberConnection | Failure | None) -> MemberConnection | None:
+        self._search = None
+        seekers, self._seekers = self._seekers, []
+        if isinstance(result, Failure):
+            if not self._is_closed:
+                self.log.failure("looking for the leader failed", result)
+            result = None
+        self.leader_id = result.member_id if result is not None else None
+        for waiter in seekers:
+            if not waiter.called:
+                waiter.callback(result)
+        return None
+
+    async def _find_leader(self, hint: str | None) -> MemberConnection | None:
+        for _hop in range(2):
+            if hint is None or hint not in self.addresses:
+                break
+            try:
+                answer = await self.ask(hint)
+            except Exception:
+                break
+            if answer.leader_id == hint:
+                return self.connected(hint)
+            hint = answer.leader_id
+        asked = {member_id: self.ask(member_id) for member_id in list(self.addresses)}
+        answers = await self._gather(asked, 2 * self._answer_timeout_s, _hurry_when_found)
+        leaders = {
+            member_id: answer.term
+            for member_id, answer in answers.items()
+            if not isinstance(answer, Failure) and answer.leader_id == member_id
+        }
+        if not leaders:
+            return await self._follow_rumour(answers)
+        return self.connected(max(leaders, key=lambda member_id: leaders[member_id]))
+
+    async def _follow_rumour(
+        self, answers: Mapping[str, MetadataResponse | Failure]
+    ) -> MemberConnection | None:
+        """Ask a member that others take for the leader, and that was not known, or too slow to answer."""
+        named_by_others = {
+            answer.leader_id for answer in answers.values() if not isinstance(answer, Failure)
+        }
+        for named in named_by_others:
+            if named is None or named in answers or named not in self.addresses:
+                continue
+            try:
+                if (await self.ask(named)).leader_id == named:
+                    return self.connected(named)
+            except Exception:
+                continue  # noted in problems
+        return None
+
+    async def ask_all(self, deadline_s: float) -> tuple[MemberInfo, ...]:
+        """What every member says of itself, in order of ids; who did not answer says why."""
+        asked = {member_id: self.ask(member_id) for member_id in sorted(self.addresses)}
+        answers = await self._gather(asked, deadline_s, None)
+        infos = []
+        for member_id in asked:
+            answer = answers.get(member_id)
+            if answer is None:
+                infos.append(self._silent(member_id, f"no answer in {deadline_s:g} s"))
+            elif isinstance(answer, Failure):
+                infos.append(self._silent(member_id, _sentence(answer)))
+            else:
+                infos.append(self.info(member_id, answer))
+        return tuple(infos)
+
+    async def _gather(
+        self,
+        asked: dict[str, Deferred[MetadataResponse]],
+        deadline_s: float,
+        answered: Callable[[Gathering[MetadataResponse], str, MetadataResponse], None] | None,
+    ) -> dict[str, MetadataResponse | Failure]:
+        gathering = Gathering(self._clock, asked, deadline_s=deadline_s, answered=answered)
+        self._gatherings.add(gathering)
+        try:
+            return await gathering.outcome
+        finally:
+            gathering.close()
+            self._gatherings.discard(gathering)
+
+    def info(self, member_id: str, answer: MetadataResponse) -> MemberInfo:
+        """A member's answer, with its address."""
+        return MemberInfo(
+            member_id=member_id,
+            address=self.addresses[member_id],
+            role=answer.role or ("leader" if answer.leader_id == member_id else ""),
+            term=answer.term,
+            begin_index=answer.begin_index,
+            end_index=answer.end_index,
+            committed_index=answer.committed_index,
+            leader_id=answer.leader_id,
+            wire_version=answer.wire_version,
+        )
+
+    def _silent(self, member_id: str, problem: str) -> MemberInfo:
+        return MemberInfo(member_id=member_id, address=self.addresses[member_id], problem=problem)
+
+    def _watch_idle(self) -> None:
+        if self._idle_check is None and self._connections and not self._is_closed:
+            self._idle_check = self._clock.callLater(IDLE_CLOSE_S / 2, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle_check = None
+        oldest_s = self._clock.seconds() - IDLE_CLOSE_S
+        for connection in list(self._connections.values()):
+            if not connection.outstanding and connection.last_used_s <= oldest_s:
+                connection.close()
+        self._watch_idle()
+
+    def close(self) -> None:
+        """End every connection and attempt; later calls fail."""
+        self._is_closed = True
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+            self._idle_check = None
+        for gathering in list(self._gatherings):
+            gathering.close()
+        for attempt in list(self._connecting.values()):
+            attempt.cancel()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+
+def _hurry_when_found(
+    gathering: Gathering[MetadataResponse], member_id: str, answer: MetadataResponse
+) -> None:
+    gathering.hurry(_RIVALS_WAIT_S if answer.leader_id == member_id else _OTHERS_WAIT_S)
+
+
+def _sentence(failure: Failure) -> str:
+    error = failure.value
+    if isinstance(error, DLedgerError):
+        reason = error.facts.get("reason")
+        return str(reason) if reason else str(error)
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no connection in time"
+    return failure.getErrorMessage() or type(error).__name__

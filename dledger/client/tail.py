@@ -1,0 +1,327 @@
+# -*- test-case-name: tests.client.test_tail -*-
+"""
+Reading on: committed entries from an index, batch by batch, without a gap and without a repeat.
+
+Rule 1: the next index wanted is ours to know; a member that sends anything else is left.
+Rule 2: any member serves what it knows to be committed, so a lost one is replaced by the next:
+followers first, the leader last.
+Rule 3: at most one batch is asked for ahead of the reader; who does not read is not sent more.
+
+Members of ours are asked with PULL over native frames (long poll). Over remoting, entries are read one
+by one with GET: from our members committed ones only; B{a Java leader shows entries that are not
+committed yet}, and they may be gone later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.client.connection import MemberConnection, RequestLost
+from dledger.client.members import Members
+from dledger.client.timing import Backoff, Gathering
+from dledger.client.values import Entry, entries_of
+from dledger.errors import DLedgerError
+from protocols.wire.codes import Consistency, ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
+
+#: GETs under way at once where PULL is not understood.
+_GETS_AT_ONCE = 32
+#: Pause before the end of the log is looked at again where there is no long poll.
+_POLL_S = 0.1
+
+
+class Tail:
+    """
+    An asynchronous iterator over entries; also usable batch by batch.
+
+    @ivar next_index: index of the next entry that L{next_batch} will ask for; -1 until known.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        members: Members,
+        *,
+        clock: IReactorTime,
+        from_index: int,
+        follow: bool,
+        timeout_s: float | None,
+        answer_timeout_s: float,
+        batch_bytes_max: int = 1 << 20,
+        wait_ms: int = 1_000,
+    ) -> None:
+        """
+        @param from_index: first index wanted; negative: so many before the committed end.
+        @param follow: go on for ever; else end with what is committed when reading begins.
+        @param timeout_s: give up when no member served for so long; None for never.
+        """
+        self.next_index = from_index if from_index >= 0 else -1
+        self._from_index = from_index
+        self._members = members
+        self._clock = clock
+        self._follow = follow
+        self._timeout_s = timeout_s
+        self._answer_timeout_s = answer_timeout_s
+        self._batch_bytes_max = batch_bytes_max
+        self._wait_ms = wait_ms if follow else 0
+        self._end_index = -1  # last one wanted, inclusive; -1: none known
+        self._is_placed = False
+        self._is_done = False
+        self._connection: MemberConnection | None = None
+        self._gets_only: set[str] = set()
+        self._untried: deque[str] = deque()
+        self._expired: dict[str, int] = {}
+        self._problem: DLedgerError | None = None
+        self._backoff = Backoff(rng=members.rng)
+        self._served_s = clock.seconds()
+        self._ahead: Deferred[list[Entry]] | None = None
+        self._pulling: Deferred[list[Entry]] | None = None
+        self._buffer: deque[Entry] = deque()
+
+    def __aiter__(self) -> Tail:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while not self._buffer:
+            self._buffer.extend(await self.next_batch())
+            if not self._buffer:
+                raise StopAsyncIteration
+        return self._buffer.popleft()
+
+    def next_batch(self) -> Deferred[list[Entry]]:
+        """
+        @return: fires with one or more consecutive entries; with none at the end (never when
+            following). Fails with L{DLedgerError}: INDEX_LESS_THAN_LOCAL_BEGIN (the fact
+            C{first_index} names the first index that some member still has), or what kept every
+            member from serving. Cancelling, or calling L{close}, ends the tail.
+        """
+        ready = self._ahead or self._start()
+        self._ahead = None
+        return ready.addCallback(self._look_ahead)
+
+    def _start(self) -> Deferred[list[Entry]]:
+        pulling = self._pulling = Deferred.fromCoroutine(self._pull())
+        return pulling.addErrback(self._maybe_closed)
+
+    def _maybe_closed(self, failure: Failure) -> list[Entry]:
+        if self._is_done and failure.check(CancelledError):
+            return []
+        failure.raiseException()
+
+    def _look_ahead(self, entries: list[Entry]) -> list[Entry]:
+        if entries and not self._is_done:
+            self._ahead = self._start()
+        return entries
+
+    def close(self) -> None:
+        """Ask for nothing more; who waits for a batch gets an empty one."""
+        self._is_done = True
+        ahead, self._ahead = self._ahead, None
+        pulling, self._pulling = self._pulling, None
+        if pulling is not None:
+            pulling.cancel()
+        if ahead is not None:
+            ahead.addErrback(lambda _: None)  # nobody will ask how it ended
+
+    # One batch
+
+    async def _pull(self) -> list[Entry]:
+        while not self._is_done:
+            if not self._is_placed:
+                await self._place()
+            if self._end_index >= 0 and self.next_index > self._end_index:
+                break
+            connection = await self._source()
+            if connection is None:
+                continue
+            entries: list[Entry] | None
+            try:
+                if connection.native and connection.member_id not in self._gets_only:
+                    entries = await self._pull_from(connection)
+                else:
+                    entries = await self._get_from(connection)
+            except (RequestLost, DLedgerError) as error:
+                self._leave(connection, error)
+                continue
+            except WireError as error:
+                connection.abort(str(error))
+                self._leave(connection, RequestLost(str(error)))
+                continue
+            if entries:
+                self.next_index = entries[-1].index + 1
+                self._served()
+                return entries
+            if entries is None:
+                break
+        self._is_done = True
+        return []
+
+    def _served(self) -> None:
+        self._served_s = self._clock.seconds()
+        self._backoff.reset()
+        self._untried.clear()
+        self._expired.clear()
+        self._problem = None
+
+    async def _place(self) -> None:
+        """Find where to begin and, unless following, where to end."""
+        if self._follow and self._from_index >= 0:
+            self._is_placed = True
+            return
+        infos = [info for info in await self._members.ask_all(self._answer_timeout_s) if not info.problem]
+        if not infos:
+            problems = "; ".join(f"{who}: {why}" for who, why in sorted(self._members.problems.items()))
+            self._problem = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no member answers ({problems})")
+            await self._pause()
+            return
+        committed = max(info.committed_index for info in infos)
+        if committed < -1:
+            if self._from_index < 0:
+                raise DLedgerError(
+                    ResponseCode.UNSUPPORTED,
+                    reason="these members do not tell their end: name the first index wanted",
+                )
+        elif self._from_index < 0:
+            begins = [info.begin_index for info in infos if info.begin_index >= 0]
+            self.next_index = max(committed + 1 + self._from_index, min(begins, default=0), 0)
+        self._is_placed = True
+        if not self._follow and committed >= -1:
+            self._end_index = committed
+            if committed < max(self.next_index, 0):
+                self._is_done = True
+
+    async def _source(self) -> MemberConnection | None:
+        connection = self._connection
+        if connection is not None and connection.is_connected:
+            return connection
+        if not self._untried:
+            if self._expired:
+                first_index = min(self._expired.values())
+                raise DLedgerError(
+                    ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN,
+                    index=self.next_index,
+                    first_index=first_index,
+                    reason=f"entry {self.next_index} has expired; the first one still there is {first_index}",
+                )
+            if self._problem is not None:
+                await self._pause()
+            leader_id = self._members.leader_id
+            others = [member_id for member_id in self._members.addresses if member_id != leader_id]
+            self._members.rng.shuffle(others)
+            self._untried.extend(others)
+            if leader_id is not None:
+                self._untried.append(leader_id)
+        member_id = self._untried.popleft()
+        try:
+            self._connection = await self._members.connection(member_id)
+        except Exception as error:
+            self._note(member_id, error)
+            return None
+        return self._connection
+
+    def _leave(self, connection: MemberConnection, error: Exception) -> None:
+        if isinstance(error, DLedgerError) and error.code is ResponseCode.TIMEOUT:
+            connection.abort(str(error.facts.get("reason", "time-out")))
+        self._connection = None
+        self._note(connection.member_id, error)
+
+    def _note(self, member_id: str, error: Exception) -> None:
+        self.log.info("tail at {index} leaves {peer_id}: {reason}",
+                      index=self.next_index, peer_id=member_id, reason=str(error))  # fmt: skip
+        self._problem = (
+            error if isinstance(error, DLedgerError)
+            else DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{member_id}: {error}")
+        )  # fmt: skip
+
+    async def _pause(self) -> None:
+        waited_s = self._clock.seconds() - self._served_s
+        if self._timeout_s is not None and waited_s >= self._timeout_s:
+            assert self._problem is not None
+            raise self._problem
+        await deferLater(self._clock, self._backoff.next_s())
+
+    async def _pull_from(self, connection: MemberConnection) -> list[Entry]:
+        request = PullRequest(
+            group=self._members.group, remote_id=connection.member_id, begin_index=self.next_index,
+            end_index=self._end_index, max_bytes=self._batch_bytes_max, wait_ms=self._wait_ms,
+        )  # fmt: skip
+        asked_s = self._clock.seconds()
+        answer: Response = await connection.ask(request, self._answer_timeout_s + self._wait_ms / 1000)
+        assert isinstance(answer, PullResponse)
+        if answer.code is ResponseCode.UNSUPPORTED:
+            self._gets_only.add(connection.member_id)
+            return []
+        if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            self._expired[connection.member_id] = answer.ledger_begin_index
+        if answer.code is not ResponseCode.SUCCESS:
+            raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
+        if answer.entries is None:
+            if answer.leader_id is None or self._end_index >= 0:
+                # Cut off from its group, or not as far as the end that was promised: ask another.
+                raise RequestLost(f"{connection.member_id} knows of nothing behind {answer.committed_index}")
+            self._served()
+            if self._clock.seconds() - asked_s < self._wait_ms / 2000:
+                await deferLater(self._clock, _POLL_S)  # it has too many who wait to let us be one of them
+            return []
+        if answer.entries.first_index != self.next_index:
+            raise WireError(f"asked for entry {self.next_index}, was sent {answer.entries.first_index}")
+        return entries_of(answer.entries)
+
+    async def _get_from(self, connection: MemberConnection) -> list[Entry] | None:
+        """As L{_pull_from}, with GET; None at the end."""
+        is_java = connection.wire_version < 1
+        if is_java and self._members.leader_id != connection.member_id:
+            leader = await self._members.leader()
+            if leader is None:
+                raise RequestLost("no leader found")
+            self._connection = connection = leader
+        first = self.next_index
+        last = first + _GETS_AT_ONCE - 1
+        if self._end_index >= 0:
+            last = min(last, self._end_index)
+        asked = {
+            str(index): connection.ask(
+                GetRequest(
+                    group=self._members.group, remote_id=connection.member_id, begin_index=index,
+                    consistency=Consistency.COMMITTED,
+                ),
+                self._answer_timeout_s,
+            )
+            for index in range(first, last + 1)
+        }  # fmt: skip
+        answers = await Gathering(self._clock, asked, deadline_s=2 * self._answer_timeout_s).outcome
+        entries: list[Entry] = []
+        for index in range(first, last + 1):
+            answer = answers.get(str(index))
+            if not isinstance(answer, GetResponse):
+                if entries:
+                    break
+                raise RequestLost(f"{connection.member_id} did not answer GET")
+            if answer.code is not ResponseCode.SUCCESS or answer.entries is None:
+                if not entries:
+                    return await self._no_entry(connection, answer)
+                break
+            if answer.entries.first_index != index:
+                raise WireError(f"asked for entry {index}, was sent {answer.entries.first_index}")
+            entries += entries_of(answer.entries)
+        return entries
+
+    async def _no_entry(self, connection: MemberConnection, answer: GetResponse) -> list[Entry] | None:
+        if answer.code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
+            if not self._follow:
+                return None if self._end_index < 0 else []
+            self._served()
+            await deferLater(self._clock, _POLL_S)
+            return []
+        if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            # GET does not say what is still there.
+            self._expired[connection.member_id] = self.next_index + 1
+        raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)

@@ -1,0 +1,211 @@
+# -*- test-case-name: tests.node.test_appends -*-
+"""
+Appends of one reactor turn, from all connections and local callers, as one input of the core; and
+the way back from its answers to who asked.
+
+Neighbouring appends share a proposal, so that the core and the answers are as cheap per entry for
+a thousand small requests as for one big one. They share its fate: a proposal is small enough that a
+refusal is not felt by many.
+
+Rule 1: who appended is told exactly once, in the order of the log among those that succeed.
+Rule 2: what was not yet proposed when the member stops is certainly not in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from dledger.core.effects import AnswerAppend
+from dledger.core.inputs import AppendProposed, Proposal
+from dledger.errors import DLedgerError
+from dledger.node.status import Counters, count
+from protocols.connection import ServerConnection
+from protocols.interfaces import Ticket
+from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import ENTRY_HEADER_SIZE
+from protocols.wire.messages import AppendResponse
+
+#: Neighbouring appends share a proposal up to so many bodies, or so many bytes of them.
+SHARED_COUNT_MAX = 64
+SHARED_BYTES_MAX = 256 * 1024
+
+#: Bytes that are proposed at once rather than at the end of the turn.
+TURN_BYTES_MAX = 4 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class AppendResult:
+    """
+    What became of a local caller's bodies: committed.
+
+    @ivar index: of the first entry.
+    @ivar count: how many entries; they are consecutive.
+    @ivar term: in which they were written.
+    @ivar pos: stream offset in bytes of the first entry's record.
+    """
+
+    index: int
+    count: int
+    term: int
+    pos: int
+
+
+class Positions(Protocol):
+    """The one thing that is asked of the ledger here."""
+
+    def position_of(self, index: int) -> int:
+        """Stream offset of the record at C{index}."""
+
+
+#: Who asked: a connection and a ticket, or a Deferred; then the number of bodies and their bytes.
+_Claim = tuple[ServerConnection | None, Ticket | None, Deferred[AppendResult] | None, int, int]
+
+
+class AppendGate:
+    """
+    Invariant: a claim is in C{_claims} (not proposed yet) or in C{_pending} (proposed), or was told.
+
+    @param propose: feeds the core.
+    @param at_end_of_turn: runs a call when the reactor turn ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        ledger: Positions,
+        propose: Callable[[AppendProposed], None],
+        at_end_of_turn: Callable[[Callable[[], None]], None],
+        next_token: Callable[[], int],
+        counters: Counters,
+        shared_count_max: int = SHARED_COUNT_MAX,
+    ) -> None:
+        self._group = group
+        self._ledger = ledger
+        self._propose = propose
+        self._at_end_of_turn = at_end_of_turn
+        self._next_token = next_token
+        self._counters = counters
+        self._shared_count_max = shared_count_max
+        self._is_end_asked = False
+        self._turn_bytes = 0
+        self._proposals: list[Proposal] = []
+        self._bodies: list[bytes] = []
+        self._bytes = 0
+        self._claims: list[_Claim] = []
+        self._pending: dict[int, list[_Claim]] = {}
+
+    def append_for(self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...]) -> None:
+        """A request on a connection."""
+        if len(bodies) == 1:
+            size = len(bodies[0])
+            self._bodies.append(bodies[0])
+        else:
+            size = sum(map(len, bodies))
+            self._bodies.extend(bodies)
+        self._take((connection, ticket, None, len(bodies), size))
+
+    def append(self, bodies: tuple[bytes, ...]) -> Deferred[AppendResult]:
+        """A local caller. Cancelling stops the wait, not the append."""
+        waiter: Deferred[AppendResult] = Deferred(lambda _: None)
+        self._bodies.extend(bodies)
+        self._take((None, None, waiter, len(bodies), sum(map(len, bodies))))
+        return waiter
+
+    def _take(self, claim: _Claim) -> None:
+        self._claims.append(claim)
+        self._bytes += claim[4]
+        if len(self._bodies) >= self._shared_count_max or self._bytes >= SHARED_BYTES_MAX:
+            self._seal()
+            if self._turn_bytes >= TURN_BYTES_MAX:
+                self._end_of_turn()
+        if not self._is_end_asked:
+            self._is_end_asked = True
+            self._at_end_of_turn(self._asked_end)
+
+    def _seal(self) -> None:
+        """Neighbours so far become one proposal."""
+        token = self._next_token()
+        self._proposals.append(Proposal(token=token, bodies=tuple(self._bodies)))
+        self._pending[token] = self._claims
+        self._turn_bytes += self._bytes
+        self._bodies, self._claims, self._bytes = [], [], 0
+
+    def _asked_end(self) -> None:
+        self._is_end_asked = False
+        self._end_of_turn()
+
+    def _end_of_turn(self) -> None:
+        if self._bodies or self._claims:
+            self._seal()
+        if self._proposals:
+            proposals, self._proposals, self._turn_bytes = self._proposals, [], 0
+            self._propose(AppendProposed(tuple(proposals)))
+
+    def answered(self, answer: AnswerAppend) -> None:
+        """The core's word on one proposal."""
+        claims = self._pending.pop(answer.token, None)
+        if claims is None:
+            return
+        if answer.code is ResponseCode.SUCCESS:
+            self._tell_committed(answer, claims)
+        else:
+            count(self._counters.refusals, answer.code.name, len(claims))
+            self._tell_failed(
+                claims, answer.code, term=answer.term, index=answer.first_index, leader_id=answer.leader_id
+            )
+
+    def _tell_committed(self, answer: AnswerAppend, claims: list[_Claim]) -> None:
+        index, term, pos = answer.first_index, answer.term, answer.pos
+        self._counters.appends += answer.count
+        group, leader_id = self._group, answer.leader_id
+        # A blank at the end of a file moves what comes after it: arithmetic tells the position of the
+        # last claim only if there is none in between, and then those before it are right too.
+        span = sum([claim[4] + ENTRY_HEADER_SIZE * claim[3] for claim in claims[:-1]])
+        last_index = index + answer.count - claims[-1][3]
+        is_dense = len(claims) == 1 or self._ledger.position_of(last_index) == pos + span
+        for connection, ticket, waiter, bodies, size in claims:
+            if not is_dense:
+                pos = self._ledger.position_of(index)
+            self._counters.append_bytes += size
+            if connection is not None:
+                assert ticket is not None
+                if ticket[1]:
+                    connection.answer_appended(ticket, term, index, pos, bodies)
+                else:
+                    connection.answer(ticket, AppendResponse(
+                        group=group, leader_id=leader_id, term=term, index=index, pos=pos
+                    ))
+            elif waiter is not None and not waiter.called:
+                waiter.callback(AppendResult(index=index, count=bodies, term=term, pos=pos))
+            index += bodies
+            pos += size + ENTRY_HEADER_SIZE * bodies
+
+    def _tell_failed(
+        self, claims: list[_Claim], code: ResponseCode, *, term: int, index: int, leader_id: str | None
+    ) -> None:
+        for connection, ticket, waiter, bodies, _ in claims:
+            if connection is not None:
+                assert ticket is not None
+                connection.answer(ticket, AppendResponse(
+                    code=code, group=self._group, leader_id=leader_id, term=term, index=index, count=bodies
+                ))
+            elif waiter is not None and not waiter.called:
+                waiter.errback(DLedgerError(code, leader_id=leader_id, term=term, index=index))
+            if index >= 0:
+                index += bodies
+
+    def stop(self) -> None:
+        """The member has stopped: whoever still waits is told."""
+        unproposed = [*self._claims]
+        for proposal in self._proposals:
+            unproposed = self._pending.pop(proposal.token, []) + unproposed
+        self._claims, self._bodies, self._proposals = [], [], []
+        self._tell_failed(unproposed, ResponseCode.NOT_LEADER, term=-1, index=-1, leader_id=None)
+        pending, self._pending = self._pending, {}
+        for claims in pending.values():
+            self._tell_failed(claims, ResponseCode.TERM_CHANGED, term=-1, index=-1, leader_id=None)

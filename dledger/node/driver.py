@@ -1,0 +1,218 @@
+# -*- test-case-name: tests.node.test_driver -*-
+"""
+Runs a core: feeds it inputs, executes its effects in order, brings outcomes back as inputs.
+
+Rule 1: inputs are taken one at a time; feeding from within an effect only queues.
+Rule 2: the outcome of a write stands before every other queued input.
+Rule 3: the first effect that fails drops the rest of its tuple and comes back as an input.
+
+No Twisted here: the simulator runs the same driver over its own L{Surroundings}.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from dledger.core.ports import LedgerView
+from dledger.core.replica import DLedgerCore
+from dledger.errors import DLedgerError, StoreError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import EntryBatch, Request, Response
+
+
+class Ledger(LedgerView, Protocol):
+    """The writing half of a store, see L{dledger.storage.file_store.FileStore}."""
+
+    def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
+        """Write bodies behind the end; their positions. @raise DLedgerError: refused, untouched."""
+
+    def append_entries(self, entries: EntryBatch) -> None:
+        """Check and write a leader's records. @raise DLedgerError: refused, untouched."""
+
+    def truncate_to(self, entry: EntryBatch, *, anew: bool = False) -> None:
+        """
+        Make this entry the last one (C{anew}: and the only one), durably.
+
+        @raise DLedgerError: refused, untouched.
+        """
+
+    def record_commit(self, committed_index: int) -> None:
+        """Remember how far readers may see."""
+
+    def end_repair(self) -> None:
+        """Clear the repairing mark, durably."""
+
+
+class Terms(Protocol):
+    """Durable term and vote."""
+
+    def save(self, term: int, voted_for: str | None) -> None:
+        """Durable when it returns. @raise StoreError: it is not."""
+
+
+class Surroundings(Protocol):
+    """What a driver needs from the world around it. No method may raise."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+
+    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+        """Outcome, later: ResponseReceived or RequestFailed is fed."""
+
+    def reply(self, token: int, response: Response) -> None:
+        """Answer a request; unknown tokens are ignored."""
+
+    def answer_append(self, answer: fx.AnswerAppend) -> None:
+        """Tell the proposer."""
+
+    def answer_read(self, answer: fx.AnswerRead) -> None:
+        """Tell the reader."""
+
+    def start_flush(self, flush_id: int, end_index: int) -> None:
+        """Outcome, later: EntriesFlushed or StoreFailed is fed."""
+
+    def committed(self, committed_index: int) -> None:
+        """Wake who waits for committed entries."""
+
+    def report(self, report: fx.Report) -> None:
+        """Log and count."""
+
+    def stop_member(self, stop: fx.StopMember) -> None:
+        """The member must not go on."""
+
+    def broken(self, error: BaseException) -> None:
+        """A bug of ours (assertion, unexpected exception): stop the member, loudly."""
+
+
+class Driver:
+    """
+    One core and its queue of inputs.
+
+    Invariant: C{step} is never entered twice; after C{stop} nothing is fed.
+    """
+
+    def __init__(self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings) -> None:
+        self.core = core
+        self._ledger = ledger
+        self._terms = terms
+        self._around = around
+        self._inbox: deque[ev.Input] = deque()
+        self._running = False
+        self._stopped = False
+        self._runners = {
+            fx.PersistTermVote: self._persist_term_vote,
+            fx.WriteBodies: self._write_bodies,
+            fx.WriteEntries: self._write_entries,
+            fx.TruncateLedger: self._truncate_ledger,
+            fx.FlushLedger: self._flush_ledger,
+            fx.RecordCommit: self._record_commit,
+            fx.EndRepair: self._end_repair,
+            fx.SendRequest: self._send_request,
+            fx.Reply: self._reply,
+            fx.AnswerAppend: around.answer_append,
+            fx.AnswerRead: around.answer_read,
+            fx.Report: around.report,
+            fx.StopMember: self._stop_member,
+        }
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the member has stopped for good."""
+        return self._stopped
+
+    def feed(self, *happened: ev.Input) -> None:
+        """Let the core know; effects run before this returns, unless called from within an effect."""
+        if self._stopped:
+            return
+        self._inbox.extend(happened)
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._inbox and not self._stopped:
+                self._step(self._inbox.popleft())
+        except BaseException as error:
+            self.stop()
+            self._around.broken(error)
+        finally:
+            self._running = False
+
+    def stop(self) -> None:
+        """No input is taken any more, no effect run."""
+        self._stopped = True
+        self._inbox.clear()
+
+    def _step(self, happened: ev.Input) -> None:
+        try:
+            todo = self.core.step(happened, self._around.now_ms())
+            for effect in todo:
+                if self._stopped:
+                    break
+                outcome = self._runners[type(effect)](effect)  # type: ignore[operator]
+                if outcome is not None:
+                    self._inbox.appendleft(outcome)
+                    if isinstance(outcome, ev.WriteRefused | ev.StoreFailed):
+                        break
+        except StoreError as error:
+            self._inbox.appendleft(ev.StoreFailed(reason=str(error)))
+        except OSError as error:
+            self._inbox.appendleft(ev.StoreFailed(reason=f"{type(error).__name__}: {error}"))
+
+    def _persist_term_vote(self, effect: fx.PersistTermVote) -> None:
+        self._terms.save(effect.term, effect.voted_for)
+
+    def _write_bodies(self, effect: fx.WriteBodies) -> ev.Input:
+        assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
+        try:
+            positions = self._ledger.append_bodies(effect.bodies, effect.term)
+        except DLedgerError as error:
+            return _refused(error)
+        return ev.EntriesWritten(
+            first_index=effect.first_index, count=len(effect.bodies), positions=positions
+        )
+
+    def _write_entries(self, effect: fx.WriteEntries) -> ev.Input:
+        try:
+            self._ledger.append_entries(effect.entries)
+        except DLedgerError as error:
+            return _refused(error)
+        return ev.EntriesWritten(first_index=effect.entries.first_index, count=effect.entries.count)
+
+    def _truncate_ledger(self, effect: fx.TruncateLedger) -> ev.Input:
+        try:
+            self._ledger.truncate_to(effect.entries, anew=effect.anew)
+        except DLedgerError as error:
+            return _refused(error)
+        return ev.LedgerTruncated(
+            end_index=self._ledger.ledger_end_index, end_term=self._ledger.ledger_end_term
+        )
+
+    def _flush_ledger(self, effect: fx.FlushLedger) -> None:
+        self._around.start_flush(effect.flush_id, effect.end_index)
+
+    def _record_commit(self, effect: fx.RecordCommit) -> None:
+        self._ledger.record_commit(effect.committed_index)
+        self._around.committed(effect.committed_index)
+
+    def _end_repair(self, _effect: fx.EndRepair) -> None:
+        self._ledger.end_repair()
+
+    def _send_request(self, effect: fx.SendRequest) -> None:
+        self._around.send_request(effect.peer_id, effect.request_id, effect.request)
+
+    def _reply(self, effect: fx.Reply) -> None:
+        self._around.reply(effect.token, effect.response)
+
+    def _stop_member(self, effect: fx.StopMember) -> None:
+        self.stop()
+        self._around.stop_member(effect)
+
+
+def _refused(error: DLedgerError) -> ev.Input:
+    if isinstance(error, StoreError):
+        return ev.StoreFailed(reason=str(error))
+    assert error.code in (ResponseCode.DISK_FULL, ResponseCode.INCONSISTENT_STATE), error
+    return ev.WriteRefused(code=error.code, reason=str(error))

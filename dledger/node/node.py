@@ -1,0 +1,506 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""
+One member in this process: the core and its driver, and what stands around them::
+
+    connections -> RequestRouter -> AppendGate, Reads, or the core
+    core -> Driver -> Node (as L{dledger.node.driver.Surroundings}) -> connections, peers, flush thread
+
+The node decides nothing: it gathers, passes on, and tells who waits. Its one LoopingCall is the only
+source of time for all of it.
+
+Rule 1: a turn's appends are one input, a turn's linearizable reads are one input.
+Rule 2: when the member stops, for whatever reason, everybody who waits is told, after the driver
+has taken its last step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger, LogLevel
+from twisted.python.failure import Failure
+
+from dledger.config import DLedgerConfig
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from dledger.core.replica import DLedgerCore
+from dledger.errors import DLedgerError, StoreError
+from dledger.node.appends import AppendGate, AppendResult
+from dledger.node.driver import Driver, Ledger, Terms
+from dledger.node.flush import Flushable, Flusher, RunInThread
+from dledger.node.reads import Readable, Reads
+from dledger.node.router import RequestRouter
+from dledger.node.status import Counters, NodeStatus, count
+from dledger.storage.disk import DiskSpace
+from dledger.storage.term_file import TermVote
+from dledger.transport.peers import Peers
+from dledger.transport.server import MemberServer
+from protocols.turn import Turn
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import EntryBatch, LeadershipTransferRequest, Request, Response
+
+#: How often connections and waiters are looked at, seconds.
+SWEEP_INTERVAL_S = 0.2
+
+#: How often the store looks for room and expired files, seconds.
+HOUSE_KEEPING_INTERVAL_S = 10.0
+
+#: A reactor that was away for longer than this is worth a line in the log, seconds.
+STALL_WARNING_S = 0.25
+
+#: A peer that was not heard of for so long does not hold back the expiry of files, milliseconds.
+PEER_MEMORY_MS = 60_000
+
+#: Reports of the core that an operator should look at.
+_WARNINGS = frozenset({
+    "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
+    "truncating",
+})
+_ERRORS = frozenset({"store-failed"})
+_RESERVED = frozenset({"level", "format", "event", "facts", "self"})
+
+
+class Store(Ledger, Flushable, Readable, Protocol):
+    """Everything that a node asks of a store."""
+
+    @property
+    def committed_index(self) -> int:
+        """Last index known to be committed."""
+
+    @property
+    def repair_end_index(self) -> int:
+        """-1, or what a damaged member must get back."""
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset behind the last record."""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether appends are refused for want of room."""
+
+    def check_point(self, *, force: bool = False) -> None:
+        """Write mark and checkpoint if there is news."""
+
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+        """Look at the room, delete expired files; their paths."""
+
+
+class Node:
+    """
+    Invariant: C{state} goes from C{starting} over C{running} and perhaps C{stopping} to C{stopped} or
+    C{failed}, and never back.
+
+    @ivar router: where the requests of connections go.
+    @ivar turn: gathers what is done once per reactor turn; shared by server and peers.
+    @ivar counters: what was counted since the start.
+    @ivar config: as given.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        *,
+        config: DLedgerConfig,
+        store: Store,
+        terms: Terms,
+        vote: TermVote,
+        clock: IReactorTime,
+        rng: random.Random,
+        run_in_thread: RunInThread,
+        wall_clock: Callable[[], tuple[float, int]],
+        disk_space: Callable[[], DiskSpace] | None = None,
+    ) -> None:
+        """
+        @param clock: monotonic.
+        @param run_in_thread: runs fsyncs, one at a time.
+        @param wall_clock: seconds since 1970, and the local hour.
+        """
+        self.config = config
+        self.counters = Counters()
+        self.turn = Turn(clock, self._turn_failed)
+        self.state = "starting"
+        self.reason = ""
+        self.listen = ""
+        self.admin = ""
+        self._store = store
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._disk_space = disk_space
+        self._space: DiskSpace | None = None
+        self._started_s = clock.seconds()
+        self._peers: Peers | None = None
+        self._server: MemberServer | None = None
+        self._ended: list[Deferred[None]] = []
+        self._tokens = 0
+        self._ticking: LoopingCall | None = None
+        self._next_sweep_s = self._next_house_keeping_s = 0.0
+        self._next_check_point_s = self._started_s + config.check_point_interval / 1000
+        self._core = DLedgerCore(
+            config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
+            committed_index=store.committed_index, repair_end_index=store.repair_end_index,
+        )
+        self._driver = Driver(self._core, store, terms, self)
+        self._gather(store, run_in_thread)
+
+    def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
+        config, feed = self.config, self._driver.feed
+        self.flusher = Flusher(
+            store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
+            counters=self.counters,
+        )
+        self.router = RequestRouter(
+            self_id=config.self_id, group=config.group, peer_ids=frozenset(config.peers) - {config.self_id},
+            body_bytes_max=config.body_bytes_max, core=self._core, feed=feed,
+            is_running=lambda: not self._driver.is_stopped, broken=self.broken,
+            next_token=self._next_token, counters=self.counters,
+        )
+        self._appends = AppendGate(
+            group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
+            next_token=self._next_token, counters=self.counters,
+            shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
+        )
+        self._reads = Reads(
+            group=config.group, store=store, committed_index=lambda: self._core.committed_index,
+            request_reads=feed, at_end_of_turn=self.turn.work, next_token=self._next_token,
+            seconds=self._clock.seconds, refuse=self.router.refuse, counters=self.counters,
+        )
+        self.router.attach(appends=self._appends, reads=self._reads)
+
+    def _next_token(self) -> int:
+        self._tokens += 1
+        return self._tokens
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def connect(self, *, peers: Peers, server: MemberServer) -> None:
+        """Introduce the connections; before L{start}."""
+        self._peers, self._server = peers, server
+        self.router.claim_with(server.claim)
+
+    def start(self) -> None:
+        """Begin: time runs, the core takes its first input."""
+        assert self._peers is not None and self._server is not None, "connect first"
+        if self.state != "starting":
+            return
+        self.state = "running"
+        self._ticking = LoopingCall.withCount(self._tick)
+        self._ticking.clock = self._clock
+        self._ticking.start(self.config.tick_ms / 1000, now=False).addErrback(self._tick_failed)
+        self._keep_house()
+        self._driver.feed(ev.Started())
+
+    def stop(self) -> Deferred[None]:
+        """
+        Hand leadership over, answer what is pending, take nothing more.
+
+        @return: fires when that is done. There is no upper bound here: see L{abort}.
+        """
+        ended = self.when_ended()
+        if self.state == "running":
+            self.state = "stopping"
+            self._driver.feed(ev.StopRequested())
+        elif self.state == "starting":
+            self._end("stopped", "asked to stop before it started")
+        return ended
+
+    def abort(self, reason: str) -> None:
+        """Stop now: whoever waits is told that nobody knows."""
+        if self.state not in ("stopped", "failed"):
+            self._end("failed", reason)
+
+    def when_ended(self) -> Deferred[None]:
+        """@return: fires when the member has stopped, by whatever cause (see C{state}, C{reason})."""
+        ended: Deferred[None] = Deferred()
+        if self.state in ("stopped", "failed") and self._ticking is None:
+            ended.callback(None)
+        else:
+            self._ended.append(ended)
+        return ended
+
+    def _end(self, state: str, reason: str) -> None:
+        self._driver.stop()
+        self.state, self.reason = state, reason
+        # The driver may be in the middle of a step: everybody else is told when the turn ends.
+        self.turn.work(self._tell_ended)
+
+    def _tell_ended(self) -> None:
+        ticking, self._ticking = self._ticking, None
+        if ticking is not None and ticking.running:
+            ticking.stop()
+        self._appends.stop()
+        self._reads.stop()
+        self.router.stop()
+        ended, self._ended = self._ended, []
+        for waiter in ended:
+            waiter.callback(None)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _tick(self, ticks: int) -> None:
+        if ticks > 1:
+            self._note_stall((ticks - 1) * self.config.tick_ms / 1000, ticks - 1)
+        self._driver.feed(ev.Ticked())
+        now_s = self._clock.seconds()
+        if now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + SWEEP_INTERVAL_S
+            self._sweep(now_s)
+        if now_s >= self._next_check_point_s:
+            self._next_check_point_s = now_s + self.config.check_point_interval / 1000
+            self._with_store(self._store.check_point)
+        if now_s >= self._next_house_keeping_s:
+            self._keep_house()
+
+    def _note_stall(self, stall_s: float, ticks: int) -> None:
+        self.counters.stalls += ticks
+        self.counters.stall_s += stall_s
+        if stall_s >= STALL_WARNING_S:
+            self.log.warn("reactor stalled for {stall_s:.3f} s", stall_s=stall_s, self_id=self.config.self_id)
+
+    def _tick_failed(self, failure: Failure) -> None:
+        self.log.failure("tick failed; stopping member {self_id}", failure, self_id=self.config.self_id)
+        self.abort(f"tick failed: {failure.getErrorMessage()}")
+
+    def _sweep(self, now_s: float) -> None:
+        assert self._peers is not None and self._server is not None
+        self._peers.sweep(now_s)
+        self._server.sweep(now_s)
+        self._reads.sweep(now_s)
+
+    def _keep_house(self) -> None:
+        self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
+        self._with_store(self._keep_store)
+
+    def _keep_store(self) -> None:
+        now_s, local_hour = self._wall_clock()
+        was_full = self._store.disk_full
+        deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
+        for path in deleted:
+            self.log.info("segment {path} deleted", path=path)
+        self.counters.segments_deleted += len(deleted)
+        if self._store.disk_full != was_full:
+            self.log.error(
+                "disk full: {is_full}; appends are refused while it is", is_full=self._store.disk_full
+            )
+        if self._disk_space is not None:
+            self._space = self._disk_space()
+
+    def _keep_from_index(self) -> int:
+        """What a living follower still needs stays, as far as age alone is concerned."""
+        status = self._core.status()
+        needed = [status.committed_index]
+        if status.role == "leader":
+            needed += [
+                peer.match_index for peer in status.peers if 0 <= peer.last_heard_ms_ago < PEER_MEMORY_MS
+            ]
+        return min(needed) + 1
+
+    def _with_store(self, call: Callable[[], None]) -> None:
+        if self._driver.is_stopped:
+            return
+        try:
+            call()
+        except (StoreError, OSError) as error:
+            self._driver.feed(ev.StoreFailed(reason=str(error)))
+
+    # -- what callers in this process may ask ----------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the member takes part in its group."""
+        return not self._driver.is_stopped
+
+    @property
+    def committed_index(self) -> int:
+        """Highest index known to be committed, inclusive."""
+        return self._core.committed_index
+
+    @property
+    def leader_id(self) -> str | None:
+        """Leader of the current term, if known."""
+        return self._core.leader_id
+
+    def append(self, bodies: bytes | Iterable[bytes]) -> Deferred[AppendResult]:
+        """
+        Append one body, or several as consecutive entries, and wait until a majority holds them.
+
+        Source: handleAppend in DLedgerServer.java; differs: docs/divergence.md.
+
+        @param bodies: each 0 to C{config.body_bytes_max} bytes, stored as given.
+        @return: fires with index, term and position of the first entry. Fails with L{DLedgerError}:
+            C{NOT_LEADER} (facts name the leader if known), C{LEADER_PENDING_FULL}, C{DISK_FULL},
+            C{LEADER_TRANSFERRING}: not in the log. C{WAIT_QUORUM_ACK_TIMEOUT}, C{TERM_CHANGED}: may
+            still commit. Cancelling stops the wait, not the append.
+        """
+        several = (bodies,) if isinstance(bodies, bytes) else tuple(bodies)
+        if not several:
+            return fail(DLedgerError(ResponseCode.REQUEST_WITH_EMPTY_BODYS))
+        longest = max(map(len, several))
+        if longest > self.config.body_bytes_max:
+            return fail(DLedgerError(
+                ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest, allowed=self.config.body_bytes_max
+            ))
+        if self._driver.is_stopped:
+            return fail(DLedgerError(ResponseCode.NOT_LEADER, reason=self.reason or "the member has stopped"))
+        return self._appends.append(several)
+
+    def read(self, index: int) -> Deferred[bytes]:
+        """
+        The body at C{index}, linearizably; at the leader only.
+
+        @return: fails with L{DLedgerError}: C{NOT_LEADER}, C{INDEX_OUT_OF_RANGE} (not committed),
+            C{INDEX_LESS_THAN_LOCAL_BEGIN} (deleted).
+        """
+        return self._reads.read(index)
+
+    def wait_for(self, index: int, *, time_out_ms: int) -> Deferred[int]:
+        """
+        Wait until C{index} is committed, as this member knows it.
+
+        @return: fires with the committed index; lower than C{index} when C{time_out_ms} passed first.
+        """
+        return self._reads.wait_for(index, time_out_ms)
+
+    def read_committed(self, first_index: int, *, max_bytes: int) -> EntryBatch | None:
+        """
+        Records from C{first_index} on that this member knows to be committed; None if there are none.
+
+        @raise DLedgerError: C{INDEX_LESS_THAN_LOCAL_BEGIN}; StoreError when they cannot be read.
+        """
+        if first_index > self._core.committed_index:
+            return None
+        begin_index = self._store.ledger_begin_index
+        if first_index < max(begin_index, 0):
+            raise DLedgerError(
+                ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, index=first_index, ledger_begin_index=begin_index
+            )
+        end_index = self._core.committed_index
+        return self._store.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
+
+    def transfer(self, transferee_id: str) -> Deferred[Response]:
+        """Hand leadership to C{transferee_id}; fires with the answer, whatever its code."""
+        config = self.config
+        return self.router.ask(LeadershipTransferRequest(
+            group=config.group, remote_id=config.self_id, term=-1, transfer_id=config.self_id,
+            transferee_id=transferee_id,
+        ))
+
+    def status(self) -> NodeStatus:
+        """The picture of now."""
+        counters, server, peers = self.counters, self._server, self._peers
+        member = self._core.status()
+        return NodeStatus(
+            member=member, listen=self.listen, admin=self.admin,
+            store_path=self.config.self_path if self.config.store_type == "file" else "",
+            state=self.state, reason=self.reason, uptime_s=self._clock.seconds() - self._started_s,
+            connections=server.connections if server is not None else 0,
+            connections_refused=server.connections_refused if server is not None else 0,
+            peers_connected=peers.connected if peers is not None else {},
+            peer_addresses=dict(self.config.peers),
+            requests=counters.requests, requests_abandoned=counters.requests_abandoned,
+            appends=counters.appends, append_bytes=counters.append_bytes, gets=counters.gets,
+            pulls=counters.pulls, pulled_bytes=counters.pulled_bytes, refusals=dict(counters.refusals),
+            reports=dict(counters.reports), votes=dict(counters.votes), fsync=counters.fsync.status(),
+            fsync_failures=counters.flush_failures, unsynced_bytes=self._unsynced_bytes(member.flushed_index),
+            stalls=counters.stalls, stall_s=counters.stall_s,
+            wire_errors=(server.wire_errors if server is not None else 0)
+            + (peers.wire_errors if peers is not None else 0),
+            body_errors=server.body_errors if server is not None else 0,
+            pull_waiters=self._reads.waiters, segments_deleted=counters.segments_deleted,
+            disk_free_bytes=self._space.usable if self._space is not None else -1,
+            disk_total_bytes=self._space.total if self._space is not None else -1,
+            is_disk_full=self._store.disk_full,
+        )
+
+    def _unsynced_bytes(self, flushed_index: int) -> int:
+        try:
+            if flushed_index >= self._store.ledger_end_index:
+                return 0
+            return self._store.end_position - self._store.position_of(max(flushed_index + 1, 0))
+        except DLedgerError:
+            return 0
+
+    # -- Surroundings of the driver -------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """See L{dledger.node.driver.Surroundings.now_ms}."""
+        return int(self._clock.seconds() * 1000)
+
+    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
+        """See L{dledger.node.driver.Surroundings.send_request}."""
+        assert self._peers is not None
+        self._peers.send(peer_id, request_id, request)
+
+    def answers_received(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
+        """The peer answered; for L{Peers}."""
+        self._driver.feed(*[
+            ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=response)
+            for request_id, response in answers
+        ])
+
+    def requests_failed(self, peer_id: str, failed: list[tuple[int, str]]) -> None:
+        """The peer will not answer; for L{Peers}."""
+        self._driver.feed(*[
+            ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason=reason)
+            for request_id, reason in failed
+        ])
+
+    def reply(self, token: int, response: Response) -> None:
+        """See L{dledger.node.driver.Surroundings.reply}."""
+        self.router.reply(token, response)
+
+    def answer_append(self, answer: fx.AnswerAppend) -> None:
+        """See L{dledger.node.driver.Surroundings.answer_append}."""
+        self._appends.answered(answer)
+
+    def answer_read(self, answer: fx.AnswerRead) -> None:
+        """See L{dledger.node.driver.Surroundings.answer_read}."""
+        self._reads.answered(answer)
+
+    def start_flush(self, flush_id: int, end_index: int) -> None:
+        """See L{dledger.node.driver.Surroundings.start_flush}."""
+        self.flusher.start(flush_id, end_index)
+
+    def committed(self, committed_index: int) -> None:
+        """See L{dledger.node.driver.Surroundings.committed}."""
+        self._reads.committed()
+
+    def report(self, report: fx.Report) -> None:
+        """See L{dledger.node.driver.Surroundings.report}."""
+        count(self.counters.reports, report.event)
+        level = LogLevel.info
+        if report.event in _WARNINGS:
+            level = LogLevel.warn
+        elif report.event in _ERRORS:
+            level = LogLevel.error
+        facts: dict[str, Any] = {
+            name: value for name, value in report.facts.items() if name not in _RESERVED
+        }
+        told = " ".join(f"{name}={value}" for name, value in facts.items())
+        facts["self_id"] = self.config.self_id
+        self.log.emit(level, "{event} {facts}", event=report.event, facts=told, **facts)
+
+    def stop_member(self, stop: fx.StopMember) -> None:
+        """See L{dledger.node.driver.Surroundings.stop_member}."""
+        if not stop.clean:
+            self.log.critical(
+                "member {self_id} stops: {reason}", self_id=self.config.self_id, reason=stop.reason
+            )
+        self._end("stopped" if stop.clean else "failed", stop.reason)
+
+    def broken(self, error: BaseException) -> None:
+        """See L{dledger.node.driver.Surroundings.broken}."""
+        failure = Failure(error)
+        self.log.failure("member {self_id} stops: we are wrong", failure, self_id=self.config.self_id)
+        if self.state not in ("stopped", "failed"):
+            self._end("failed", f"{type(error).__name__}: {error}")
+
+    def _turn_failed(self, failure: Failure) -> None:
+        assert failure.value is not None
+        self.broken(failure.value)

@@ -1,0 +1,338 @@
+# -*- test-case-name: tests.node.test_reads -*-
+"""
+Serves entries: one by GET, ranges by PULL, and to local callers.
+
+Rule 1: nothing that is not committed is shown. A linearizable read is served up to the read index
+that the core gives it; any other up to what this member knows to be committed.
+Rule 2: all linearizable reads of a reactor turn are one input of the core.
+Rule 3: a connection that does not take its answers is not read for: its reads are parked until it does.
+Rule 4: PULLs that wait for entries are bounded in number and time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from dledger.core.effects import AnswerRead
+from dledger.core.inputs import ReadRequested
+from dledger.errors import DLedgerError
+from dledger.node.status import Counters
+from protocols.connection import ServerConnection
+from protocols.interfaces import Ticket
+from protocols.wire.codes import Consistency, ResponseCode
+from protocols.wire.entry import ENTRY_HEADER_SIZE, bodies_of
+from protocols.wire.messages import EntryBatch, GetRequest, GetResponse, PullRequest, PullResponse
+
+#: Most bytes of records in one answer to a PULL.
+PULL_BYTES_MAX = 4 * 1024 * 1024
+
+#: Longest wait for entries, and most PULLs and local callers that wait.
+PULL_WAIT_MS_MAX = 30_000
+PULL_WAITERS_MAX = 4096
+
+
+class Readable(Protocol):
+    """The part of a store that is needed here."""
+
+    @property
+    def ledger_begin_index(self) -> int:
+        """First index present."""
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index present."""
+
+    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
+        """See L{dledger.core.ports.LedgerView}."""
+
+    def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """As C{read_batch}, up to C{end_index}, and may hold several terms."""
+
+
+class Refuse(Protocol):
+    """Turns an expected refusal into an answer."""
+
+    def __call__(
+        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest,
+        error: DLedgerError,
+    ) -> None:
+        """Answer C{request} with the error's code."""
+
+
+#: A request on its connection.
+_Asked: TypeAlias = tuple[ServerConnection, Ticket, GetRequest | PullRequest]
+#: A local caller: the index wanted, and who wants it.
+_LocalRead: TypeAlias = tuple[int, Deferred[bytes]]
+
+
+@attrs.define
+class _Waiter:
+    """A PULL, or a local caller, that waits for C{index} to be committed."""
+
+    index: int
+    deadline_s: float
+    asked: _Asked | None = None
+    local: Deferred[int] | None = None
+
+
+class Reads:
+    """
+    Invariant: a read is in exactly one of: this turn's tokens, the core, the waiters, a connection's
+    parked ones; or it was answered.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        store: Readable,
+        committed_index: Callable[[], int],
+        request_reads: Callable[[ReadRequested], None],
+        at_end_of_turn: Callable[[Callable[[], None]], None],
+        next_token: Callable[[], int],
+        seconds: Callable[[], float],
+        refuse: Refuse,
+        counters: Counters,
+    ) -> None:
+        self._group = group
+        self._store = store
+        self._committed_index = committed_index
+        self._request_reads = request_reads
+        self._at_end_of_turn = at_end_of_turn
+        self._next_token = next_token
+        self._seconds = seconds
+        self._refuse = refuse
+        self._counters = counters
+        self._tokens: list[int] = []
+        self._asked: dict[int, _Asked | _LocalRead] = {}
+        self._waiters: list[_Waiter] = []
+        self._parked: dict[ServerConnection, deque[tuple[Ticket, GetRequest | PullRequest, int]]] = {}
+        self._is_wake_asked = False
+        self._is_stopped = False
+
+    @property
+    def waiters(self) -> int:
+        """PULLs and local callers that wait for entries."""
+        return len(self._waiters)
+
+    # -- questions ---------------------------------------------------------------------------
+
+    def ask(self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest) -> None:
+        """A GET, or a PULL on a native frame."""
+        if self._is_stopped:
+            self._refuse(connection, ticket, request, DLedgerError(ResponseCode.NOT_LEADER))
+        elif request.begin_index is None:
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="beginIndex is missing")
+            self._refuse(connection, ticket, request, error)
+        elif request.consistency is Consistency.LINEARIZABLE:
+            self._ask_core((connection, ticket, request))
+        elif isinstance(request, PullRequest) and self._must_wait(request):
+            self._wait((connection, ticket, request))
+        else:
+            self._serve(connection, ticket, request, self._committed_index())
+
+    def read(self, index: int) -> Deferred[bytes]:
+        """The body at C{index}, linearizably. Cancelling forgets the read."""
+        waiter: Deferred[bytes] = Deferred(lambda _: None)
+        if self._is_stopped:
+            waiter.errback(DLedgerError(ResponseCode.NOT_LEADER))
+        else:
+            self._ask_core((index, waiter))
+        return waiter
+
+    def wait_for(self, index: int, time_out_ms: int) -> Deferred[int]:
+        """
+        Wait until C{index} is committed, as this member knows it.
+
+        @return: fires with the committed index, which is lower than C{index} when the time ran out.
+            Fails with C{LEADER_PENDING_FULL} when too many wait.
+        """
+        waiter: Deferred[int] = Deferred(lambda _: None)
+        if self._is_stopped or self._committed_index() >= index:
+            waiter.callback(self._committed_index())
+        elif len(self._waiters) >= PULL_WAITERS_MAX:
+            waiter.errback(DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self._waiters)))
+        else:
+            deadline_s = self._seconds() + time_out_ms / 1000
+            self._waiters.append(_Waiter(index=index, deadline_s=deadline_s, local=waiter))
+        return waiter
+
+    def _ask_core(self, asked: _Asked | _LocalRead) -> None:
+        token = self._next_token()
+        self._asked[token] = asked
+        if not self._tokens:
+            self._at_end_of_turn(self._end_of_turn)
+        self._tokens.append(token)
+
+    def _end_of_turn(self) -> None:
+        tokens, self._tokens = self._tokens, []
+        if tokens:
+            self._request_reads(ReadRequested(tuple(tokens)))
+
+    def _must_wait(self, request: PullRequest) -> bool:
+        return request.wait_ms > 0 and request.begin_index > self._committed_index() and (
+            request.begin_index >= 0
+        )
+
+    def _wait(self, asked: _Asked) -> None:
+        connection, ticket, request = asked
+        assert isinstance(request, PullRequest)
+        if len(self._waiters) >= PULL_WAITERS_MAX:
+            error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self._waiters))
+            self._refuse(connection, ticket, request, error)
+            return
+        deadline_s = self._seconds() + min(request.wait_ms, PULL_WAIT_MS_MAX) / 1000
+        self._waiters.append(_Waiter(index=request.begin_index, deadline_s=deadline_s, asked=asked))
+
+    # -- what happened ------------------------------------------------------------------------
+
+    def answered(self, answer: AnswerRead) -> None:
+        """The core's word on one linearizable read."""
+        asked = self._asked.pop(answer.token, None)
+        if asked is None:
+            return
+        if len(asked) == 2:
+            index, waiter = asked
+            self._tell_local(index, waiter, answer)
+            return
+        connection, ticket, request = asked
+        if answer.code is not ResponseCode.SUCCESS:
+            error = DLedgerError(answer.code, leader_id=answer.leader_id)
+            self._refuse(connection, ticket, request, error)
+        else:
+            self._serve(connection, ticket, request, answer.read_index)
+
+    def _tell_local(self, index: int, waiter: Deferred[bytes], answer: AnswerRead) -> None:
+        if waiter.called:
+            return
+        try:
+            if answer.code is not ResponseCode.SUCCESS:
+                raise DLedgerError(answer.code, leader_id=answer.leader_id)
+            self._check_index(index, answer.read_index)
+            (body,) = bodies_of(self._store.read_batch(index, max_count=1, max_bytes=1))
+        except DLedgerError as error:
+            waiter.errback(error)
+        else:
+            waiter.callback(body)
+
+    def committed(self) -> None:
+        """C{committed_index} rose: wake who waited for it, when the turn ends."""
+        if self._waiters and not self._is_wake_asked:
+            self._is_wake_asked = True
+            self._at_end_of_turn(self._wake)
+
+    def _wake(self) -> None:
+        self._is_wake_asked = False
+        committed_index = self._committed_index()
+        self._end_waits(lambda waiter: waiter.index <= committed_index)
+
+    def sweep(self, now_s: float) -> None:
+        """End waits whose time is over, with nothing. Called regularly."""
+        if self._waiters:
+            self._end_waits(lambda waiter: waiter.deadline_s <= now_s)
+
+    def _end_waits(self, is_over: Callable[[_Waiter], bool]) -> None:
+        over = [waiter for waiter in self._waiters if is_over(waiter)]
+        if not over:
+            return
+        self._waiters = [waiter for waiter in self._waiters if not is_over(waiter)]
+        committed_index = self._committed_index()
+        for waiter in over:
+            if waiter.asked is not None:
+                self._serve(*waiter.asked, committed_index)
+            elif waiter.local is not None and not waiter.local.called:
+                waiter.local.callback(committed_index)
+
+    def connection_lost(self, connection: ServerConnection) -> None:
+        """Nobody waits there any more."""
+        self._parked.pop(connection, None)
+        if self._waiters:
+            self._waiters = [
+                waiter
+                for waiter in self._waiters
+                if waiter.asked is None or waiter.asked[0] is not connection
+            ]
+
+    def drained(self, connection: ServerConnection) -> None:
+        """The connection takes answers again: serve what was parked."""
+        parked = self._parked.pop(connection, None)
+        while parked and not connection.is_congested:
+            ticket, request, read_index = parked.popleft()
+            self._serve(connection, ticket, request, read_index)
+        if parked:
+            self._parked[connection] = parked
+
+    def stop(self) -> None:
+        """The member has stopped: whoever still waits is told."""
+        self._is_stopped = True
+        asked, self._asked, self._tokens = self._asked, {}, []
+        for token in asked:
+            self._asked[token] = asked[token]
+            self.answered(AnswerRead(token=token, code=ResponseCode.NOT_LEADER))
+        self._end_waits(lambda waiter: True)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _serve(
+        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest, read_index: int
+    ) -> None:
+        if connection.is_lost:
+            return
+        if connection.is_congested:
+            self._parked.setdefault(connection, deque()).append((ticket, request, read_index))
+            return
+        try:
+            if isinstance(request, PullRequest):
+                self._serve_pull(connection, ticket, request, read_index)
+            else:
+                self._serve_get(connection, ticket, request, read_index)
+        except DLedgerError as error:
+            self._refuse(connection, ticket, request, error)
+
+    def _serve_get(
+        self, connection: ServerConnection, ticket: Ticket, request: GetRequest, read_index: int
+    ) -> None:
+        index = request.begin_index
+        assert index is not None
+        self._check_index(index, read_index)
+        entries = self._store.read_batch(index, max_count=1, max_bytes=1)
+        self._counters.gets += 1
+        connection.answer(ticket, GetResponse(group=self._group, entries=entries))
+
+    def _check_index(self, index: int, read_index: int) -> None:
+        begin_index = self._store.ledger_begin_index
+        if index < 0 or index > min(read_index, self._store.ledger_end_index):
+            raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=index, committed_index=read_index)
+        if index < begin_index:
+            raise DLedgerError(
+                ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, index=index, ledger_begin_index=begin_index
+            )
+
+    def _serve_pull(
+        self, connection: ServerConnection, ticket: Ticket, request: PullRequest, read_index: int
+    ) -> None:
+        store, first = self._store, request.begin_index
+        end_index = min(read_index, store.ledger_end_index)
+        begin_index = store.ledger_begin_index
+        entries = None
+        code = ResponseCode.SUCCESS
+        if first < 0:
+            code = ResponseCode.INDEX_OUT_OF_RANGE
+        elif first < begin_index:
+            code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+        elif first <= end_index:
+            if request.end_index >= 0:
+                end_index = min(end_index, max(first, request.end_index))
+            max_bytes = min(max(request.max_bytes, ENTRY_HEADER_SIZE), PULL_BYTES_MAX)
+            entries = store.read_range(first, end_index=end_index, max_bytes=max_bytes)
+            self._counters.pulled_bytes += len(entries.records)
+        self._counters.pulls += 1
+        connection.answer(ticket, PullResponse(
+            code=code, group=self._group, entries=entries, ledger_begin_index=begin_index,
+            committed_index=read_index,
+        ))

@@ -1,0 +1,307 @@
+# -*- test-case-name: tests.node.test_router -*-
+"""
+From a request on a connection to who can answer it, and the one place where a L{DLedgerError}
+becomes a code::
+
+    METADATA               answered here, with the core's help
+    APPEND                 L{AppendGate}
+    GET, PULL              L{Reads}
+    VOTE, HEART_BEAT, PUSH,
+    LEADERSHIP_TRANSFER    the core, as RequestReceived
+
+Rule 1: every request is first asked whether it is for this member (401), then whether it is for this
+group (400), as in Java.
+Rule 2: every request is answered, with a code in a body, exactly once, or its connection is lost; then
+the core is told that what it still holds is abandoned.
+
+Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from dledger.core.inputs import (
+    Input,
+    PeerDisconnected,
+    RequestAbandoned,
+    RequestReceived,
+    StoreFailed,
+)
+from dledger.errors import DLedgerError, StoreError
+from dledger.node.appends import AppendGate
+from dledger.node.reads import Reads
+from dledger.node.status import Counters, count
+from protocols.connection import ServerConnection
+from protocols.interfaces import Ticket
+from protocols.wire.codes import WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.messages import (
+    MESSAGES,
+    AppendRequest,
+    GetRequest,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    Request,
+    Response,
+    VoteResponse,
+)
+
+#: Requests by which a peer shows that a connection is its own.
+_PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH})
+
+
+class CoreView(Protocol):
+    """What is asked of the core directly."""
+
+    @property
+    def leader_id(self) -> str | None:
+        """Leader of the current term, if known."""
+
+    def metadata(self, request: MetadataRequest) -> MetadataResponse:
+        """Who the members are and who leads."""
+
+
+#: Whether a peer's connection may be listened to; ends the peer's older one.
+Claim = Callable[[ServerConnection, str], bool]
+
+
+class RequestRouter:
+    """
+    Invariant: C{_questions} has the tokens that the core has not answered; C{_tokens} says which of
+    them came on which living connection.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        *,
+        self_id: str,
+        group: str,
+        peer_ids: frozenset[str],
+        body_bytes_max: int,
+        core: CoreView,
+        feed: Callable[..., None],
+        is_running: Callable[[], bool],
+        broken: Callable[[BaseException], None],
+        next_token: Callable[[], int],
+        counters: Counters,
+    ) -> None:
+        self._broken = broken
+        self._self_id = self_id
+        self._group = group
+        self._peer_ids = peer_ids
+        self._body_bytes_max = body_bytes_max
+        self._core = core
+        self._feed = feed
+        self._is_running = is_running
+        self._next_token = next_token
+        self._counters = counters
+        self._questions: dict[int, tuple[ServerConnection, Ticket] | Deferred[Response]] = {}
+        self._tokens: dict[ServerConnection, set[int]] = {}
+        self._appends: AppendGate | None = None
+        self._reads: Reads | None = None
+        self._claim: Claim = lambda connection, peer_id: True
+
+    def attach(self, *, appends: AppendGate, reads: Reads) -> None:
+        """Who serves appends and reads; they in turn refuse through this router."""
+        self._appends, self._reads = appends, reads
+
+    def claim_with(self, claim: Claim) -> None:
+        """Who knows which connection is a peer's latest."""
+        self._claim = claim
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that the core has not answered."""
+        return len(self._questions)
+
+    # -- RequestSink --------------------------------------------------------------------------
+
+    def connected(self, connection: ServerConnection) -> None:
+        """See L{protocols.interfaces.RequestSink.connected}."""
+        self._tokens[connection] = set()
+
+    def requests_received(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> None:
+        """See L{protocols.interfaces.RequestSink.requests_received}."""
+        try:
+            self._route(connection, requests)
+        except Exception as error:
+            # Twisted would blame the connection.
+            self._broken(error)
+
+    def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
+        assert self._appends is not None and self._reads is not None
+        self._counters.requests += len(requests)
+        self_id, group, append_for = self._self_id, self._group, self._appends.append_for
+        for_core: list[Input] = []
+        is_running = self._is_running()
+        for ticket, request in requests:
+            if request.remote_id != self_id or request.group != group or not is_running:
+                self._refuse_stranger(connection, ticket, request)
+            elif isinstance(request, AppendRequest):
+                if self._may_append(request.bodies):
+                    append_for(connection, ticket, request.bodies)
+                else:
+                    self._refuse_append(connection, ticket, request)
+            elif isinstance(request, GetRequest):
+                self._reads.ask(connection, ticket, request)
+            elif isinstance(request, PullRequest):
+                self._pull(connection, ticket, request)
+            elif not self._admit(connection, request):
+                return  # the connection is gone, and the rest of its requests with it
+            elif isinstance(request, MetadataRequest):
+                connection.answer(ticket, self._core.metadata(request))
+            else:
+                token = self._next_token()
+                self._questions[token] = (connection, ticket)
+                self._tokens[connection].add(token)
+                for_core.append(RequestReceived(token=token, request=request))
+        if for_core:
+            self._feed(*for_core)
+
+    def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
+        """See L{protocols.interfaces.RequestSink.body_refused}."""
+        count(self._counters.refusals, ResponseCode.UNEXPECTED_ARGUMENT.name)
+        response_class = MESSAGES[ticket[2]][1]
+        connection.answer(ticket, response_class(
+            code=ResponseCode.UNEXPECTED_ARGUMENT, group=self._group, leader_id=self._core.leader_id
+        ))
+
+    def drained(self, connection: ServerConnection) -> None:
+        """See L{protocols.interfaces.RequestSink.drained}."""
+        assert self._reads is not None
+        self._reads.drained(connection)
+
+    def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
+        """See L{protocols.interfaces.RequestSink.wire_broken}; C{connection_lost} follows."""
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """See L{protocols.interfaces.RequestSink.connection_lost}."""
+        assert self._reads is not None
+        tokens = self._tokens.pop(connection, set())
+        for token in tokens:
+            del self._questions[token]
+        self._reads.connection_lost(connection)
+        if tokens:
+            self._counters.requests_abandoned += len(tokens)
+            # In the order of their arrival.
+            self._feed(*[RequestAbandoned(token=token) for token in sorted(tokens)])
+        if connection.peer_id is not None:
+            self._feed(PeerDisconnected(peer_id=connection.peer_id))
+
+    # -- on the way in ------------------------------------------------------------------------
+
+    def _refuse_stranger(self, connection: ServerConnection, ticket: Ticket, request: Request) -> None:
+        if request.remote_id != self._self_id:
+            code = ResponseCode.UNKNOWN_MEMBER
+        elif request.group != self._group:
+            code = ResponseCode.UNKNOWN_GROUP
+        elif request.kind in _PEERS_ONLY:
+            code = ResponseCode.ILLEGAL_MEMBER_STATE
+        else:
+            code = ResponseCode.NOT_LEADER
+        self.refuse(connection, ticket, request, DLedgerError(code))
+
+    def _may_append(self, bodies: tuple[bytes, ...]) -> bool:
+        if len(bodies) == 1:
+            return len(bodies[0]) <= self._body_bytes_max
+        return bool(bodies) and max(map(len, bodies)) <= self._body_bytes_max
+
+    def _refuse_append(self, connection: ServerConnection, ticket: Ticket, request: AppendRequest) -> None:
+        if request.bodies:
+            longest = max(map(len, request.bodies))
+            self.log.warn(
+                "append of {body_bytes} bytes from {address} refused: {body_bytes_max} are allowed",
+                body_bytes=longest, address=connection.address, body_bytes_max=self._body_bytes_max,
+            )
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest)
+        elif ticket[1]:
+            error = DLedgerError(ResponseCode.REQUEST_WITH_EMPTY_BODYS)
+        else:
+            error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="body is missing")
+        self.refuse(connection, ticket, request, error)
+
+    def _pull(self, connection: ServerConnection, ticket: Ticket, request: PullRequest) -> None:
+        assert self._reads is not None
+        if ticket[1]:
+            self._reads.ask(connection, ticket, request)
+        else:
+            error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")
+            self.refuse(connection, ticket, request, error)
+
+    def _admit(self, connection: ServerConnection, request: Request) -> bool:
+        """Whether the connection may go on, if a peer speaks on it."""
+        speaker = request.local_id
+        if speaker is None and request.kind in _PEERS_ONLY:
+            speaker = request.leader_id  # DLedger 0.2 names itself there only
+        if speaker is None or speaker == connection.peer_id or speaker not in self._peer_ids:
+            return True
+        return self._claim(connection, speaker)
+
+    # -- on the way out -----------------------------------------------------------------------
+
+    def ask(self, request: Request) -> Deferred[Response]:
+        """A local caller's question to the core. Cancelling forgets it."""
+        token = self._next_token()
+
+        def forget(_: Deferred[Response]) -> None:
+            self._questions.pop(token, None)
+
+        waiter: Deferred[Response] = Deferred(forget)
+        self._questions[token] = waiter
+        self._feed(RequestReceived(token=token, request=request))
+        return waiter
+
+    def reply(self, token: int, response: Response) -> None:
+        """The core answers; a token that is gone is ignored."""
+        asked = self._questions.pop(token, None)
+        if asked is None:
+            return
+        if isinstance(response, VoteResponse):
+            count(self._counters.votes, response.vote_result.name)
+        if isinstance(asked, Deferred):
+            asked.callback(response)
+            return
+        connection, ticket = asked
+        self._tokens[connection].discard(token)
+        connection.answer(ticket, response)
+
+    def refuse(
+        self, connection: ServerConnection, ticket: Ticket, request: Request, error: DLedgerError
+    ) -> None:
+        """Answer with a refusal: base fields of the request, the code, and the leader if known."""
+        count(self._counters.refusals, error.code.name)
+        connection.answer(ticket, self.refusal_of(request, error))
+        if isinstance(error, StoreError):
+            self._feed(StoreFailed(reason=str(error)))
+
+    def refusal_of(self, request: Request, error: DLedgerError) -> Response:
+        """The answer that carries C{error}."""
+        response_class = MESSAGES[request.kind][1]
+        return response_class(
+            code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+            leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
+        )
+
+    def stop(self) -> None:
+        """The member has stopped: what the core left unanswered is answered."""
+        questions, self._questions = self._questions, {}
+        for asked in questions.values():
+            if isinstance(asked, Deferred):
+                error = DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE, reason="the member has stopped")
+                asked.errback(error)
+            else:
+                connection, ticket = asked
+                self._tokens[connection].clear()
+                connection.answer(ticket, MESSAGES[ticket[2]][1](
+                    code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
+                ))

@@ -1,0 +1,352 @@
+# -*- test-case-name: tests.node.test_service -*-
+"""
+A member as a Twisted service: opens its store, listens, connects, starts; and all of it backwards::
+
+    startService   store -> node -> listening port -> connections to peers, first input, admin
+    stopService    leadership handed over, pending answered (at most STOP_TIME_OUT_S) -> port ->
+                   connections -> fsync under way -> clean close
+
+Rule 1: a member that stopped because something broke does not touch its files again: they are
+recovered at the next start. The process then ends with exit status 1.
+Rule 2: what is wrong at the door (the port is taken, the directory is somebody else's) is one line
+in the log, and exit status 1.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.application.service import IService, MultiService
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.endpoints import HostnameEndpoint, quoteStringArgument, serverFromString
+from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from dledger.config import DLedgerConfig
+from dledger.errors import StoreError
+from dledger.node.driver import Terms
+from dledger.node.node import Node, Store
+from dledger.storage.disk import Disk
+from dledger.storage.file_store import FileStore
+from dledger.storage.memory_store import MemoryStore
+from dledger.storage.term_file import TermFile, TermVote
+from dledger.transport.peers import Peers
+from dledger.transport.server import MemberServer
+
+#: How long a member may take to hand leadership over and answer what is pending, seconds.
+STOP_TIME_OUT_S = 5.0
+
+#: How long connections may take to send what was said on them, seconds.
+CLOSE_TIME_OUT_S = 1.0
+
+#: How long one attempt to connect may take, seconds.
+CONNECT_TIME_OUT_S = 3.0
+
+
+class ClosableStore(Store, Protocol):
+    """A store with its end."""
+
+    def clean_close(self) -> None:
+        """Flush everything, note that nothing is missing, let go."""
+
+    def abandon(self) -> None:
+        """Let go without writing."""
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of C{host:port}, where the host may be C{[IPv6]}."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listen_description(address: str) -> str:
+    """
+    The endpoint that a member listens on unless told otherwise: the port of its own peer address, on
+    that interface if it names one by number, else on all.
+    """
+    host, port = host_and_port(address)
+    if isIPAddress(host):
+        return f"tcp:{port}:interface={host}"
+    if isIPv6Address(host):
+        return f"tcp6:{port}:interface={quoteStringArgument(host)}"
+    return f"tcp:{port}"
+
+
+def peer_endpoints(config: DLedgerConfig, reactor: Any) -> dict[str, IStreamClientEndpoint]:
+    """Where the other members listen."""
+    endpoints: dict[str, IStreamClientEndpoint] = {}
+    for peer_id, address in config.peers.items():
+        if peer_id != config.self_id:
+            host, port = host_and_port(address)
+            endpoints[peer_id] = HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIME_OUT_S)
+    return endpoints
+
+
+def wall_clock() -> tuple[float, int]:
+    """Seconds since 1970, and the local hour."""
+    now_s = time.time()
+    return now_s, time.localtime(now_s).tm_hour
+
+
+class ForgetfulTerms:
+    """Term and vote of a member whose ledger is in memory: they live as long as it does."""
+
+    def save(self, term: int, voted_for: str | None) -> None:
+        """Nothing to do."""
+
+
+class FlushThread:
+    """The one thread that waits for fsyncs."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._pool = ThreadPool(1, 1, name="dledger-flush")
+
+    def start(self) -> None:
+        """Before the first L{run}."""
+        self._pool.start()
+
+    def run(self, call: Callable[[], None]) -> Deferred[None]:
+        """@return: fires on the reactor when C{call} has returned there."""
+        return deferToThreadPool(self._reactor, self._pool, call)
+
+    def stop(self) -> None:
+        """Wait for what runs, and end."""
+        self._pool.stop()
+
+
+class MemberService(MultiService):
+    """
+    One member.
+
+    @ivar node: None until the store is open.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        config: DLedgerConfig,
+        reactor: Any,
+        *,
+        disk: Disk,
+        rng: random.Random,
+        failed: Callable[[str], None],
+        listen: IStreamServerEndpoint | None = None,
+        endpoints: dict[str, IStreamClientEndpoint] | None = None,
+        make_admin: Callable[[Node], IService] | None = None,
+        admin: str = "",
+        flush_thread: FlushThread | None = None,
+    ) -> None:
+        """
+        @param reactor: its clock should be monotonic.
+        @param failed: told the reason when the member cannot start or go on; the process should end.
+        @param listen: where to listen; by default as L{listen_description} says.
+        @param endpoints: peer id to where it listens; by default from the configuration.
+        @param make_admin: makes the service of the administration, once there is a node.
+        @param admin: where that will listen, for people.
+        """
+        super().__init__()
+        self.config = config
+        self.node: Node | None = None
+        self._reactor = reactor
+        self._disk = disk
+        self._rng = rng
+        self._failed = failed
+        self._listen = listen
+        self._endpoints = endpoints
+        self._make_admin = make_admin
+        self._admin = admin
+        self._flush_thread = flush_thread or FlushThread(reactor)
+        self._store: ClosableStore | None = None
+        self._server: MemberServer | None = None
+        self._peers: Peers | None = None
+        self._port: IListeningPort | None = None
+        self._listening: Deferred[None] = succeed(None)
+
+    # -- up -----------------------------------------------------------------------------------
+
+    def startService(self) -> None:
+        """See L{IService.startService}. What goes wrong is told to C{failed}."""
+        super().startService()
+        try:
+            node = self._open()
+        except StoreError as error:
+            self._give_up(f"cannot open the store: {error}")
+            return
+        except OSError as error:
+            self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
+            return
+        self._flush_thread.start()
+        self._server = MemberServer(node.router, node.turn)
+        endpoints = self._endpoints
+        if endpoints is None:
+            endpoints = peer_endpoints(self.config, self._reactor)
+        self._peers = Peers(
+            config=self.config, endpoints=endpoints, clock=self._reactor, turn=node.turn, rng=self._rng,
+            answered=node.answers_received, failed=node.requests_failed,
+        )
+        node.connect(peers=self._peers, server=self._server)
+        node.when_ended().addCallback(self._node_ended)
+        listen = self._listen or serverFromString(
+            self._reactor, listen_description(self.config.peers[self.config.self_id])
+        )
+        self._listening = listen.listen(self._server).addCallbacks(self._is_listening, self._listen_failed)
+
+    def _open(self) -> Node:
+        config, is_file = self.config, self.config.store_type == "file"
+        store: ClosableStore = FileStore.open(config, self._disk) if is_file else MemoryStore.open(config)
+        self._store = store
+        terms: Terms = ForgetfulTerms()
+        vote = TermVote()
+        if is_file:
+            try:
+                terms, vote = self._open_terms(store.ledger_end_term)
+            except StoreError:
+                store.abandon()
+                raise
+        self.node = Node(
+            config=config, store=store, terms=terms, vote=vote, clock=self._reactor, rng=self._rng,
+            run_in_thread=self._flush_thread.run, wall_clock=wall_clock,
+            disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
+        )
+        self.node.admin = self._admin
+        return self.node
+
+    def _open_terms(self, ledger_end_term: int) -> tuple[Terms, TermVote]:
+        terms = TermFile(self._disk, self.config.self_path)
+        return terms, terms.take_up(ledger_end_term=ledger_end_term)
+
+    def _is_listening(self, port: IListeningPort) -> None:
+        assert self.node is not None and self._peers is not None
+        self._port = port
+        if not self.running:
+            return
+        address: Any = port.getHost()
+        host, number = getattr(address, "host", None), getattr(address, "port", None)
+        self.node.listen = str(address) if host is None else f"{host}:{number}"
+        self.log.info(
+            "member {self_id} of group {group} listens on {listen}; {members} members, files in {path}",
+            self_id=self.config.self_id, group=self.config.group, listen=self.node.listen,
+            members=len(self.config.peers), path=self.config.self_path,
+        )
+        self._peers.start()
+        self.node.start()
+        if self._make_admin is not None:
+            self._make_admin(self.node).setServiceParent(self)
+
+    def _listen_failed(self, failure: Failure) -> None:
+        assert self.node is not None
+        self.node.abort(f"cannot listen: {failure.getErrorMessage()}")
+
+    def _give_up(self, reason: str) -> None:
+        self.log.critical("member {self_id}: {reason}", self_id=self.config.self_id, reason=reason)
+        self._failed(reason)
+
+    def _node_ended(self, _: None) -> None:
+        assert self.node is not None
+        if self.node.state == "failed":
+            self._give_up(self.node.reason)
+
+    # -- down ---------------------------------------------------------------------------------
+
+    def stopService(self) -> Deferred[None]:
+        """See L{IService.stopService}: orderly, and bounded in time."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        children: Any = super().stopService()
+        await self._listening
+        if self.node is not None:
+            await self._stop_node(self.node)
+            await self._stop_connections()
+            await self.node.flusher.idle()
+            self._close_store(self.node)
+            self._flush_thread.stop()
+        if children is not None:
+            await children
+
+    async def _stop_node(self, node: Node) -> None:
+        if not await _within(node.stop(), STOP_TIME_OUT_S, self._reactor):
+            node.abort(f"did not stop within {STOP_TIME_OUT_S:g} s")
+            await node.when_ended()
+
+    async def _stop_connections(self) -> None:
+        assert self._server is not None and self._peers is not None
+        if self._port is not None:
+            stopped = self._port.stopListening()
+            if stopped is not None:
+                await stopped
+        self._server.close_all()
+        if not await _within(self._peers.stop(), CLOSE_TIME_OUT_S, self._reactor):
+            self._peers.abort("the member has stopped")
+        waited_s = 0.0
+        while self._server.connections and waited_s < CLOSE_TIME_OUT_S:
+            await _pause(self._reactor, 0.02)
+            waited_s += 0.02
+        self._server.abort_all("the member has stopped")
+
+    def _close_store(self, node: Node) -> None:
+        assert self._store is not None
+        if node.state == "failed":
+            self._store.abandon()
+            return
+        try:
+            self._store.clean_close()
+            self.log.info("member {self_id} stopped", self_id=self.config.self_id)
+        except (StoreError, OSError) as error:
+            self.log.critical(
+                "member {self_id}: the store did not close cleanly: {reason}",
+                self_id=self.config.self_id, reason=str(error),
+            )
+            self._store.abandon()
+            self._failed(str(error))
+
+
+def _within(ended: Deferred[None], seconds: float, reactor: Any) -> Deferred[bool]:
+    """Fires with whether C{ended} fired in time. It is not cancelled otherwise: its end may still come."""
+    in_time: Deferred[bool] = Deferred()
+
+    def tell(_: object) -> None:
+        if not in_time.called:
+            time_out.cancel()
+            in_time.callback(True)
+
+    time_out = reactor.callLater(seconds, in_time.callback, False)
+    ended.addBoth(tell)
+    return in_time
+
+
+def _pause(reactor: Any, seconds: float) -> Deferred[None]:
+    passed: Deferred[None] = Deferred()
+    reactor.callLater(seconds, passed.callback, None)
+    return passed
+
+
+def end_process(reactor: Any, record: Callable[[], None]) -> Callable[[str], None]:
+    """
+    What C{failed} of a L{MemberService} does in a process of its own.
+
+    @param record: makes sure that the process, once it ends, does so with a status that says why.
+    """
+
+    def failed(reason: str) -> None:
+        record()
+        # In the middle of start-up the reactor does not run yet.
+        reactor.callWhenRunning(_stop_reactor, reactor)
+
+    return failed
+
+
+def _stop_reactor(reactor: Any) -> None:
+    if reactor.running:
+        reactor.stop()
+
+

@@ -1,0 +1,154 @@
+# -*- test-case-name: tests.node.test_status -*-
+"""
+What a running node says of itself, and the counters behind it.
+
+Counters only rise; whoever wants a rate takes differences. L{NodeStatus} is a frozen picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from dledger.core.status import MemberStatus
+
+#: Upper bounds of the buckets of L{Histogram}, in seconds; a last one without bound follows.
+FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@attrs.frozen(kw_only=True)
+class HistogramStatus:
+    """
+    @ivar bounds: upper bounds of the buckets, seconds; one bucket more than bounds.
+    @ivar counts: observations in each bucket (not cumulative).
+    @ivar total: sum of all observations, seconds.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @property
+    def count(self) -> int:
+        """How many observations there were."""
+        return sum(self.counts)
+
+
+@attrs.define
+class Histogram:
+    """Durations in buckets. Invariant: one count per bound and one for what is above them all."""
+
+    bounds: tuple[float, ...] = FSYNC_BUCKETS_S
+    _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
+    _total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more."""
+        at = 0
+        for bound in self.bounds:
+            if value <= bound:
+                break
+            at += 1
+        self._counts[at] += 1
+        self._total += value
+
+    def status(self) -> HistogramStatus:
+        """The picture of now."""
+        return HistogramStatus(bounds=self.bounds, counts=tuple(self._counts), total=self._total)
+
+
+@attrs.define
+class Counters:
+    """
+    What has been counted since the node started.
+
+    @ivar refusals: response code name to how many requests were answered so, successes left out.
+    @ivar reports: event name of the core to how often it was reported.
+    @ivar votes: vote result name to how often this member answered so.
+    """
+
+    requests: int = 0
+    appends: int = 0
+    append_bytes: int = 0
+    gets: int = 0
+    pulls: int = 0
+    pulled_bytes: int = 0
+    flush_failures: int = 0
+    stalls: int = 0
+    stall_s: float = 0.0
+    requests_abandoned: int = 0
+    segments_deleted: int = 0
+    refusals: dict[str, int] = attrs.Factory(dict)
+    reports: dict[str, int] = attrs.Factory(dict)
+    votes: dict[str, int] = attrs.Factory(dict)
+    fsync: Histogram = attrs.Factory(Histogram)
+
+
+def count(table: dict[str, int], name: str, by: int = 1) -> None:
+    """Count C{name} up in a table of counters."""
+    table[name] = table.get(name, 0) + by
+
+
+@attrs.frozen(kw_only=True)
+class NodeStatus:
+    """
+    One node, at one moment.
+
+    @ivar member: the core's numbers.
+    @ivar listen: where it listens, for people; empty before it does.
+    @ivar admin: where its HTTP administration listens; empty without one.
+    @ivar store_path: directory of its files; empty for a memory store.
+    @ivar state: C{starting}, C{running}, C{stopping}, C{stopped} or C{failed}.
+    @ivar reason: why it stopped or failed.
+    @ivar uptime_s: seconds since it started.
+    @ivar connections: incoming ones, peers' and clients'.
+    @ivar peers_connected: peer id to whether we have a connection to it.
+    @ivar peer_addresses: member id to C{host:port}, this one included.
+    @ivar appends, append_bytes: entries and bytes of bodies committed on behalf of callers here.
+    @ivar refusals: response code name to requests that were answered so.
+    @ivar reports: event name of the core to how often it was reported.
+    @ivar votes: vote result name to how often this member answered so.
+    @ivar fsync: durations of successful fsyncs.
+    @ivar unsynced_bytes: written but not known to be on stable storage.
+    @ivar stalls, stall_s: ticks that the reactor missed, and for how long in all.
+    @ivar wire_errors: connections aborted because the other end broke the format.
+    @ivar body_errors: requests refused because their body made no sense.
+    @ivar pull_waiters: PULLs that wait for entries.
+    @ivar disk_free_bytes, disk_total_bytes: of the file system of the store; -1 if not known.
+    @ivar is_disk_full: appends are refused because of it.
+    """
+
+    member: MemberStatus
+    listen: str
+    admin: str
+    store_path: str
+    state: str
+    reason: str
+    uptime_s: float
+    connections: int
+    connections_refused: int
+    peers_connected: Mapping[str, bool]
+    peer_addresses: Mapping[str, str]
+    requests: int
+    requests_abandoned: int
+    appends: int
+    append_bytes: int
+    gets: int
+    pulls: int
+    pulled_bytes: int
+    refusals: Mapping[str, int]
+    reports: Mapping[str, int]
+    votes: Mapping[str, int]
+    fsync: HistogramStatus
+    fsync_failures: int
+    unsynced_bytes: int
+    stalls: int
+    stall_s: float
+    wire_errors: int
+    body_errors: int
+    pull_waiters: int
+    segments_deleted: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    is_disk_full: bool

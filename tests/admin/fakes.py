@@ -1,0 +1,63 @@
+# -*- test-case-name: tests.admin.test_resource -*-
+"""Pictures of nodes that are not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from dledger.core.status import MemberStatus, PeerStatus
+from dledger.node.status import Histogram, NodeStatus
+
+
+def _peer(peer_id: str, **facts: Any) -> PeerStatus:
+    values: dict[str, Any] = {
+        "state": "append", "match_index": 90, "write_index": 101, "inflight": 2, "last_heard_ms_ago": 50,
+        "wire_version": 1,
+    }  # fmt: skip
+    return PeerStatus(peer_id=peer_id, **{**values, **facts})
+
+
+def picture(**facts: Any) -> NodeStatus:
+    """
+    A healthy leader n0 of three, with the given facts changed in either layer of the picture.
+    """
+    member: dict[str, Any] = {
+        "self_id": "n0", "group": "g", "role": "leader", "term": 7, "voted_for": "n0", "leader_id": "n0",
+        "ledger_begin_index": 5, "ledger_end_index": 100, "ledger_end_term": 7, "committed_index": 99,
+        "flushed_index": 98, "repair_end_index": -1, "transferee_id": None, "pending_appends": 3,
+        "pending_reads": 1,
+        "peers": (_peer("n1"), _peer("n2", state="compare", match_index=-1, last_heard_ms_ago=-1)),
+    }  # fmt: skip
+    fsync = Histogram()
+    for seconds in (0.0001, 0.002, 0.002, 9.0):
+        fsync.observe(seconds)
+    node: dict[str, Any] = {
+        "listen": "127.0.0.1:20911", "admin": "tcp:8080", "store_path": "data/dledger-n0",
+        "state": "running", "reason": "", "uptime_s": 12.5, "connections": 4, "connections_refused": 0,
+        "peers_connected": {"n1": True, "n2": False},
+        "peer_addresses": {"n0": "n0.test:1", "n1": "n1.test:1", "n2": "n2.test:1"},
+        "requests": 10, "requests_abandoned": 0, "appends": 50, "append_bytes": 5000, "gets": 2, "pulls": 3,
+        "pulled_bytes": 300, "refusals": {"NOT_LEADER": 4}, "reports": {"role-changed": 2, "repaired": 1},
+        "votes": {"ACCEPT": 1}, "fsync": fsync.status(), "fsync_failures": 0, "unsynced_bytes": 77,
+        "stalls": 1, "stall_s": 0.25, "wire_errors": 1, "body_errors": 2, "pull_waiters": 0,
+        "segments_deleted": 3, "disk_free_bytes": 1000, "disk_total_bytes": 4000, "is_disk_full": False,
+    }  # fmt: skip
+    known = {field.name for field in attrs.fields(NodeStatus)}
+    for name in known - set(node) - {"member"}:  # counters that came later
+        node[name] = 0
+    for name, value in facts.items():
+        (node if name in known else member)[name] = value
+    return NodeStatus(member=MemberStatus(**member), **node)
+
+
+class FakeNode:
+    """A node with a picture."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.picture = picture(**facts)
+
+    def status(self) -> NodeStatus:
+        """As L{dledger.node.node.Node.status}."""
+        return self.picture

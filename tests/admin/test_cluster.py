@@ -1,0 +1,186 @@
+# -*- test-case-name: tests.admin.test_cluster -*-
+"""Everybody is asked at once; who is silent is named and not waited for."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from treq.testing import RequestTraversalAgent
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.iweb import IAgent
+from twisted.web.resource import Resource
+from zope.interface import implementer
+
+from dledger.admin.cluster import (
+    ClusterSurvey,
+    MemberReport,
+    fetch_status,
+    report_of_status,
+    with_lag,
+)
+from dledger.admin.resource import status_json
+from dledger.client.members import Members
+from tests.admin.fakes import FakeNode, picture
+from tests.client.fakes import FakeGroup
+
+
+class Page(Resource):
+    """One document for every path."""
+
+    isLeaf = True
+
+    def __init__(self, body: bytes, code: int = 200) -> None:
+        super().__init__()
+        self.body = body
+        self.code = code
+        self.paths: list[bytes] = []
+
+    def render_GET(self, request: Any) -> bytes:
+        """The document."""
+        self.paths.append(request.path)
+        request.setResponseCode(self.code)
+        return self.body
+
+
+@implementer(IAgent)
+class SilentAgent:
+    """Never answers."""
+
+    def request(self, *_args: object, **_options: object) -> Deferred[Any]:
+        """Not even this one."""
+        return Deferred()
+
+
+class SurveyTests(SynchronousTestCase):
+    """L{ClusterSurvey} of a node n0 with two others."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.group = FakeGroup(self.clock)
+        self.group.log = [b"x"] * 101
+        self.node = FakeNode(peer_addresses=self.group.peers, group="default")
+        self.surveys: list[ClusterSurvey] = []
+
+    def tearDown(self) -> None:
+        """Nothing is left."""
+        for survey in self.surveys:
+            survey.close()
+        self.group.settle()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def survey(self, agent: Any = None, **urls: str) -> Deferred[tuple[MemberReport, ...]]:
+        """Asked, with log ports that answer."""
+        members = Members(
+            self.group.peers, group="default", clock=self.clock, endpoint_for=self.group.endpoint_for,
+            rng=random.Random(1), answer_timeout_s=2.0,
+        )  # fmt: skip
+        survey = ClusterSurvey(self.node, self.clock, admin_urls=urls, agent=agent, members=members)
+        self.surveys.append(survey)
+        return Deferred.fromCoroutine(survey.run())
+
+    def test_log_ports(self) -> None:
+        """Those without an administration are asked where clients ask."""
+        answer = self.survey()
+        self.group.settle()
+        n0, n1, n2 = self.successResultOf(answer)
+        self.assertEqual((n0.source, n0.end_index, n0.term), ("self", 100, 7))
+        self.assertEqual((n1.source, n1.role, n1.end_index, n1.lag), ("log", "follower", 100, 0))
+        self.assertEqual((n2.problem, n2.leader_id), ("", "n0"))
+
+    def test_silent_and_refused(self) -> None:
+        """Named with the reason after two seconds at most."""
+        self.group["n1"].is_up = False
+        self.group["n2"].is_silent = True
+        answer = self.survey()
+        self.group.run(1.9)
+        self.assertNoResult(answer)
+        self.group.run(0.2)
+        _n0, n1, n2 = self.successResultOf(answer)
+        self.assertEqual(n1.problem, "connection refused")
+        self.assertRegex(n2.problem, "did not answer|no answer")
+
+    def test_administration(self) -> None:
+        """Asked over HTTP where it is known; its health comes with it."""
+        document = status_json(picture(self_id="n1", role="follower", repair_end_index=300))
+        page = Page(json.dumps(document).encode())
+        answer = self.survey(RequestTraversalAgent(page), n1="http://n1.test:8080/")
+        self.group.settle()
+        _n0, n1, _n2 = self.successResultOf(answer)
+        self.assertEqual((n1.source, n1.admin_url, n1.term), ("admin", "http://n1.test:8080/", 7))
+        self.assertIn("repairing", n1.health)
+        self.assertEqual(page.paths, [b"/status"])
+
+    def test_silent_administration(self) -> None:
+        """Not waited for, either."""
+        answer = self.survey(SilentAgent(), n1="http://n1.test:8080")
+        self.group.run(2.1)
+        _n0, n1, n2 = self.successResultOf(answer)
+        self.assertTrue(n1.problem)
+        self.assertEqual((n1.source, n2.problem), ("admin", ""))
+
+    def test_another_members_page(self) -> None:
+        """A URL that leads to somebody else is a problem, not an answer."""
+        page = Page(json.dumps(status_json(picture(self_id="n2"))).encode())
+        answer = self.survey(RequestTraversalAgent(page), n1="http://n1.test:8080")
+        self.group.settle()
+        self.assertEqual(self.successResultOf(answer)[1].problem, "it is member 'n2'")
+
+    def test_pages_that_are_none(self) -> None:
+        """Whatever comes over HTTP is an answer or a reason."""
+        for body, code, reason in (
+            (b"oops", 200, ""),
+            (b"[]", 200, "not a status page"),
+            (b"{}", 200, "not a status page"),
+            (b"{}", 404, "HTTP status 404"),
+            (b'{"member": {"self_id": "n1"}}', 200, ""),
+            (b" " * (1 << 21), 200, "bytes"),
+        ):
+            agent = RequestTraversalAgent(Page(body, code))
+            answer = self.survey(agent, n1="http://n1.test:8080")
+            self.group.settle()
+            problem = self.successResultOf(answer)[1].problem
+            self.assertTrue(problem)
+            self.assertIn(reason, problem)
+
+
+class ReportTests(SynchronousTestCase):
+    """Reports and their lag."""
+
+    def test_lag(self) -> None:
+        """Behind the leader's end; of two that say they lead, the one with the higher term."""
+
+        def report(member_id: str, role: str, term: int, end_index: int) -> MemberReport:
+            return MemberReport(
+                member_id=member_id, address="", source="log", role=role, term=term, end_index=end_index
+            )
+
+        reports = with_lag((
+            report("n0", "leader", 3, 500), report("n1", "leader", 4, 90), report("n2", "follower", 4, 80),
+            report("n3", "follower", 4, -1), report("n4", "", -1, -2),
+        ))  # fmt: skip
+        self.assertEqual([r.lag for r in reports], [0, 0, 10, 91, -1])
+
+    def test_no_leader(self) -> None:
+        """Nobody to be behind of."""
+        report = MemberReport(member_id="n0", address="", source="log", role="follower", end_index=5)
+        self.assertEqual(with_lag((report,))[0].lag, -1)
+
+    def test_report_of_status(self) -> None:
+        """The page of the right member."""
+        document = json.loads(json.dumps(status_json(picture())))
+        report = report_of_status("n0", "n0.test:1", "http://x", document)
+        self.assertEqual((report.role, report.begin_index, report.committed_index), ("leader", 5, 99))
+        self.assertRaises(ValueError, report_of_status, "n1", "", "", document)
+
+    def test_fetch(self) -> None:
+        """Adds the page to the URL, with or without a slash at its end."""
+        page = Page(b"{}")
+        clock = Clock()
+        for url in ("http://a.test", "http://a.test/"):
+            story = fetch_status(RequestTraversalAgent(page), url, 1.0, clock)
+            self.assertEqual(self.successResultOf(Deferred.fromCoroutine(story)), {})
+        self.assertEqual(page.paths, [b"/status", b"/status"])

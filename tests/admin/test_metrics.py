@@ -1,0 +1,96 @@
+# -*- test-case-name: tests.admin.test_metrics -*-
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.admin.metrics import COUNTERS, GAUGES, TABLES, exposition, make_registry
+from tests.admin.fakes import picture
+
+
+def samples(**facts: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Name and labels to value; the two labels that everything has are checked and left out."""
+    status = picture(**facts)
+    found = {}
+    for family in text_string_to_metric_families(exposition(make_registry(lambda: status)).decode()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert (labels.pop("group"), labels.pop("self_id")) == ("g", "n0"), sample
+            found[sample.name, tuple(sorted(labels.items()))] = sample.value
+    return found
+
+
+class MetricsTests(SynchronousTestCase):
+    """One picture, as text."""
+
+    def test_numbers(self) -> None:
+        """Each is what the picture says."""
+        found = samples()
+        for name, value in (
+            ("has_leader", 1), ("is_leader", 1), ("is_repairing", 0), ("term", 7), ("begin_index", 5),
+            ("end_index", 100), ("committed_index", 99), ("flushed_index", 98), ("pending_appends", 3),
+            ("unsynced_bytes", 77), ("disk_free_bytes", 1000), ("appends_total", 50),
+            ("append_bytes_total", 5000), ("leader_changes_total", 2), ("repairs_total", 1),
+            ("truncations_total", 0), ("retention_deleted_segments_total", 3), ("fsync_failures_total", 0),
+            ("reactor_stall_seconds_total", 0.25), ("wire_errors_total", 1), ("uptime_seconds", 12.5),
+        ):  # fmt: skip
+            self.assertEqual(found[f"dledger_{name}", ()], value, name)
+
+    def test_names(self) -> None:
+        """Base units; C{_total} for what only rises, and for nothing else; each name once."""
+        counters = [name for name, *_ in (*COUNTERS, *TABLES)]
+        gauges = [name for name, *_ in GAUGES]
+        self.assertTrue(all(name.endswith("_total") for name in counters))
+        self.assertFalse(any(name.endswith("_total") for name in gauges))
+        self.assertEqual(len({*counters, *gauges}), len(counters) + len(gauges))
+        for name in (*counters, *gauges):
+            self.assertFalse(any(unit in name for unit in ("_ms", "_millis", "_kb")), name)
+
+    def test_without_leader(self) -> None:
+        """Zeros, and nothing of peers but their connections."""
+        found = samples(role="follower", leader_id=None)
+        self.assertEqual((found["dledger_has_leader", ()], found["dledger_is_leader", ()]), (0, 0))
+        self.assertEqual(found["dledger_peer_connected", (("remote_id", "n2"),)], 0)
+        self.assertFalse([name for name, _labels in found if name == "dledger_peer_match_index"])
+
+    def test_repairing(self) -> None:
+        """To be alerted on."""
+        self.assertEqual(samples(repair_end_index=200)["dledger_is_repairing", ()], 1)
+
+    def test_peers(self) -> None:
+        """A leader's view of each."""
+        found = samples()
+        n1, n2 = (("remote_id", "n1"),), (("remote_id", "n2"),)
+        self.assertEqual(found["dledger_peer_match_index", n1], 90)
+        self.assertEqual(found["dledger_peer_lag_entries", n1], 10)
+        self.assertEqual(found["dledger_peer_last_heard_seconds", n1], 0.05)
+        self.assertEqual(found["dledger_peer_last_heard_seconds", n2], -1)
+        self.assertEqual(found["dledger_peer_state", (("remote_id", "n2"), ("state", "compare"))], 1)
+        self.assertEqual(found["dledger_peer_state", (("remote_id", "n2"), ("state", "append"))], 0)
+
+    def test_tables(self) -> None:
+        """Counters by code, event and result."""
+        found = samples()
+        self.assertEqual(found["dledger_refusals_total", (("code", "NOT_LEADER"),)], 4)
+        self.assertEqual(found["dledger_events_total", (("event", "role-changed"),)], 2)
+        self.assertEqual(found["dledger_votes_total", (("result", "ACCEPT"),)], 1)
+
+    def test_histogram(self) -> None:
+        """Cumulative, with the sum; what is above all bounds is counted, too."""
+        found = samples()
+        name = "dledger_fsync_duration_seconds"
+        self.assertEqual(found[f"{name}_bucket", (("le", "0.0005"),)], 1)
+        self.assertEqual(found[f"{name}_bucket", (("le", "0.0025"),)], 3)
+        self.assertEqual(found[f"{name}_bucket", (("le", "5.0"),)], 3)
+        self.assertEqual(found[f"{name}_bucket", (("le", "+Inf"),)], 4)
+        self.assertEqual(found[f"{name}_count", ()], 4)
+        self.assertAlmostEqual(found[f"{name}_sum", ()], 9.0041)
+
+    def test_registries_are_private(self) -> None:
+        """Two nodes in one process do not meet."""
+        make_registry(picture)
+        make_registry(picture)

@@ -1,0 +1,143 @@
+# -*- test-case-name: tests.admin.test_resource -*-
+"""The pages, asked through treq without sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import treq
+from treq.testing import StubTreq
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.admin.cluster import MemberReport
+from dledger.admin.resource import (
+    AdminApp,
+    health_problem,
+    loopback_unless_told,
+    make_admin_service,
+)
+from tests.admin.fakes import FakeNode, picture
+
+
+class PageTests(SynchronousTestCase):
+    """GET and what comes."""
+
+    def setUp(self) -> None:
+        self.node = FakeNode()
+        self.reports: tuple[MemberReport, ...] | None = (
+            MemberReport(member_id="n0", address="n0.test:1", source="self", role="leader", term=7),
+            MemberReport(member_id="n1", address="n1.test:1", source="log", problem="connection refused"),
+        )
+        app = AdminApp(self.node, self.survey)
+        self.treq = StubTreq(app.app.resource())
+
+    async def survey(self) -> tuple[MemberReport, ...]:
+        """As L{dledger.admin.cluster.ClusterSurvey.run}."""
+        if self.reports is None:
+            raise RuntimeError("a bug of ours")
+        return self.reports
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """The response."""
+        return self.successResultOf(self.treq.request(method, f"http://admin.test{path}"))
+
+    def document(self, path: str, status: int = 200, method: str = "GET") -> Any:
+        """The JSON of a page."""
+        response = self.ask(path, method)
+        self.assertEqual(response.code, status)
+        self.assertEqual(
+            response.headers.getRawHeaders("content-type"), ["application/json; charset=utf-8"]
+        )
+        self.assertEqual(response.headers.getRawHeaders("cache-control"), ["no-store"])
+        return self.successResultOf(treq.json_content(response))
+
+    def test_index(self) -> None:
+        """What there is."""
+        self.assertEqual(set(self.document("/")["pages"]), {"/status", "/cluster", "/healthz", "/metrics"})
+
+    def test_status(self) -> None:
+        """This member, in full."""
+        document = self.document("/status")
+        self.assertEqual(document["member"]["self_id"], "n0")
+        self.assertEqual(document["member"]["peers"][0]["peer_id"], "n1")
+        self.assertEqual(document["peer_addresses"]["n2"], "n2.test:1")
+        self.assertEqual((document["is_healthy"], document["problem"]), (True, ""))
+
+    def test_cluster(self) -> None:
+        """Everybody, who leads, and who does not answer."""
+        document = self.document("/cluster")
+        self.assertEqual((document["leaders"], document["unreachable"]), (["n0"], ["n1"]))
+        self.assertEqual(document["members"][1]["problem"], "connection refused")
+        self.assertEqual(document["group"], "g")
+
+    def test_healthy(self) -> None:
+        """200 for a member that serves, leader or not."""
+        self.assertEqual(self.document("/healthz")["status"], "ok")
+        self.node.picture = picture(role="follower", leader_id="n1")
+        self.assertEqual(self.document("/healthz")["leader_id"], "n1")
+
+    def test_unhealthy(self) -> None:
+        """503 with the reason."""
+        for facts, reason in (
+            ({"leader_id": None, "role": "candidate"}, "no leader"),
+            ({"repair_end_index": 200}, "up to 200 were lost"),
+            ({"state": "stopping"}, "stopping"),
+            ({"state": "failed", "reason": "fsync failed"}, "failed: fsync failed"),
+            ({"state": "stopped"}, "stopped"),
+        ):
+            self.node.picture = picture(**facts)
+            document = self.document("/healthz", 503)
+            self.assertIn(reason, document["reason"])
+            self.assertEqual(document["status"], "unavailable")
+            self.assertIsNotNone(health_problem(self.node.picture))
+
+    def test_metrics(self) -> None:
+        """As text."""
+        response = self.ask("/metrics")
+        self.assertEqual(response.code, 200)
+        self.assertIn("text/plain; version=0.0.4", response.headers.getRawHeaders("content-type")[0])
+        text = self.successResultOf(response.text())
+        self.assertIn('dledger_term{group="g",self_id="n0"} 7.0', text)
+
+    def test_unknown_path(self) -> None:
+        """404 as JSON, with what there is."""
+        self.assertIn("/status", self.document("/nothing", 404)["pages"])
+
+    def test_wrong_method(self) -> None:
+        """405 as JSON, with what is allowed."""
+        for path in ("/", "/status", "/cluster", "/healthz", "/metrics"):
+            response = self.ask(path, "POST")
+            self.assertEqual(response.code, 405, path)
+            self.assertIn("GET", response.headers.getRawHeaders("allow")[0])
+        self.assertIn("GET", self.document("/status", 405, "DELETE")["allowed"])
+
+    def test_our_fault(self) -> None:
+        """500 without the reason, which is in the log."""
+        self.reports = None
+        self.assertEqual(self.document("/cluster", 500), {"error": "internal error"})
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+
+class ServiceTests(SynchronousTestCase):
+    """Where it listens."""
+
+    def test_loopback_unless_told(self) -> None:
+        """No password, hence nobody from elsewhere unless somebody said so."""
+        for given, used in (
+            ("8080", "tcp:8080:interface=127.0.0.1"),
+            ("tcp:8080", "tcp:8080:interface=127.0.0.1"),
+            ("tcp:8080:interface=0.0.0.0", "tcp:8080:interface=0.0.0.0"),
+            ("tcp6:8080", "tcp6:8080:interface=\\:\\:1"),
+            ("unix:admin.sock", "unix:admin.sock"),
+        ):
+            self.assertEqual(loopback_unless_told(given), used)
+
+    def test_listens_while_it_runs(self) -> None:
+        """From start to stop."""
+        reactor = MemoryReactorClock()
+        service = make_admin_service(FakeNode(), "tcp:8080", reactor)
+        service.startService()
+        ((port, _site, _backlog, interface),) = reactor.tcpServers
+        self.assertEqual((port, interface), (8080, "127.0.0.1"))
+        self.successResultOf(service.stopService())

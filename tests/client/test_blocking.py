@@ -1,0 +1,410 @@
+# -*- test-case-name: tests.client.test_blocking -*-
+"""The client for programs without a reactor: real threads and a real reactor, members in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionRefusedError
+from twisted.python import threadable
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from dledger.client.blocking import AppendInterrupted, AppendSummary, Log
+from dledger.client.thread import ReactorThread
+from dledger.client.values import AppendFailed, UnknownOutcome
+from dledger.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import AppendRequest
+from tests.client.fakes import FakeGroup, FakeMember, Wire
+
+
+class LiveWire(Wire):
+    """Delivers by itself, in the reactor's next turn."""
+
+    reactor: Any = None
+    is_scheduled = False
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        self.schedule()
+
+    def loseConnection(self) -> None:
+        super().loseConnection()
+        self.schedule()
+
+    abortConnection = loseConnection
+
+    def schedule(self) -> None:
+        """Once per turn."""
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.reactor.callLater(0, self.deliver)
+
+    def deliver(self) -> None:
+        """To the member."""
+        self.is_scheduled = False
+        if self.is_open:
+            self.member.deliver(self)
+
+
+class LiveEndpoint:
+    """Connects to a member of the group."""
+
+    def __init__(self, member: FakeMember, reactor: Any) -> None:
+        self.member = member
+        self.reactor = reactor
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """At once, or refused."""
+        if not self.member.is_up:
+            return fail(ConnectionRefusedError())
+        protocol = factory.buildProtocol(None)
+        wire = LiveWire(self.member, protocol)
+        wire.reactor = self.reactor
+        self.member.wires.append(wire)
+        protocol.makeConnection(wire)
+        return succeed(protocol)
+
+
+class LiveGroup(FakeGroup):
+    """A group for the reactor of a log."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=None)
+        self.reactor: Any = None
+        for member in self.members.values():
+            member.refuses_polls = True
+
+    def open(self, **options: Any) -> Log:
+        """A log of this group."""
+        options.setdefault("timeout", 5.0)
+        log = Log(
+            self.peers,
+            endpoint_for=lambda address: LiveEndpoint(self.by_address[address], self.reactor),
+            **options,
+        )
+        assert log._thread is not None
+        self.reactor = log._thread.reactor
+        return log
+
+
+class LogTests(SynchronousTestCase):
+    """Every call waits for its outcome."""
+
+    def setUp(self) -> None:
+        self.group = LiveGroup()
+        self.log = self.group.open()
+        self.addCleanup(self.log.close)
+
+    def test_append_and_get(self) -> None:
+        """One entry there and back."""
+        appended = self.log.append(b"a")
+        self.assertEqual((appended.index, self.log.get(0).body), (0, b"a"))
+
+    def test_failure_is_raised(self) -> None:
+        """As itself, in the calling thread."""
+        self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
+        self.assertRaises(AppendFailed, self.log.append, b"a")
+        self.assertRaises(DLedgerError, self.log.get, 0)
+        self.assertRaises(ValueError, self.log.get, 0, "perhaps")
+
+    def test_status_metadata_transfer(self) -> None:
+        """The rest of the calls."""
+        self.assertEqual([info.member_id for info in self.log.status()], ["n0", "n1", "n2"])
+        self.assertEqual(self.log.metadata().member_id, "n0")
+        self.assertEqual(self.log.transfer("n1"), 2)
+
+    def test_tail(self) -> None:
+        """Ends at the end; can be left before."""
+        self.group.log = [b"%d" % number for number in range(7)]
+        self.assertEqual([entry.index for entry in self.log.tail(2)], [2, 3, 4, 5, 6])
+        self.assertEqual([entry.index for entry in self.log.tail(-2)], [5, 6])
+        for entry in self.log.tail(0, follow=True):
+            if entry.index == 3:
+                break
+
+    def test_following_tail_with_a_time_limit(self) -> None:
+        """Ends when nothing came for so long."""
+        self.group.log = [b"a", b"b", b"c"]
+        self.assertEqual(len(list(self.log.tail(0, follow=True, timeout=0.05))), 3)
+
+    def test_closed(self) -> None:
+        """Later calls say so; who waits is told; closing again is nothing."""
+        self.group["n0"].holds = self.group["n1"].holds = self.group["n2"].holds = lambda _: True
+        errors: list[Exception] = []
+        waiting = threading.Event()
+
+        def wait() -> None:
+            waiting.set()
+            try:
+                self.log.get(0)
+            except DLedgerError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait(5)
+        self.log.status()  # takes a turn, so that the read is under way
+        self.log.close()
+        self.log.close()
+        thread.join(5)
+        self.assertIn("closed", str(errors))
+        self.assertRaises(DLedgerError, self.log.append, b"a")
+
+    def test_several_threads(self) -> None:
+        """Each keeps its own order."""
+
+        def append(name: int) -> None:
+            for number in range(20):
+                self.log.append(b"%d.%d" % (name, number))
+
+        threads = [threading.Thread(target=append, args=(name,)) for name in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        for name in range(3):
+            mine = [body for body in self.group.log if body.startswith(b"%d." % name)]
+            self.assertEqual(mine, [b"%d.%d" % (name, number) for number in range(20)])
+
+
+class AppendManyTests(SynchronousTestCase):
+    """Streams of bodies."""
+
+    def setUp(self) -> None:
+        self.group = LiveGroup()
+        self.log = self.group.open()
+        self.addCleanup(self.log.close)
+
+    def test_order_and_summary(self) -> None:
+        """Everything in order, whatever the window."""
+        for window in (1, 2, 7, 1000):
+            self.group.log = []
+            bodies = [b"%d" % number for number in range(500)]
+            summary = self.log.append_many(iter(bodies), window=window)
+            self.assertEqual(self.group.log, bodies)
+            self.assertEqual((summary.count, summary.first_index, summary.last_index), (500, 0, 499))
+
+    def test_nothing(self) -> None:
+        """No bodies: an empty summary."""
+        summary = self.log.append_many([])
+        self.assertEqual((summary.count, summary.first_index, summary.rate > -1), (0, -1, True))
+
+    def test_window(self) -> None:
+        """No more than the window is ever under way; each body goes out before the next is pulled."""
+        pulled: list[int] = []
+        seen: list[int] = []
+        plain = self.group["n0"].append
+
+        def watch(request: AppendRequest, base: dict[str, Any]) -> Any:
+            seen.append(len(pulled) - len(self.group.log))
+            return plain(request, base)
+
+        self.group["n0"].append = watch
+
+        def bodies() -> Iterator[bytes]:
+            for number in range(300):
+                pulled.append(number)
+                yield b"x"
+
+        self.log.append_many(bodies(), window=5)
+        self.assertLessEqual(max(seen), 6)  # one more is pulled before there is room for it
+
+    def test_body_goes_out_while_the_source_waits(self) -> None:
+        """A slow source does not hold back what it gave already."""
+
+        def bodies() -> Iterator[bytes]:
+            yield b"a"
+            for _ in range(1000):
+                if self.group.log:
+                    break
+                self.log.metadata()
+            self.assertEqual(self.group.log, [b"a"])
+            yield b"b"
+
+        self.log.append_many(bodies())
+        self.assertEqual(self.group.log, [b"a", b"b"])
+
+    def test_progress(self) -> None:
+        """Told in the calling thread; the last is the whole."""
+        told: list[int] = []
+        threads: set[int] = set()
+
+        def progress(count: int) -> None:
+            told.append(count)
+            threads.add(threading.get_ident())
+
+        self.log.append_many([b"x"] * 50, window=3, progress=progress)
+        self.assertEqual((told[-1], threads), (50, {threading.get_ident()}))
+        self.assertEqual(told, sorted(told))
+
+    def test_failure(self) -> None:
+        """The first failure ends it; what is acknowledged from the start is counted."""
+        plain = self.group["n0"].append
+        pulled: list[int] = []
+
+        def bodies() -> Iterator[bytes]:
+            for number in range(10_000):
+                pulled.append(number)
+                yield b"%d" % number
+
+        self.group["n0"].append = self.three_then(plain)
+        error = self.assertRaises(AppendFailed, self.log.append_many, bodies(), window=1)
+        self.assertEqual(error.facts["acknowledged"], 3)
+        self.assertEqual((error.failed, error.unknown), (1, 0))
+        self.assertLess(len(pulled), 10)
+        self.assertEqual(self.group.log, [b"0", b"1", b"2"])
+
+    def test_what_goes_through_behind_a_failure(self) -> None:
+        """Small bodies that still fit behind a large one that did not are counted apart."""
+        plain = self.group["n0"].append
+
+        def append(request: AppendRequest, base: dict[str, Any]) -> Any:
+            self.group["n0"].refusals.clear()
+            if any(len(body) > 50_000 for body in request.bodies):
+                self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
+            return plain(request, base)
+
+        self.group["n0"].append = append
+        bodies = [b"s" * 40_000, b"s" * 40_000, b"l" * 200_000, b"s" * 40_000]
+        error = self.assertRaises(AppendFailed, self.log.append_many, bodies, window=100)
+        later = error.facts.get("acknowledged_later", 0)
+        self.assertEqual(error.facts["acknowledged"] + later, len(self.group.log))
+        self.assertEqual(error.facts["acknowledged"] + later + error.failed, len(bodies))
+
+    def three_then(self, plain: Any) -> Any:
+        """Takes three, then refuses for good."""
+
+        def append(request: AppendRequest, base: dict[str, Any]) -> Any:
+            self.group["n0"].refusals.clear()
+            if len(self.group.log) >= 3:
+                self.group["n0"].refusals.append(ResponseCode.DISK_FULL)
+            return plain(request, base)
+
+        return append
+
+    def test_unknown(self) -> None:
+        """An unknown one makes the whole unknown."""
+        plain = self.group["n0"].append
+
+        def append(request: AppendRequest, base: dict[str, Any]) -> Any:
+            if len(self.group.log) >= 4:
+                self.group["n0"].refusals.append(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+            return plain(request, base)
+
+        self.group["n0"].append = append
+        error = self.assertRaises(UnknownOutcome, self.log.append_many, [b"x"] * 9, window=2)
+        self.assertGreaterEqual(error.unknown, 1)
+        self.assertGreaterEqual(error.facts["acknowledged"], 4)
+        self.assertEqual(len(self.group.log), error.facts["acknowledged"])
+
+    def test_source_that_fails(self) -> None:
+        """What it gave before is in the log, in order, when its exception comes out."""
+
+        def bodies() -> Iterator[bytes]:
+            for number in range(25):
+                yield b"%d" % number
+            raise RuntimeError("the source is dry")
+
+        self.assertRaises(RuntimeError, self.log.append_many, bodies(), window=10)
+        self.assertEqual(self.group.log, [b"%d" % number for number in range(25)])
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C is not waited with: what was acknowledged and what was under way are told at once."""
+
+        def bodies() -> Iterator[bytes]:
+            yield from [b"a", b"b", b"c"]
+            while len(self.group.log) < 3:
+                self.log.metadata()
+            self.log.metadata()  # one more turn: the answers are in
+            self.group["n0"].holds = lambda request: isinstance(request, AppendRequest)
+            yield b"d"
+            raise KeyboardInterrupt
+
+        error = self.assertRaises(AppendInterrupted, self.log.append_many, bodies())
+        self.assertEqual((error.acknowledged, error.unknown), (3, 1))
+        self.assertIsInstance(error, KeyboardInterrupt)
+
+    def test_window_is_checked(self) -> None:
+        """None is too few."""
+        self.assertRaises(ValueError, self.log.append_many, [b"x"], window=0)
+
+    def test_rate(self) -> None:
+        """Entries over seconds."""
+        summary = AppendSummary(count=10, first_index=0, last_index=9, seconds=2.0)
+        self.assertEqual(summary.rate, 5.0)
+
+
+class ReactorThreadTests(SynchronousTestCase):
+    """Reactors of our own."""
+
+    def test_nothing_is_left(self) -> None:
+        """Neither threads nor descriptors, however often."""
+        LiveGroup().open().close()  # whatever is made once is made now
+        threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with LiveGroup().open() as log:
+                log.append(b"a")
+        self.assertEqual(threading.active_count(), threads)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), files)
+
+    def test_wrong_peers(self) -> None:
+        """A log that cannot be made leaves no thread behind."""
+        threads = threading.active_count()
+        self.assertRaises(ValueError, dledger.connect, "nonsense")
+        self.assertEqual(threading.active_count(), threads)
+
+    def test_several_at_once(self) -> None:
+        """Each has its own reactor."""
+        logs = [LiveGroup().open() for _ in range(3)]
+        self.assertEqual([log.append(b"a").index for log in logs], [0, 0, 0])
+        for log in logs:
+            log.close()
+
+    def test_io_thread_is_not_ours(self) -> None:
+        """What another reactor thinks of as its thread stays that."""
+        self.patch(threadable, "ioThread", -5)
+        with LiveGroup().open() as log:
+            log.append(b"a")
+        self.assertEqual(threadable.ioThread, -5)
+
+    def test_story_that_raises(self) -> None:
+        """An exception before there is a Deferred comes back, too."""
+        thread = ReactorThread("test")
+        try:
+            self.assertRaises(ZeroDivisionError, thread.wait, lambda: 1 / 0)
+        finally:
+            thread.stop(lambda: None)
+
+    def test_no_global_reactor(self) -> None:
+        """A program may choose its own reactor after it has used ours."""
+        code = (
+            "import sys, dledger\n"
+            "log = dledger.connect('n0-127.0.0.1:1', timeout=0.05)\n"
+            "try: log.append(b'x')\n"
+            "except dledger.errors.DLedgerError: pass\n"
+            "log.close()\n"
+            "print('twisted.internet.reactor' in sys.modules)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+            cwd=Path(dledger.__file__).parent.parent, check=False,
+        )  # fmt: skip
+        self.assertEqual((done.stdout.strip(), done.returncode), ("False", 0), done.stderr)
+
+    def test_importing_dledger_imports_no_twisted(self) -> None:
+        """The front door is not behind the reactor."""
+        code = "import sys, dledger; print('twisted' in sys.modules)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+            cwd=Path(dledger.__file__).parent.parent, check=False,
+        )  # fmt: skip
+        self.assertEqual(done.stdout.strip(), "False")

@@ -1,0 +1,287 @@
+# -*- test-case-name: tests.client.test_client -*-
+"""The client's calls, one by one."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+
+from dledger.client.values import AppendFailed
+from dledger.errors import DLedgerError
+from protocols.wire.codes import Consistency, ResponseCode
+from protocols.wire.messages import (
+    AppendRequest,
+    GetRequest,
+    GetResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+)
+from tests.client.test_appender import GroupCase
+
+
+class AppendTests(GroupCase):
+    """Deferreds around L{submit}."""
+
+    def test_append(self) -> None:
+        """Fires with the one result."""
+        waiter = self.client.append(b"a")
+        self.group.settle()
+        self.assertEqual(self.successResultOf(waiter).index, 0)
+
+    def test_append_many(self) -> None:
+        """Fires with the runs."""
+        waiter = self.client.append_many([b"a", b"b"])
+        self.group.settle()
+        (run,) = self.successResultOf(waiter)
+        self.assertEqual((run.index, run.count), (0, 2))
+
+    def test_failures(self) -> None:
+        """Fail with the error itself."""
+        self.group["n0"].refusals.extend([ResponseCode.DISK_FULL] * 2)
+        one = self.client.append(b"a")
+        self.group.settle()
+        many = self.client.append_many([b"a"])
+        self.group.settle()
+        self.failureResultOf(one, AppendFailed)
+        self.failureResultOf(many, AppendFailed)
+
+    def test_cancelling(self) -> None:
+        """Stops the wait, not the append."""
+        waiter = self.client.append(b"a")
+        waiter.cancel()
+        self.group.settle()
+        self.failureResultOf(waiter, CancelledError)
+        self.assertEqual(self.group.log, [b"a"])
+
+    def test_times_are_checked(self) -> None:
+        """No time is no time."""
+        self.assertRaises(ValueError, self.group.client, timeout_s=0)
+        self.assertRaises(ValueError, self.group.client, answer_timeout_s=-1)
+
+
+class GetTests(GroupCase):
+    """Reading one entry."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.group.log = [b"0", b"1", b"2"]
+
+    def gets(self, member_id: str) -> int:
+        """GETs that a member was sent."""
+        return sum(isinstance(r, GetRequest) for r in self.group[member_id].received)
+
+    def test_linearizable(self) -> None:
+        """At the leader."""
+        entry = self.client.get(1)
+        self.group.settle()
+        self.assertEqual(self.successResultOf(entry).body, b"1")
+        self.assertEqual(self.gets("n0"), 1)
+
+    def test_committed(self) -> None:
+        """Anywhere."""
+        self.group["n0"].is_up = False
+        entry = self.client.get(1, Consistency.COMMITTED)
+        self.group.settle()
+        self.assertEqual(self.successResultOf(entry).body, b"1")
+
+    def test_unknown_consistency(self) -> None:
+        """Refused by name."""
+        self.assertRaises(ValueError, self.client.get, 1, "perhaps")
+
+    def test_out_of_range(self) -> None:
+        """Told at once, with the index."""
+        entry = self.client.get(3)
+        self.group.settle()
+        error = self.failureResultOf(entry, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.assertEqual(error.facts["index"], 3)
+
+    def test_no_entries_in_the_answer(self) -> None:
+        """Java's memory store says SUCCESS and nothing."""
+        self.group["n0"].get = lambda request, base: GetResponse(**base)
+        entry = self.client.get(1)
+        self.group.settle()
+        self.assertIs(self.failureResultOf(entry, DLedgerError).value.code, ResponseCode.INDEX_OUT_OF_RANGE)
+
+    def test_leader_moves(self) -> None:
+        """A read is repeated at the next leader."""
+        first = self.client.get(0)
+        self.group.settle()
+        self.successResultOf(first)
+        self.group.lead("n2")
+        entry = self.client.get(1)
+        self.group.run(0.5)
+        self.successResultOf(entry)
+        self.assertEqual(self.gets("n2"), 1)
+
+    def test_java_follower(self) -> None:
+        """A committed read that meets a Java follower goes to the leader."""
+        for member in self.group.members.values():
+            member.wire_version = 0
+        self.group["n0"].is_up = False
+        entry = self.client.get(1, "committed")
+        self.group.run(0.2)
+        self.group["n0"].is_up = True
+        self.group.run(2.0)
+        self.successResultOf(entry)
+
+    def test_connection_lost(self) -> None:
+        """A read is repeated whatever happened to it."""
+        self.group["n0"].holds = lambda r: isinstance(r, GetRequest)
+        entry = self.client.get(1)
+        self.group.settle()
+        self.group["n0"].holds = lambda r: False
+        self.group["n0"].lose_connections()
+        self.group.run(0.5)
+        self.successResultOf(entry)
+
+    def test_wrong_entry(self) -> None:
+        """More than one entry is no answer; the connection is given up and the read repeated."""
+        plain = self.group["n0"].get
+        answers = [GetResponse(entries=self.group.batch(0, 2))]
+        self.group["n0"].get = (
+            lambda request, base: answers.pop() if answers else plain(request, base)
+        )
+        entry = self.client.get(1)
+        self.group.run(0.5)
+        self.assertEqual(self.successResultOf(entry).body, b"1")
+
+    def test_deadline(self) -> None:
+        """Without a leader, the reason is told in the end."""
+        for member in self.group.members.values():
+            member.is_up = False
+        entry = self.client.get(1)
+        self.group.run(9.0)
+        self.assertNoResult(entry)
+        self.group.run(1.5)
+        error = self.failureResultOf(entry, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.METADATA_ERROR)
+        self.assertIn("n2: connection refused", str(error))
+
+    def test_silent_leader(self) -> None:
+        """A leader that does not answer is left, and its connection with it."""
+        self.group["n0"].holds = lambda r: isinstance(r, GetRequest)
+        entry = self.client.get(1)
+        self.group.run(3.5)
+        self.group.lead("n1")
+        self.group.run(1.0)
+        self.assertEqual(self.successResultOf(entry).body, b"1")
+
+
+class MetadataTests(GroupCase):
+    """Who they are."""
+
+    def test_status(self) -> None:
+        """Everybody."""
+        status = self.client.status()
+        self.group.settle()
+        roles = [info.role for info in self.successResultOf(status)]
+        self.assertEqual(roles, ["leader", "follower", "follower"])
+
+    def test_metadata(self) -> None:
+        """The leader."""
+        metadata = self.client.metadata()
+        self.group.settle()
+        self.assertEqual(self.successResultOf(metadata).member_id, "n0")
+
+    def test_metadata_of_a_new_leader(self) -> None:
+        """Who does not lead any more is not asked twice."""
+        self.client.metadata()
+        self.group.settle()
+        self.group.lead("n1")
+        metadata = self.client.metadata()
+        self.group.run(0.5)
+        self.assertEqual(self.successResultOf(metadata).member_id, "n1")
+
+    def test_no_leader(self) -> None:
+        """Fails at the deadline."""
+        for member in self.group.members.values():
+            member.leader_id = None
+        metadata = self.client.metadata()
+        self.group.run(11.0)
+        self.failureResultOf(metadata, DLedgerError)
+
+
+class TransferTests(GroupCase):
+    """Handing leadership over."""
+
+    def requests(self) -> list[LeadershipTransferRequest]:
+        """What the leader was sent."""
+        return [r for r in self.group["n0"].received if isinstance(r, LeadershipTransferRequest)]
+
+    def test_transfer(self) -> None:
+        """The leader is told to whom, in its term."""
+        self.group["n0"].term = 4
+        moved = self.client.transfer("n2")
+        self.group.settle()
+        self.assertEqual(self.successResultOf(moved), 5)
+        (request,) = self.requests()
+        self.assertEqual(
+            (request.transfer_id, request.transferee_id, request.term, request.remote_id, request.leader_id),
+            ("n0", "n2", 4, "n0", "n0"),
+        )
+
+    def test_leads_already(self) -> None:
+        """Nothing to do."""
+        moved = self.client.transfer("n0")
+        self.group.settle()
+        self.assertEqual(self.successResultOf(moved), 1)
+        self.assertEqual(self.requests(), [])
+
+    def test_not_a_member(self) -> None:
+        """Told with the members there are."""
+        moved = self.client.transfer("n7")
+        self.group.settle()
+        error = self.failureResultOf(moved, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.UNKNOWN_MEMBER)
+        self.assertIn("n0, n1, n2", str(error))
+
+    def test_refused(self) -> None:
+        """The leader's reason comes back."""
+        self.group["n0"].answer_transfer = LeadershipTransferResponse(code=ResponseCode.FALL_BEHIND_TOO_MUCH)
+        moved = self.client.transfer("n2")
+        self.group.settle()
+        error = self.failureResultOf(moved, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.FALL_BEHIND_TOO_MUCH)
+
+    def test_java(self) -> None:
+        """A Java leader's term must be given."""
+        for member in self.group.members.values():
+            member.wire_version = 0
+        moved = self.client.transfer("n2")
+        self.group.settle()
+        self.assertIn("must be given", str(self.failureResultOf(moved, DLedgerError).value))
+        moved = self.client.transfer("n2", term=6)
+        self.group.settle()
+        self.assertEqual(self.successResultOf(moved), 7)
+
+    def test_connection_lost(self) -> None:
+        """Not repeated: whether it happened is not known."""
+        self.group["n0"].holds = lambda r: isinstance(r, LeadershipTransferRequest)
+        moved = self.client.transfer("n2")
+        self.group.settle()
+        self.group["n0"].lose_connections()
+        self.group.run(1.0)
+        self.assertIs(self.failureResultOf(moved, DLedgerError).value.code, ResponseCode.NETWORK_ERROR)
+        self.assertEqual(len(self.requests()), 1)
+
+
+class ClosingTests(GroupCase):
+    """The end."""
+
+    def test_close_twice(self) -> None:
+        """The second time nothing happens."""
+        self.client.append(b"a").addErrback(lambda _: None)
+        self.client.close()
+        self.client.close()
+        self.group.settle()
+        self.assertEqual([r for r in self.group["n0"].received if isinstance(r, AppendRequest)], [])
+
+    def test_waiting_reads_end(self) -> None:
+        """A read that is being repeated ends with what went wrong last."""
+        for member in self.group.members.values():
+            member.is_up = False
+        entry = self.client.get(0)
+        self.group.run(0.5)
+        self.client.close()
+        self.group.run(2.0)
+        self.failureResultOf(entry, DLedgerError)

@@ -1,0 +1,193 @@
+# -*- test-case-name: tests.client.test_connection -*-
+"""Every request has one outcome; nothing the other end sends breaks more than the connection."""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.client.connection import MemberConnection, RequestLost, RequestRefused
+from dledger.errors import DLedgerError
+from protocols.wire.codes import RequestCode, ResponseCode
+from protocols.wire.json_bodies import encode_response
+from protocols.wire.messages import (
+    AppendRequest,
+    AppendResponse,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
+from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+
+
+class ConnectionCase(SynchronousTestCase):
+    """One connection, over a transport that only remembers."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.connection = MemberConnection("n0", self.clock)
+        self.transport = StringTransport()
+        self.connection.makeConnection(self.transport)
+        self.results: list[Response | Exception] = []
+
+    def ask(self) -> None:
+        """An append in flight."""
+        self.connection.request(AppendRequest(group="g", bodies=(b"a",)), self.results.append)
+
+    def reply(self, opaque: int, response: Response | None = None, code: int = 200, **more: str) -> bytes:
+        """A remoting reply."""
+        body = encode_response(response) if response is not None else b""
+        return encode_command(RemotingCommand(code=code, flag=1, opaque=opaque, body=body, **more))
+
+    def lose(self) -> None:
+        """The connection ends."""
+        self.connection.connectionLost(Failure(ConnectionDone()))
+
+
+class AnswerTests(ConnectionCase):
+    """Answers and their requests."""
+
+    def test_remoting(self) -> None:
+        """The frame asks for what it should; the answer comes back."""
+        self.ask()
+        command = decode_command(self.transport.value()[4:])
+        self.assertEqual((command.code, command.flag, command.language), (RequestCode.APPEND, 0, "PYTHON"))
+        self.connection.dataReceived(self.reply(command.opaque, AppendResponse(index=7)))
+        self.assertEqual(self.results, [AppendResponse(index=7)])
+        self.assertEqual(self.connection.outstanding, 0)
+
+    def test_native(self) -> None:
+        """Likewise in native frames."""
+        self.connection.native = True
+        self.ask()
+        opaque, request = decode_frame(self.transport.value())
+        self.assertEqual(request, AppendRequest(group="g", bodies=(b"a",)))
+        self.connection.dataReceived(encode_response_frame(AppendResponse(index=7), opaque))
+        self.assertEqual(self.results, [AppendResponse(index=7)])
+
+    def test_in_any_order_and_any_pieces(self) -> None:
+        """Two answers, the second first, cut everywhere."""
+        for size in range(1, 60):
+            self.setUp()
+            self.ask()
+            self.ask()
+            stream = self.reply(2, AppendResponse(index=2))
+            stream += encode_response_frame(AppendResponse(index=1), 1)
+            for at in range(0, len(stream), size):
+                self.connection.dataReceived(stream[at : at + size])
+            self.assertEqual([r.index for r in self.results], [2, 1])
+
+    def test_turn_ended(self) -> None:
+        """Told once per read, after its answers."""
+        seen: list[int] = []
+        self.connection.turn_ended = lambda: seen.append(len(self.results))
+        self.ask()
+        self.ask()
+        self.connection.dataReceived(self.reply(1, AppendResponse()) + self.reply(2, AppendResponse()))
+        self.assertEqual(seen, [2])
+
+    def test_nobody_waits(self) -> None:
+        """An answer to nothing, an answer twice, and a request are dropped."""
+        self.ask()
+        self.connection.dataReceived(self.reply(9, AppendResponse()))
+        self.connection.dataReceived(encode_request_frame(MetadataRequest(), 1))
+        self.connection.dataReceived(encode_command(RemotingCommand(code=50000, opaque=1, body=b"{}")))
+        self.assertEqual(self.results, [])
+        self.connection.dataReceived(self.reply(1, AppendResponse()) * 2)
+        self.assertEqual(len(self.results), 1)
+        self.assertFalse(self.transport.disconnecting)
+
+    def test_opaque_wraps(self) -> None:
+        """It stays a number that Java can hold."""
+        self.connection._opaque = 0x7FFFFFFF
+        self.ask()
+        self.assertEqual(decode_command(self.transport.value()[4:]).opaque, 0)
+
+    def test_answer_of_another_kind(self) -> None:
+        """An answer that is none: the outcome is not known."""
+        self.connection.native = True
+        self.ask()
+        self.connection.dataReceived(encode_response_frame(GetResponse(), 1))
+        self.assertIsInstance(self.results[0], RequestLost)
+
+    def test_remoting_errors(self) -> None:
+        """Refused before a handler saw it, or broken in a handler: two different things."""
+        for code, kind in ((1, RequestLost), (2, RequestRefused), (3, RequestRefused), (4, RequestLost)):
+            self.setUp()
+            self.ask()
+            self.connection.dataReceived(self.reply(1, code=code, remark="why"))
+            self.assertIsInstance(self.results[0], kind)
+            self.assertIn("why", str(self.results[0]))
+
+    def test_body_that_is_no_answer(self) -> None:
+        """Not known what happened, but the connection stands."""
+        self.ask()
+        self.connection.dataReceived(self.reply(1))
+        self.assertIsInstance(self.results[0], RequestLost)
+        self.assertTrue(self.connection.is_connected)
+
+
+class EndTests(ConnectionCase):
+    """The connection ends."""
+
+    def test_lost(self) -> None:
+        """Everything outstanding is told in order, then the owner, then the end of the turn."""
+        order: list[str] = []
+        for name in ("a", "b"):
+            self.connection.request(
+                MetadataRequest(), lambda result, name=name: order.append(f"{name} {type(result).__name__}")
+            )
+        self.connection.lost = lambda _: order.append("lost")
+        self.connection.turn_ended = lambda: order.append("turn")
+        self.lose()
+        self.assertEqual(order, ["a RequestLost", "b RequestLost", "lost", "turn"])
+        self.assertFalse(self.connection.is_connected)
+
+    def test_garbage(self) -> None:
+        """Costs the connection, but not the answers before it."""
+        self.ask()
+        self.ask()
+        with capturedLogs() as events:
+            self.connection.dataReceived(self.reply(1, AppendResponse(index=1)) + b"\xff" * 9)
+        self.assertEqual(self.results, [AppendResponse(index=1)])
+        self.assertTrue(self.transport.disconnected)
+        self.assertFalse(self.connection.is_connected)
+        self.lose()
+        self.assertIsInstance(self.results[1], RequestLost)
+        (event,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertEqual(event["peer_id"], "n0")
+
+    def test_bad_header(self) -> None:
+        """A remoting frame whose header cannot be read costs the connection, too."""
+        self.connection.dataReceived(b"\0\0\0\x08\x07\0\0\0abcd")
+        self.assertTrue(self.transport.disconnected)
+
+    def test_ask(self) -> None:
+        """For one who waits: answer, time-out, loss, cancellation; no timer is left."""
+        metadata = MetadataRequest()
+        answered, late = self.connection.ask(metadata, 1.0), self.connection.ask(metadata, 2.0)
+        lost, cancelled = self.connection.ask(metadata, 9.0), self.connection.ask(metadata, 9.0)
+        cancelled.addErrback(lambda _: None)
+        cancelled.cancel()
+        self.connection.dataReceived(self.reply(1, MetadataResponse()))
+        self.assertEqual(self.successResultOf(answered), MetadataResponse())
+        self.clock.advance(2.0)
+        error = self.failureResultOf(late, DLedgerError).value
+        self.assertIs(error.code, ResponseCode.TIMEOUT)
+        self.connection.dataReceived(self.reply(2, MetadataResponse()))
+        self.lose()
+        self.failureResultOf(lost, RequestLost)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.failureResultOf(self.connection.ask(metadata, 1.0), RequestLost)
+
+    def test_close(self) -> None:
+        """Takes no more requests at once."""
+        self.connection.close()
+        self.assertTrue(self.transport.disconnecting)
+        self.assertRaises(AssertionError, self.connection.request, MetadataRequest(), self.results.append)

@@ -1,0 +1,201 @@
+# -*- test-case-name: tests.client.test_members -*-
+"""Connections are shared, probed and closed; the leader is found."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.client.members import IDLE_CLOSE_S, Members
+from dledger.errors import DLedgerError
+from protocols.wire.messages import MetadataRequest
+from tests.client.fakes import FakeGroup
+
+
+class MembersTests(SynchronousTestCase):
+    """L{Members} with three fake ones."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.group = FakeGroup(self.clock)
+        self.made = 0
+        self.members = self.make()
+
+    def make(self, wire: str = "auto") -> Members:
+        """Members of the fake group."""
+        members = Members(
+            self.group.peers, group="default", clock=self.clock, endpoint_for=self.group.endpoint_for,
+            wire=wire, rng=random.Random(1),
+        )  # fmt: skip
+        self.made += 1
+        self.addCleanup(self.close, members)
+        return members
+
+    def close(self, members: Members) -> None:
+        """Nothing is left once the last is closed."""
+        members.close()
+        self.group.settle()
+        self.made -= 1
+        if not self.made:
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_one_connection_for_all(self) -> None:
+        """Who asks while it is being made gets the same one, and so does who asks later."""
+        first, second = self.members.connection("n1"), self.members.connection("n1")
+        self.assertNoResult(first)
+        self.group.settle()
+        connection = self.successResultOf(first)
+        self.assertIs(self.successResultOf(second), connection)
+        self.assertIs(self.successResultOf(self.members.connection("n1")), connection)
+        self.assertEqual(len(self.group["n1"].wires), 1)
+
+    def test_formats(self) -> None:
+        """C{auto} asks, C{remoting} never writes native frames, C{binary} nothing else."""
+        for wire, formats in (
+            ("auto", ["remoting", "native"]), ("remoting", ["remoting"] * 2), ("binary", ["native"] * 2),
+        ):  # fmt: skip
+            members = self.make(wire)
+            for _ in range(2):
+                members.ask("n2")
+                self.group.settle()
+            self.assertEqual(self.group["n2"].formats, formats)
+            self.group["n2"].formats.clear()
+
+    def test_java_member(self) -> None:
+        """Who advertises nothing is never sent a native frame."""
+        self.group["n2"].wire_version = 0
+        for _ in range(2):
+            self.members.ask("n2")
+            self.group.settle()
+        self.assertEqual(self.group["n2"].formats, ["remoting"] * 2)
+
+    def test_unknown_wire(self) -> None:
+        """Refused at the door."""
+        self.assertRaises(ValueError, self.make, "morse")
+
+    def test_problems(self) -> None:
+        """Why a member cannot be asked is kept, and forgotten once it answers."""
+        self.group["n1"].is_up = False
+        self.failureResultOf(self.members.connection("n1"))
+        self.assertEqual(self.members.problems, {"n1": "connection refused"})
+        self.group["n1"].is_up = True
+        self.members.connection("n1")
+        self.group.settle()
+        self.assertEqual(self.members.problems, {})
+
+    def test_silent_member(self) -> None:
+        """A connection that is not answered on is not used."""
+        self.group["n1"].is_silent = True
+        waiting = self.members.connection("n1")
+        self.group.run(1.1)
+        self.failureResultOf(waiting, DLedgerError)
+        self.assertIn("did not answer METADATA", self.members.problems["n1"])
+        self.assertEqual(self.group["n1"].wires, [])
+
+    def test_cancelled_wait(self) -> None:
+        """One of two who wait goes away; the other gets the connection."""
+        first, second = self.members.connection("n1"), self.members.connection("n1")
+        first.cancel()
+        self.group.settle()
+        self.failureResultOf(first, CancelledError)
+        self.successResultOf(second)
+
+    def test_idle_connections_close(self) -> None:
+        """Before the server would; one in use stays."""
+        for member_id in ("n0", "n1"):
+            self.members.connection(member_id)
+        self.group.settle()
+        for _ in range(4):
+            self.clock.advance(IDLE_CLOSE_S / 2)
+            self.members.ask("n0")
+            self.group.settle()
+        self.assertEqual((len(self.group["n0"].wires), len(self.group["n1"].wires)), (1, 0))
+        self.assertEqual(self.group["n0"].formats.count("remoting"), 1)  # never connected anew
+
+    def test_addresses_are_learnt(self) -> None:
+        """Members that are not known are added; addresses that were given are kept."""
+        self.members.addresses = {"n0": "n0.test:20911", "n1": "elsewhere:1"}
+        self.members.ask("n0")
+        self.group.settle()
+        self.assertEqual(self.members.addresses["n1"], "elsewhere:1")
+        self.assertEqual(self.members.addresses["n2"], "n2.test:20911")
+
+    def test_one_search_for_all(self) -> None:
+        """Many who look for the leader cost one round."""
+        found = [self.members.leader() for _ in range(50)]
+        self.group.settle()
+        self.assertEqual({self.successResultOf(one).member_id for one in found}, {"n0"})
+        asked = [r for r in self.group["n1"].received if isinstance(r, MetadataRequest)]
+        self.assertEqual(len(asked), 1)
+
+    def test_hint(self) -> None:
+        """Who is said to lead is asked first, and believed only when it says so itself."""
+        self.members.leader("n0")
+        self.group.settle()
+        self.assertEqual(self.group["n1"].received, [])
+        self.assertEqual(self.members.leader_id, "n0")
+        found = self.members.leader("n1")
+        self.group.settle()
+        leader = self.successResultOf(found)
+        assert leader is not None
+        self.assertEqual(leader.member_id, "n0")
+
+    def test_hint_to_nobody(self) -> None:
+        """A name that is no member is no hint."""
+        found = self.members.leader("n17")
+        self.group.settle()
+        self.assertIsNotNone(self.successResultOf(found))
+
+    def test_slow_leader(self) -> None:
+        """A leader whose answer takes longer than the others' is found by what they say of it."""
+        self.group["n0"].holds = lambda _: True
+        found = self.members.leader()
+        self.group.run(0.3)
+        self.group["n0"].holds = lambda _: False
+        self.group["n0"].release(len(self.group["n0"].held))
+        self.group.settle()
+        self.assertIsNotNone(self.successResultOf(found))
+
+    def test_member_that_stands_still_hides_nobody(self) -> None:
+        """Without any leader, the search is over long before a silent member's time-out."""
+        self.group["n0"].is_silent = True
+        for member_id in ("n1", "n2"):
+            self.group[member_id].leader_id = None
+        found = self.members.leader()
+        self.group.run(0.3)
+        self.assertIsNone(self.successResultOf(found))
+        self.group.run(1.0)
+
+    def test_nobody_leads(self) -> None:
+        """None, once everybody has answered."""
+        for member in self.group.members.values():
+            member.leader_id = None
+        found = self.members.leader()
+        self.group.settle()
+        self.assertIsNone(self.successResultOf(found))
+
+    def test_ask_all(self) -> None:
+        """Everybody in order, with answers or reasons, within the deadline."""
+        self.group["n0"].is_up = False
+        self.group["n2"].is_silent = True
+        infos = Deferred.fromCoroutine(self.members.ask_all(0.5))
+        self.group.run(0.6)
+        n0, n1, n2 = self.successResultOf(infos)
+        self.assertEqual((n0.problem, n1.problem), ("connection refused", ""))
+        self.assertEqual(n2.problem, "no answer in 0.5 s")
+        self.assertEqual((n1.role, n1.leader_id, n1.address), ("follower", "n0", "n1.test:20911"))
+        self.group.run(1.0)
+
+    def test_closing(self) -> None:
+        """Who waits is told; nobody is connected later."""
+        self.group["n1"].is_silent = True
+        waiting, looking = self.members.connection("n1"), self.members.leader()
+        self.group.settle()
+        self.members.close()
+        self.group.settle()
+        self.failureResultOf(waiting)
+        self.successResultOf(looking)
+        self.failureResultOf(self.members.connection("n0"), DLedgerError)

@@ -1,0 +1,399 @@
+# -*- test-case-name: tests.client.test_tail -*-
+"""A tail shows every committed entry once, in order, whatever becomes of the members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.client.tail import Tail
+from dledger.client.values import Entry
+from dledger.errors import DLedgerError
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import GetRequest, PullRequest, PullResponse
+from tests.client.fakes import FakeGroup
+
+STEPS = ("append", "kill", "raise", "lose", "wait", "lag", "silent")
+
+
+class Reader:
+    """Reads a tail as far as it goes; C{failure} is how it ended."""
+
+    def __init__(self, tail: Tail) -> None:
+        self.tail = tail
+        self.entries: list[Entry] = []
+        self.failure: Failure | None = None
+        self.is_done = False
+        self._story = Deferred.fromCoroutine(self._read())
+        self._story.addErrback(self._failed)
+
+    async def _read(self) -> None:
+        async for entry in self.tail:
+            self.entries.append(entry)
+        self.is_done = True
+
+    def _failed(self, failure: Failure) -> None:
+        self.failure = failure
+
+    @property
+    def indexes(self) -> list[int]:
+        """Of what came."""
+        return [entry.index for entry in self.entries]
+
+
+class TailCase(SynchronousTestCase):
+    """Three members, ten entries, and a client."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.group = FakeGroup(self.clock)
+        self.group.log = [b"%d" % number for number in range(10)]
+        self.client = self.group.client()
+        self.addCleanup(self.close)
+
+    def close(self) -> None:
+        """A closed client has no timers."""
+        self.client.close()
+        self.group.settle()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def read(self, *args: Any, **options: Any) -> Reader:
+        """Read what there is."""
+        reader = Reader(self.client.tail(*args, **options))
+        self.group.run(0.2)
+        return reader
+
+    def pulls(self, member_id: str) -> list[int]:
+        """First indexes that a member was asked for."""
+        return [r.begin_index for r in self.group[member_id].received if isinstance(r, PullRequest)]
+
+    def assertRefused(self, reader: Reader, code: ResponseCode) -> DLedgerError:
+        """It failed with this code."""
+        assert reader.failure is not None
+        error = reader.failure.value
+        assert isinstance(error, DLedgerError)
+        self.assertIs(error.code, code)
+        return error
+
+
+class ReadingTests(TailCase):
+    """Where it begins and ends."""
+
+    def test_everything(self) -> None:
+        """From 0 to what is committed now, and no further."""
+        reader = self.read(0, follow=False)
+        self.assertEqual(reader.indexes, list(range(10)))
+        self.assertEqual(reader.entries[3], Entry(index=3, term=1, pos=300, body=b"3"))
+        self.assertTrue(reader.is_done)
+
+    def test_end_is_fixed_at_the_beginning(self) -> None:
+        """What is appended while reading is not waited for."""
+        self.group["n1"].holds = self.group["n2"].holds = lambda r: isinstance(r, PullRequest)
+        reader = self.read(0, follow=False)
+        self.group.log += [b"later"]
+        self.group["n1"].holds = self.group["n2"].holds = lambda r: False
+        for member_id in ("n1", "n2"):
+            self.group[member_id].release(len(self.group[member_id].held))
+        self.group.run(0.2)
+        self.assertEqual(reader.indexes, list(range(10)))
+
+    def test_last_few(self) -> None:
+        """A negative index counts from the end."""
+        self.assertEqual(self.read(-3, follow=False).indexes, [7, 8, 9])
+
+    def test_last_few_of_fewer(self) -> None:
+        """No further back than the beginning."""
+        for member in self.group.members.values():
+            member.begin_index = 4
+        self.assertEqual(self.read(-30, follow=False).indexes, [4, 5, 6, 7, 8, 9])
+
+    def test_empty(self) -> None:
+        """An empty log ends at once."""
+        self.group.log = []
+        reader = self.read(0, follow=False)
+        self.assertTrue(reader.is_done)
+
+    def test_behind_the_end(self) -> None:
+        """Nothing there yet: the end, not an error."""
+        self.assertTrue(self.read(10, follow=False).is_done)
+
+    def test_follow(self) -> None:
+        """New entries come as they are committed."""
+        reader = self.read(8)
+        self.assertEqual(reader.indexes, [8, 9])
+        self.group.log += [b"10", b"11", b"12"]
+        self.group.run(1.0)
+        self.assertEqual(reader.indexes, [8, 9, 10, 11, 12])
+        self.assertFalse(reader.is_done)
+
+    def test_follow_from_the_last_few(self) -> None:
+        """Both together."""
+        reader = self.read(-2)
+        self.group.log += [b"10"]
+        self.group.run(1.0)
+        self.assertEqual(reader.indexes, [8, 9, 10])
+
+    def test_followers_first(self) -> None:
+        """The leader has enough to do."""
+        self.client.metadata()
+        self.group.settle()
+        self.read(0, follow=False)
+        self.assertEqual(self.pulls("n0"), [])
+
+    def test_back_pressure(self) -> None:
+        """Who does not read is sent one batch ahead, not more."""
+        tail = self.client.tail(0)
+        batch = tail.next_batch()
+        self.group.run(0.5)
+        self.assertEqual([entry.index for entry in self.successResultOf(batch)], [0, 1])
+        self.assertEqual(self.pulls("n1") + self.pulls("n2"), [0, 2])
+        batch = tail.next_batch()
+        self.assertEqual([entry.index for entry in self.successResultOf(batch)], [2, 3])
+        self.group.run(0.5)
+        self.assertEqual(self.pulls("n1") + self.pulls("n2"), [0, 2, 4])
+
+    def test_member_that_does_not_let_us_wait(self) -> None:
+        """An empty answer at once is not met with the next question at once."""
+        for member in self.group.members.values():
+            member.refuses_polls = True
+        reader = self.read(10)
+        self.group.run(1.0)
+        self.assertLess(len(self.pulls("n1") + self.pulls("n2")), 15)
+        self.group.log += [b"10"]
+        self.group.run(0.3)
+        self.assertEqual(reader.indexes, [10])
+
+    def test_closing_ends_it(self) -> None:
+        """Nothing is asked for after it was closed."""
+        reader = self.read(0)
+        count = len(self.pulls("n1") + self.pulls("n2"))
+        reader.tail.close()
+        self.group.log += [b"10"]
+        self.group.run(2.0)
+        self.assertEqual(reader.indexes, list(range(10)))
+        self.assertEqual(len(self.pulls("n1") + self.pulls("n2")), count)
+
+
+class LossTests(TailCase):
+    """Members come and go."""
+
+    def test_member_dies(self) -> None:
+        """The next one goes on where the lost one stopped."""
+        self.group["n1"].holds = self.group["n2"].holds = self.group["n0"].holds = (
+            lambda r: isinstance(r, PullRequest) and r.begin_index == 4
+        )
+        reader = self.read(0)
+        self.assertEqual(reader.indexes, [0, 1, 2, 3])
+        for member in self.group.members.values():
+            member.holds = lambda r: False
+            if member.held:
+                member.is_up = False
+                member.held.clear()
+                member.lose_connections()
+        self.group.run(1.0)
+        self.assertEqual(reader.indexes, list(range(10)))
+
+    def test_everybody_dies_and_returns(self) -> None:
+        """A following tail outlives an outage of any length."""
+        reader = self.read(8)
+        for member in self.group.members.values():
+            member.is_up = False
+            member.lose_connections()
+        self.group.run(20.0)
+        self.assertIsNone(reader.failure)
+        self.group.log += [b"10"]
+        for member in self.group.members.values():
+            member.is_up = True
+        self.group.run(2.0)
+        self.assertEqual(reader.indexes, [8, 9, 10])
+
+    def test_time_out(self) -> None:
+        """One that does not follow gives up when nobody serves, and says why."""
+        for member in self.group.members.values():
+            member.is_up = False
+        reader = self.read(0, follow=False, timeout_s=3.0)
+        self.assertIsNone(reader.failure)
+        self.group.run(5.0)
+        self.assertIn("connection refused", str(self.assertRefused(reader, ResponseCode.NETWORK_ERROR)))
+
+    def test_silent_member_is_left(self) -> None:
+        """A member that stops answering is left after a while."""
+        reader = self.read(8)
+        for member_id in ("n1", "n2"):
+            self.group[member_id].is_silent = True
+        self.group.log += [b"10"]
+        self.group.run(8.0)
+        self.assertEqual(reader.indexes, [8, 9, 10])
+        self.assertEqual(self.group["n1"].wires + self.group["n2"].wires, [])
+
+    def test_cut_off_member_is_left(self) -> None:
+        """A follower that knows no leader and has nothing is left for one that is in touch."""
+        for member_id in ("n1", "n2"):
+            self.group[member_id].committed_index = 5
+            self.group[member_id].leader_id = None
+        reader = self.read(4)
+        self.group.run(3.0)
+        self.assertEqual(reader.indexes, [4, 5, 6, 7, 8, 9])
+
+    def test_lagging_member_does_not_end_it(self) -> None:
+        """The end that was promised is reached although a member does not have it yet."""
+        for member_id in ("n1", "n2"):
+            self.group[member_id].committed_index = 5
+        reader = self.read(0, follow=False)
+        self.group.run(1.0)
+        self.assertEqual(reader.indexes, list(range(10)))
+
+    def test_wrong_batch(self) -> None:
+        """A member that sends another index than asked for is left; nothing of it is shown."""
+        for member_id in ("n1", "n2"):
+            self.group[member_id].pull = (
+                lambda request, base: PullResponse(entries=self.group.batch(0, 2), committed_index=9, **base)
+            )
+        reader = self.read(4, follow=False)
+        self.group.run(1.0)
+        self.assertEqual(reader.indexes, [4, 5, 6, 7, 8, 9])
+
+    def test_damaged_body(self) -> None:
+        """A body that is not what its checksum says is not shown; the member is left."""
+        for member_id in ("n1", "n2"):
+            self.group[member_id].pull = (
+                lambda request, base: PullResponse(
+                    entries=self.damaged(request.begin_index), committed_index=9, **base
+                )
+            )
+        reader = self.read(8, follow=False)
+        self.group.run(1.0)
+        self.assertEqual([entry.body for entry in reader.entries], [b"8", b"9"])
+
+    def damaged(self, index: int) -> Any:
+        """A batch with a flipped bit in its body."""
+        batch = self.group.batch(index, 1)
+        records = bytearray(batch.records)
+        records[-1] ^= 1
+        return attrs.evolve(batch, records=bytes(records))
+
+    def test_expired(self) -> None:
+        """When no member has the beginning any more, the error names the first that is left."""
+        for number, member in enumerate(self.group.members.values()):
+            member.begin_index = 5 + number
+        reader = self.read(2, follow=False)
+        self.group.run(0.5)
+        error = self.assertRefused(reader, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+        self.assertEqual(error.facts["first_index"], 5)
+        self.assertIn("entry 2 has expired; the first one still there is 5", str(error))
+
+    def test_expired_at_some(self) -> None:
+        """A member that still has it serves."""
+        self.group["n1"].begin_index = self.group["n0"].begin_index = 5
+        self.assertEqual(self.read(2, follow=False).indexes, list(range(2, 10)))
+
+    @settings(derandomize=True, max_examples=60, deadline=None)
+    @given(steps=st.lists(st.sampled_from(STEPS), max_size=25))
+    def test_no_gap_no_repeat(self, steps: list[str]) -> None:
+        """Whatever happens: what was shown is the beginning of the log; at last, all of it."""
+        clock = Clock()
+        group = FakeGroup(clock)
+        client = group.client()
+        reader = Reader(client.tail(0))
+        for number, step in enumerate(steps):
+            member = group[f"n{number % 3}"]
+            if step == "append":
+                group.log += [b"x", b"y", b"z"]
+            elif step == "kill":
+                member.is_up = False
+                member.lose_connections()
+            elif step == "raise":
+                member.is_up = True
+            elif step == "lose":
+                member.lose_connections()
+            elif step == "lag":
+                member.committed_index = max(-1, len(group.log) - 2)
+            elif step == "silent":
+                member.is_silent = not member.is_silent
+            group.run(0.3)
+            self.assertEqual(reader.indexes, list(range(len(reader.indexes))))
+        for member in group.members.values():
+            member.is_up, member.is_silent, member.committed_index = True, False, None
+        group.run(6.0)
+        self.assertEqual(reader.indexes, list(range(len(group.log))))
+        client.close()
+        group.settle()
+        self.assertEqual(clock.getDelayedCalls(), [])
+
+
+class RemotingTests(TailCase):
+    """Where there is no PULL."""
+
+    def gets(self, member_id: str) -> int:
+        """How many GETs a member was sent."""
+        return sum(isinstance(r, GetRequest) for r in self.group[member_id].received)
+
+    def test_our_members_over_remoting(self) -> None:
+        """Entries are read one by one, committed ones only, from any member."""
+        self.client.close()
+        self.client = self.group.client(wire="remoting")
+        self.assertEqual(self.read(0, follow=False).indexes, list(range(10)))
+        received = [request for member in self.group.members.values() for request in member.received]
+        kinds = {request.consistency.value for request in received if isinstance(request, GetRequest)}
+        self.assertEqual(kinds, {"committed"})
+
+    def test_java(self) -> None:
+        """From the leader, up to the end that it shows."""
+        for member in self.group.members.values():
+            member.wire_version = 0
+        self.assertEqual(self.read(3, follow=False).indexes, list(range(3, 10)))
+        self.assertEqual((self.gets("n1"), self.gets("n2")), (0, 0))
+
+    def test_java_follow(self) -> None:
+        """The end is looked at again and again."""
+        for member in self.group.members.values():
+            member.wire_version = 0
+        reader = self.read(9)
+        self.group.log += [b"10", b"11"]
+        self.group.run(0.5)
+        self.assertEqual(reader.indexes, [9, 10, 11])
+
+    def test_java_leader_changes(self) -> None:
+        """The next leader is found."""
+        for member in self.group.members.values():
+            member.wire_version = 0
+        reader = self.read(9)
+        self.group["n0"].is_up = False
+        self.group["n0"].lose_connections()
+        self.group.lead("n2")
+        self.group.log += [b"10"]
+        self.group.run(2.0)
+        self.assertEqual(reader.indexes, [9, 10])
+
+    def test_java_does_not_tell_its_end(self) -> None:
+        """The last few cannot be found there."""
+        for member in self.group.members.values():
+            member.wire_version = 0
+        self.assertRefused(self.read(-3, follow=False), ResponseCode.UNSUPPORTED)
+
+    def test_no_pull_at_a_native_member(self) -> None:
+        """A member that answers PULL with UNSUPPORTED is asked with GET."""
+        for member in self.group.members.values():
+            member.pull = (
+                lambda request, base: PullResponse(code=ResponseCode.UNSUPPORTED, **base)
+            )
+        self.assertEqual(self.read(0, follow=False).indexes, list(range(10)))
+
+    def test_expired(self) -> None:
+        """GET does not say what is left, only that this is not."""
+        self.client.close()
+        self.client = self.group.client(wire="remoting")
+        for member in self.group.members.values():
+            member.begin_index = 5
+        reader = self.read(0, follow=False)
+        self.group.run(1.0)
+        self.assertRefused(reader, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+
+

@@ -1,0 +1,149 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""
+A node without files, sockets, threads or real time: memory store, fake clock, fake transports.
+
+Fsyncs run when L{FakeThread.finish} is called, or at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from dledger.config import DLedgerConfig
+from dledger.node.node import Node
+from dledger.node.service import ForgetfulTerms
+from dledger.storage.memory_store import MemoryStore
+from dledger.storage.term_file import TermVote
+from dledger.transport.peers import Peers
+from dledger.transport.server import MemberServer
+from protocols.connection import ServerConnection
+from protocols.wire.codes import RequestCode
+from protocols.wire.messages import Request
+from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
+
+
+class FakeThread:
+    """
+    Runs what it is given when told, or at once.
+
+    @ivar is_lazy: wait for L{finish}.
+    """
+
+    def __init__(self) -> None:
+        self.is_lazy = False
+        self.waiting: list[tuple[Deferred[None], Callable[[], None]]] = []
+
+    def run(self, call: Callable[[], None]) -> Deferred[None]:
+        """See L{dledger.node.flush.RunInThread}."""
+        done: Deferred[None] = Deferred()
+        self.waiting.append((done, call))
+        if not self.is_lazy:
+            self.finish()
+        return done
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """The first one ends, well or with C{error}."""
+        done, call = self.waiting.pop(0)
+        if error is not None:
+            done.errback(Failure(error))
+            return
+        call()
+        done.callback(None)
+
+
+class FakeClient:
+    """Somebody who has connected to the node."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        connection = rig.server.buildProtocol(None)
+        assert isinstance(connection, ServerConnection)
+        self.connection = connection
+        self.transport: FakeTransport = plug(connection)
+        self.kinds: dict[int, RequestCode] = {}
+        self.opaque = 0
+
+    def send(self, *requests: Request, native: bool = True) -> None:
+        """All in one read."""
+        frames = []
+        for request in requests:
+            self.opaque += 1
+            self.kinds[self.opaque] = request.kind
+            make = native_request if native else remoting_request
+            frames.append(make(request, self.opaque))
+        self.connection.dataReceived(b"".join(frames))
+
+    def answers(self) -> list[Any]:
+        """What came back since the last time, as messages, in the order in which it came."""
+        self.rig.clock.advance(0)
+        data = self.transport.value()
+        self.transport.clear()
+        return [message for _, message in sent_messages(data, self.kinds)]
+
+    def ask(self, request: Request, *, native: bool = True) -> Any:
+        """One question whose answer comes in the same turn."""
+        self.send(request, native=native)
+        (answer,) = self.answers()
+        return answer
+
+
+class Rig:
+    """A node and what it is made of."""
+
+    def __init__(self, *, peers: str = "n0-127.0.0.1:20911", **options: Any) -> None:
+        self.clock = Clock()
+        small = {"mapped_file_size_for_entry_data": 65536, "mapped_file_size_for_entry_index": 32000}
+        self.config = DLedgerConfig(peers=peers, store_type="memory", **{**small, **options})
+        self.store = MemoryStore.open(self.config)
+        self.thread = FakeThread()
+        self.sent: list[tuple[str, int, Request]] = []
+        self.node = Node(
+            config=self.config, store=self.store, terms=ForgetfulTerms(), vote=TermVote(), clock=self.clock,
+            rng=random.Random(1), run_in_thread=self.thread.run, wall_clock=lambda: (1e9, 4),
+        )
+        self.server = MemberServer(self.node.router, self.node.turn)
+        self.peers = FakePeers(self)
+        self.node.connect(peers=self.peers, server=self.server)
+
+    def lead(self) -> Rig:
+        """Start, and let time pass until the only member leads."""
+        self.node.start()
+        for _ in range(200):
+            if self.node.status().member.role == "leader":
+                break
+            self.clock.advance(0.02)
+        return self
+
+    def client(self) -> FakeClient:
+        """Somebody connects."""
+        return FakeClient(self)
+
+    def base(self, **fields: Any) -> dict[str, Any]:
+        """Base fields of a client's request to this member."""
+        return {"group": self.config.group, "remote_id": self.config.self_id, **fields}
+
+
+class FakePeers(Peers):
+    """Peers that remember what is sent to them and never answer by themselves."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(
+            config=rig.config, endpoints={}, clock=rig.clock, turn=rig.node.turn, rng=random.Random(1),
+            answered=rig.node.answers_received, failed=rig.node.requests_failed,
+        )
+        self._rig = rig
+        self.swept: list[float] = []
+
+    def send(self, peer_id: str, request_id: int, request: Request) -> None:
+        """Remember."""
+        self._rig.sent.append((peer_id, request_id, request))
+
+    def sweep(self, now_s: float) -> None:
+        """Remember."""
+        self.swept.append(now_s)

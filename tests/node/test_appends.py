@@ -1,0 +1,246 @@
+# -*- test-case-name: tests.node.test_appends -*-
+"""Appends are gathered per turn, share proposals, and each caller is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core.effects import AnswerAppend
+from dledger.core.inputs import AppendProposed
+from dledger.errors import DLedgerError
+from dledger.node.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
+from dledger.node.status import Counters
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import AppendRequest, AppendResponse
+from tests.node.rig import Rig
+
+
+class Ledger:
+    """Positions as a ledger of 100-byte records has them, with a blank before some index."""
+
+    blank_before = 1 << 60
+
+    def position_of(self, index: int) -> int:
+        """148 bytes a record; 1000 more from the blank on."""
+        return 148 * index + (1000 if index >= self.blank_before else 0)
+
+
+class GateTestCase(SynchronousTestCase):
+    """A gate whose turns and core are the test's."""
+
+    def setUp(self) -> None:
+        self.proposed: list[AppendProposed] = []
+        self.calls: list[Callable[[], None]] = []
+        self.ledger = Ledger()
+        self.tokens = 0
+        self.gate = self.make()
+
+    def make(self, shared_count_max: int = 64) -> AppendGate:
+        """A gate with a bound of its own."""
+        return AppendGate(
+            group="g", ledger=self.ledger, propose=self.proposed.append,
+            at_end_of_turn=lambda call: self.calls.append(call),
+            next_token=self.next_token, counters=Counters(), shared_count_max=shared_count_max,
+        )
+
+    def next_token(self) -> int:
+        """1, 2, ..."""
+        self.tokens += 1
+        return self.tokens
+
+    def end_turn(self) -> None:
+        """Run what was asked for."""
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+    def answer(self, token: int, code: ResponseCode, count: int, index: int = -1) -> None:
+        """The core's word."""
+        self.gate.answered(AnswerAppend(
+            token=token, code=code, term=3, count=count, first_index=index,
+            pos=self.ledger.position_of(index) if index >= 0 else -1, leader_id="n1",
+        ))
+
+
+class GatherTests(GateTestCase):
+    """One input per turn."""
+
+    def test_one_proposal(self) -> None:
+        """Neighbours share one, and one call at the end of the turn is asked for."""
+        for number in range(5):
+            self.gate.append((b"%d" % number,))
+        self.assertEqual(self.proposed, [])
+        self.assertEqual(len(self.calls), 1)
+        self.end_turn()
+        ((proposal,),) = [proposed.proposals for proposed in self.proposed]
+        self.assertEqual(proposal.bodies, (b"0", b"1", b"2", b"3", b"4"))
+
+    def test_next_turn(self) -> None:
+        """What comes later is another input."""
+        self.gate.append((b"a",))
+        self.end_turn()
+        self.gate.append((b"b",))
+        self.end_turn()
+        self.assertEqual([proposed.proposals[0].bodies for proposed in self.proposed], [(b"a",), (b"b",)])
+        self.end_turn()
+        self.assertEqual(len(self.proposed), 2)
+
+    def test_shared_count(self) -> None:
+        """A proposal is full at its bound of bodies; all of a turn's are still one input."""
+        self.gate = self.make(shared_count_max=2)
+        for number in range(5):
+            self.gate.append((b"%d" % number,))
+        self.end_turn()
+        (proposed,) = self.proposed
+        self.assertEqual(
+            [proposal.bodies for proposal in proposed.proposals], [(b"0", b"1"), (b"2", b"3"), (b"4",)]
+        )
+        self.assertEqual([proposal.token for proposal in proposed.proposals], [1, 2, 3])
+
+    def test_shared_bytes(self) -> None:
+        """Or at its bound of bytes."""
+        big = bytes(SHARED_BYTES_MAX)
+        self.gate.append((big,))
+        self.gate.append((b"a",))
+        self.end_turn()
+        (proposed,) = self.proposed
+        self.assertEqual([proposal.bodies for proposal in proposed.proposals], [(big,), (b"a",)])
+
+    def test_turn_bytes(self) -> None:
+        """A turn that reads very much does not wait for its end."""
+        big = bytes(SHARED_BYTES_MAX)
+        for _ in range(TURN_BYTES_MAX // SHARED_BYTES_MAX):
+            self.gate.append((big,))
+        self.assertEqual(len(self.proposed), 1)
+        self.end_turn()
+        self.assertEqual(len(self.proposed), 1)
+
+
+class AnswerTests(GateTestCase):
+    """The way back."""
+
+    def appends(self, *bodies: tuple[bytes, ...]) -> list[Deferred[AppendResult]]:
+        """Local callers in one turn."""
+        waiters = [self.gate.append(several) for several in bodies]
+        self.end_turn()
+        return waiters
+
+    def test_each_its_own(self) -> None:
+        """Index, count and position of each caller in a shared proposal."""
+        waiters = self.appends((bytes(100),), (bytes(100), bytes(100)), (bytes(100),))
+        self.answer(1, ResponseCode.SUCCESS, 4, index=7)
+        self.assertEqual(
+            [(result.index, result.count, result.pos, result.term) for result in map(
+                self.successResultOf, waiters)],
+            [(7, 1, 7 * 148, 3), (8, 2, 8 * 148, 3), (10, 1, 10 * 148, 3)],
+        )
+
+    def test_a_blank_in_between(self) -> None:
+        """Where a file ended within the proposal, positions are asked for one by one."""
+        for blank_before in range(7, 12):
+            self.ledger.blank_before = blank_before
+            self.gate = self.make()
+            self.tokens = 0
+            waiters = self.appends((bytes(100),), (bytes(100), bytes(100)), (bytes(100),))
+            self.answer(1, ResponseCode.SUCCESS, 4, index=7)
+            self.assertEqual(
+                [self.successResultOf(waiter).pos for waiter in waiters],
+                [self.ledger.position_of(index) for index in (7, 8, 10)], f"blank before {blank_before}",
+            )
+
+    def test_refused(self) -> None:
+        """All who share it hear it, with the leader."""
+        waiters = self.appends((b"a",), (b"b",))
+        self.answer(1, ResponseCode.NOT_LEADER, 2)
+        for waiter in waiters:
+            error = self.failureResultOf(waiter, DLedgerError).value
+            self.assertIs(error.code, ResponseCode.NOT_LEADER)
+            self.assertEqual(error.facts["leader_id"], "n1")
+
+    def test_unknown_outcome_names_the_index(self) -> None:
+        """Whoever has to find out can look there."""
+        waiters = self.appends((b"a",), (b"b", b"c"), (b"d",))
+        self.answer(1, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 4, index=20)
+        indexes = [self.failureResultOf(waiter, DLedgerError).value.facts["index"] for waiter in waiters]
+        self.assertEqual(indexes, [20, 21, 23])
+
+    def test_once(self) -> None:
+        """A second word on the same proposal is nobody's."""
+        (waiter,) = self.appends((b"a",))
+        self.answer(1, ResponseCode.SUCCESS, 1, index=0)
+        self.answer(1, ResponseCode.TERM_CHANGED, 1)
+        self.assertEqual(self.successResultOf(waiter).index, 0)
+
+    def test_out_of_the_table_first(self) -> None:
+        """A caller that appends again when it is told finds the gate in order."""
+        (first,) = self.appends((b"a",))
+        seconds: list[Deferred[AppendResult]] = []
+
+        def again(_: AppendResult) -> None:
+            seconds.append(self.gate.append((b"b",)))
+
+        first.addCallback(again)
+        self.answer(1, ResponseCode.SUCCESS, 1, index=0)
+        self.end_turn()
+        self.answer(2, ResponseCode.SUCCESS, 1, index=1)
+        self.assertEqual(self.successResultOf(seconds[0]).index, 1)
+
+    def test_cancelled(self) -> None:
+        """Stops the wait, not the append; nobody is told twice."""
+        waiter, other = self.appends((b"a",), (b"b",))
+        waiter.cancel()
+        self.failureResultOf(waiter)
+        self.answer(1, ResponseCode.SUCCESS, 2, index=0)
+        self.assertEqual(self.successResultOf(other).index, 1)
+
+    def test_stop(self) -> None:
+        """Who was not proposed is certainly not in the log; who was, nobody knows."""
+        (proposed,) = self.appends((b"a",))
+        waiting = self.gate.append((b"b",))
+        self.gate.stop()
+        self.assertIs(self.failureResultOf(proposed, DLedgerError).value.code, ResponseCode.TERM_CHANGED)
+        self.assertIs(self.failureResultOf(waiting, DLedgerError).value.code, ResponseCode.NOT_LEADER)
+        self.end_turn()
+        self.assertEqual(len(self.proposed), 1)
+
+    def test_stop_with_sealed_proposals(self) -> None:
+        """Those that were sealed but never given to the core are certainly not in the log, too."""
+        self.gate = self.make(shared_count_max=1)
+        waiters = [self.gate.append((b"a",)) for _ in range(3)]
+        self.gate.stop()
+        for waiter in waiters:
+            self.assertIs(self.failureResultOf(waiter, DLedgerError).value.code, ResponseCode.NOT_LEADER)
+
+
+class ConnectionTests(SynchronousTestCase):
+    """Through a node and its connections."""
+
+    def test_both_formats(self) -> None:
+        """Entries of one turn are consecutive, and each answer names its own."""
+        rig = Rig().lead()
+        first, second = rig.client(), rig.client()
+        first.send(*[AppendRequest(bodies=(b"a",), **rig.base()) for _ in range(3)])
+        second.send(AppendRequest(bodies=(b"b",), **rig.base()), native=False)
+        answers = first.answers()
+        self.assertEqual([answer.index for answer in answers], [0, 1, 2])
+        self.assertEqual([answer.pos for answer in answers], [0, 49, 98])
+        (answer,) = second.answers()
+        self.assertEqual(answer, AppendResponse(
+            group="default", leader_id="n0", term=answer.term, index=3, pos=147
+        ))
+        self.assertEqual(rig.node.status().appends, 4)
+        self.assertEqual(rig.node.status().append_bytes, 4)
+
+    def test_positions_across_files(self) -> None:
+        """As the ledger has them, whatever the sizes are."""
+        rig = Rig(mapped_file_size_for_entry_data=1024).lead()
+        client = rig.client()
+        for size in (1, 200, 300, 50, 120):
+            bodies = (bytes(size),) * (1 + size % 3)
+            client.send(*[AppendRequest(bodies=bodies, **rig.base()) for _ in range(9)])
+            for answer in client.answers():
+                self.assertEqual(answer.code, ResponseCode.SUCCESS)
+                self.assertEqual(answer.pos, rig.store.position_of(answer.index))

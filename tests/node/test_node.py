@@ -1,0 +1,335 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""A node from its start to its end, whatever the cause of that."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import effects as fx
+from dledger.core.inputs import Ticked
+from dledger.errors import DLedgerError, StoreError
+from dledger.node.node import HOUSE_KEEPING_INTERVAL_S
+from protocols.wire.codes import ResponseCode, VoteResult
+from protocols.wire.messages import (
+    AppendRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.node.rig import Rig
+
+PEERS = "n0-h:1;n1-h:2;n2-h:3"
+
+
+def make_leader(rig: Rig) -> None:
+    """n1 votes for everything that it is asked for, until n0 leads."""
+    rig.node.start()
+    for _ in range(400):
+        rig.clock.advance(0.02)
+        sent, rig.sent[:] = rig.sent[:], []
+        for peer_id, request_id, request in sent:
+            response: Response | None = None
+            if isinstance(request, MetadataRequest):
+                response = MetadataResponse(wire_version=1)
+            elif isinstance(request, VoteRequest):
+                response = VoteResponse(
+                    term=request.term - request.pre_vote, vote_result=VoteResult.ACCEPT,
+                    pre_vote=request.pre_vote, wire_version=1,
+                )
+            if peer_id == "n1" and response is not None:
+                rig.node.answers_received(peer_id, [(request_id, response)])
+        if rig.node.status().member.role == "leader":
+            return
+    raise AssertionError("no leader")
+
+
+class LifeTests(SynchronousTestCase):
+    """Start and stop."""
+
+    def test_leads_alone(self) -> None:
+        """A group of one needs nobody."""
+        rig = Rig().lead()
+        status = rig.node.status()
+        self.assertEqual((status.state, status.member.role, rig.node.leader_id), ("running", "leader", "n0"))
+        self.assertTrue(rig.node.is_running)
+
+    def test_stop(self) -> None:
+        """Fires when the member has stopped; time stands still afterwards."""
+        rig = Rig().lead()
+        stopped = rig.node.stop()
+        rig.clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertEqual((rig.node.state, rig.node.is_running), ("stopped", False))
+        self.assertEqual(rig.clock.getDelayedCalls(), [])
+        self.successResultOf(rig.node.stop())
+        self.successResultOf(rig.node.when_ended())
+
+    def test_stop_before_start(self) -> None:
+        """Nothing has to be handed over."""
+        rig = Rig()
+        stopped = rig.node.stop()
+        rig.clock.advance(0)
+        self.successResultOf(stopped)
+        rig.node.start()
+        self.assertEqual(rig.node.state, "stopped")
+        self.assertEqual(rig.clock.getDelayedCalls(), [])
+
+    def test_stop_answers_what_is_pending(self) -> None:
+        """An append that has no quorum is told that nobody knows."""
+        rig = Rig(peers=PEERS)
+        make_leader(rig)
+        pending = rig.node.append(b"a")
+        rig.clock.advance(0)
+        stopped = rig.node.stop()
+        rig.clock.pump([0.02] * 300)
+        self.successResultOf(stopped)
+        self.assertIs(self.failureResultOf(pending, DLedgerError).value.code, ResponseCode.TERM_CHANGED)
+
+    def test_no_answers_from_peers(self) -> None:
+        """A leader whose heartbeats fail steps down; the node passes failures on."""
+        rig = Rig(peers=PEERS)
+        make_leader(rig)
+        for _ in range(200):
+            rig.clock.advance(0.02)
+            sent, rig.sent[:] = rig.sent[:], []
+            for peer_id, request_id, _ in sent:
+                rig.node.requests_failed(peer_id, [(request_id, "not connected")])
+        self.assertNotEqual(rig.node.status().member.role, "leader")
+        self.assertIn("stepping-down", rig.node.status().reports)
+        rig.node.answers_received("n1", [(10**9, HeartBeatResponse())])
+        self.assertTrue(rig.node.is_running)
+
+    def test_abort(self) -> None:
+        """Everybody who waits is told, in the next turn; the state says why."""
+        rig = Rig(peers=PEERS)
+        make_leader(rig)
+        pending = rig.node.append(b"a")
+        rig.clock.advance(0)
+        rig.node.abort("time is up")
+        self.assertNoResult(pending)
+        rig.clock.advance(0)
+        self.assertIs(self.failureResultOf(pending, DLedgerError).value.code, ResponseCode.TERM_CHANGED)
+        self.assertEqual((rig.node.state, rig.node.reason), ("failed", "time is up"))
+        rig.node.abort("again")
+        self.assertEqual(rig.node.reason, "time is up")
+
+    def test_user_code_in_the_middle_of_a_step(self) -> None:
+        """A caller that stops the node when it is told of its append does no harm."""
+        rig = Rig().lead()
+        stopped: list[Deferred[None]] = []
+        rig.node.append(b"a").addCallback(lambda _: stopped.append(rig.node.stop()))
+        rig.clock.advance(0)
+        rig.clock.advance(0)
+        self.successResultOf(stopped[0])
+        self.assertEqual(rig.node.state, "stopped")
+
+
+class FailureTests(SynchronousTestCase):
+    """Something breaks."""
+
+    def test_fsync(self) -> None:
+        """Ends the member; the append that waited for it is never acknowledged."""
+        rig = Rig(flush_disk_type="sync").lead()
+        rig.thread.is_lazy = True
+        ended = rig.node.when_ended()
+        pending = rig.node.append(b"a")
+        rig.clock.advance(0)
+        self.assertNoResult(pending)
+        with capturedLogs() as events:
+            rig.thread.finish(OSError(5, "Input/output error"))
+            rig.clock.advance(0)
+        self.successResultOf(ended)
+        self.assertEqual(rig.node.state, "failed")
+        self.assertIn("Input/output error", rig.node.reason)
+        self.failureResultOf(pending, DLedgerError)
+        self.assertTrue(any(event["log_level"] is LogLevel.critical for event in events))
+        self.assertEqual(rig.node.status().fsync_failures, 1)
+
+    def test_sync_waits_for_the_fsync(self) -> None:
+        """And the answer comes with it."""
+        rig = Rig(flush_disk_type="sync").lead()
+        rig.thread.is_lazy = True
+        pending = rig.node.append(b"a")
+        rig.clock.advance(0)
+        self.assertNoResult(pending)
+        self.assertGreater(rig.node.status().unsynced_bytes, 0)
+        rig.thread.finish()
+        self.assertEqual(self.successResultOf(pending).index, 0)
+        self.assertEqual(rig.node.status().unsynced_bytes, 0)
+        self.assertEqual(rig.node.status().fsync.count, 1)
+
+    def test_bug_in_the_core(self) -> None:
+        """Stops the member, loudly."""
+        rig = Rig().lead()
+
+        def wrong(*args: object) -> None:
+            raise AssertionError("wrong")
+
+        rig.node._core.step = wrong  # type: ignore[method-assign, assignment]
+        rig.clock.advance(0.02)
+        rig.clock.advance(0)
+        self.assertEqual(rig.node.state, "failed")
+        self.assertEqual(len(self.flushLoggedErrors(AssertionError)), 1)
+        self.assertEqual(rig.clock.getDelayedCalls(), [])
+
+    def test_bug_in_a_tick(self) -> None:
+        """The LoopingCall does not die in silence."""
+        rig = Rig().lead()
+        ended = rig.node.when_ended()
+        rig.node._sweep = lambda now_s: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        rig.clock.pump([0.02] * 20)
+        self.successResultOf(ended)
+        self.assertIn("tick failed", rig.node.reason)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_bug_in_a_turn(self) -> None:
+        """Likewise."""
+        rig = Rig().lead()
+
+        def wrong() -> None:
+            raise KeyError("wrong")
+
+        rig.node.turn.work(wrong)
+        rig.clock.advance(0)
+        self.assertEqual(rig.node.state, "failed")
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+
+    def test_check_point(self) -> None:
+        """A store that fails at its own business ends the member."""
+        rig = Rig().lead()
+
+        def failing(*, force: bool = False) -> None:
+            raise StoreError("no")
+
+        rig.store.check_point = failing  # type: ignore[method-assign]
+        rig.clock.pump([0.02] * 160)
+        self.assertEqual(rig.node.state, "failed")
+
+    def test_house_keeping(self) -> None:
+        """Or at keeping house."""
+        rig = Rig().lead()
+
+        def failing(now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+            raise OSError(5, "Input/output error")
+
+        rig.store.house_keeping = failing  # type: ignore[method-assign]
+        rig.clock.pump([0.1] * 120)
+        self.assertEqual(rig.node.state, "failed")
+
+
+class TimeTests(SynchronousTestCase):
+    """What the one LoopingCall drives."""
+
+    def test_store_is_looked_after(self) -> None:
+        """Checkpoints and house keeping, each at its interval; the deleted is counted."""
+        rig = Rig()
+        seen: list[str] = []
+
+        def house_keeping(now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+            seen.append(f"house {now_s:.0f} {local_hour} {keep_from_index}")
+            return ["/some/segment"]
+
+        rig.store.house_keeping = house_keeping  # type: ignore[method-assign]
+        rig.store.check_point = lambda force=False: seen.append("checkpoint")  # type: ignore[method-assign]
+        rig.lead()
+        self.assertEqual(seen, ["house 1000000000 4 0"])
+        rig.clock.pump([0.1] * int(10 * HOUSE_KEEPING_INTERVAL_S + 2))
+        self.assertEqual(seen.count("checkpoint"), 3)
+        self.assertEqual(len(seen) - 3, 2)
+        self.assertEqual(rig.node.status().segments_deleted, 2)
+
+    def test_connections_are_looked_after(self) -> None:
+        """A few times a second."""
+        rig = Rig().lead()
+        rig.peers.swept.clear()
+        rig.clock.pump([0.02] * 100)
+        self.assertTrue(5 <= len(rig.peers.swept) <= 20, rig.peers.swept)
+
+    def test_stall(self) -> None:
+        """Missed ticks are counted, and a long absence is told."""
+        rig = Rig().lead()
+        with capturedLogs() as events:
+            rig.clock.advance(0.1)
+        self.assertEqual([event for event in events if "stall_s" in event], [])
+        self.assertEqual(rig.node.status().stalls, 4)
+        with capturedLogs() as events:
+            rig.clock.advance(1.0)
+        (event,) = [event for event in events if "stall_s" in event]
+        self.assertAlmostEqual(event["stall_s"], 0.98)
+        self.assertAlmostEqual(rig.node.status().stall_s, 0.08 + 0.98)
+
+    def test_followers_hold_back_expiry(self) -> None:
+        """As long as they were heard of lately."""
+        rig = Rig(peers=PEERS)
+        make_leader(rig)
+        self.assertEqual(rig.node._keep_from_index(), 0)
+
+
+class CallerTests(SynchronousTestCase):
+    """Callers in this process."""
+
+    def setUp(self) -> None:
+        self.rig = Rig().lead()
+
+    def test_append(self) -> None:
+        """One body, or several."""
+        one = self.rig.node.append(b"a")
+        several = self.rig.node.append([b"b", b"c"])
+        self.rig.clock.advance(0)
+        self.assertEqual(self.successResultOf(one).index, 0)
+        result = self.successResultOf(several)
+        self.assertEqual((result.index, result.count), (1, 2))
+
+    def test_refused(self) -> None:
+        """Without asking anybody."""
+        for bodies, code in (
+            ([], ResponseCode.REQUEST_WITH_EMPTY_BODYS),
+            (bytes(self.rig.config.body_bytes_max + 1), ResponseCode.UNEXPECTED_ARGUMENT),
+        ):
+            failure = self.failureResultOf(self.rig.node.append(bodies), DLedgerError)  # type: ignore
+            self.assertIs(failure.value.code, code)
+
+    def test_stopped(self) -> None:
+        """A member that has stopped takes nothing."""
+        self.rig.node.stop()
+        self.rig.clock.advance(0)
+        failure = self.failureResultOf(self.rig.node.append(b"a"), DLedgerError)
+        self.assertIs(failure.value.code, ResponseCode.NOT_LEADER)
+
+    def test_pending_full(self) -> None:
+        """The bound of pending appends is felt by small appends one by one."""
+        rig = Rig(peers=PEERS, max_pending_requests_num=4)
+        make_leader(rig)
+        client = rig.client()
+        client.send(*[AppendRequest(bodies=(b"a",), **rig.base()) for _ in range(6)])
+        answers = client.answers()
+        self.assertEqual([answer.code for answer in answers], [ResponseCode.LEADER_PENDING_FULL] * 2)
+
+
+class ReportTests(SynchronousTestCase):
+    """What the core reports becomes an event and a number."""
+
+    def test_event(self) -> None:
+        """With the facts by name, and a level of its own; facts cannot break the logging."""
+        rig = Rig()
+        with capturedLogs() as events:
+            rig.node.report(fx.Report(event="two-leaders", facts={"term": 3, "format": "x", "level": 1}))
+            rig.node.report(fx.Report(event="two-leaders"))
+            rig.node.report(fx.Report(event="store-failed", facts={"reason": "full"}))
+        levels = [event["log_level"] for event in events]
+        self.assertEqual(levels, [LogLevel.warn, LogLevel.warn, LogLevel.error])
+        self.assertEqual((events[0]["term"], events[0]["self_id"]), (3, "n0"))
+        self.assertEqual(rig.node.status().reports, {"two-leaders": 2, "store-failed": 1})
+
+    def test_ticks_report_nothing(self) -> None:
+        """An idle leader is quiet."""
+        rig = Rig().lead()
+        with capturedLogs() as events:
+            rig.clock.pump([0.02] * 50)
+        self.assertEqual(events, [])
+        self.assertEqual(Ticked(), Ticked())

@@ -1,0 +1,302 @@
+# -*- test-case-name: tests.node.test_peers -*-
+"""Connections to the other members: ordered, made again, bounded in time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError
+from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from dledger.config import DLedgerConfig
+from dledger.transport.peers import RETRY_MAX_S, Peers, retry_policy
+from protocols.wire.codes import RequestCode
+from protocols.wire.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.protocols.fakes import (
+    FakeTransport,
+    native_response,
+    plug,
+    remoting_response,
+    sent_messages,
+    turn_of,
+    unplug,
+)
+
+BEAT = HeartBeatRequest(group="default", remote_id="n1", local_id="n0", leader_id="n0", term=3)
+
+
+@implementer(IStreamClientEndpoint)
+class FakeEndpoint:
+    """
+    Connects when the test says so.
+
+    @ivar attempts: Deferreds of attempts under way.
+    """
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[Deferred[Any], Any]] = []
+
+    def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
+        """See L{IStreamClientEndpoint}."""
+        attempt: Deferred[Any] = Deferred()
+        self.attempts.append((attempt, factory))
+        return attempt
+
+    def succeed(self) -> tuple[Any, FakeTransport]:
+        """The oldest attempt succeeds."""
+        attempt, factory = self.attempts.pop(0)
+        connection = factory.buildProtocol(None)
+        transport = plug(connection)
+        attempt.callback(connection)
+        return connection, transport
+
+    def fail(self) -> None:
+        """The oldest attempt fails."""
+        self.attempts.pop(0)[0].errback(Failure(ConnectError()))
+
+
+class PeersTestCase(SynchronousTestCase):
+    """Two peers."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.answered: list[tuple[str, list[tuple[int, Response]]]] = []
+        self.failed: list[tuple[str, list[tuple[int, str]]]] = []
+        self.endpoints = {"n1": FakeEndpoint(), "n2": FakeEndpoint()}
+        self.peers = Peers(
+            config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), endpoints=self.endpoints, clock=self.clock,
+            turn=turn_of(self.clock), rng=random.Random(1),
+            answered=lambda peer_id, answers: self.answered.append((peer_id, answers)),
+            failed=lambda peer_id, failed: self.failed.append((peer_id, failed)),
+        )
+        self.peers.start()
+
+    def connect(self, peer_id: str = "n1") -> tuple[Any, FakeTransport]:
+        """A connection to C{peer_id} comes about; what it begins with is read away."""
+        connection, transport = self.endpoints[peer_id].succeed()
+        self.clock.advance(0)
+        transport.clear()
+        return connection, transport
+
+    def sent(self, transport: FakeTransport) -> list[tuple[int, Any]]:
+        """What the turn sent."""
+        self.clock.advance(0)
+        data = transport.value()
+        transport.clear()
+        return sent_messages(data)
+
+
+class SendTests(PeersTestCase):
+    """Every request ends once."""
+
+    def test_without_a_connection(self) -> None:
+        """Fails, but not before C{send} has returned; nothing is kept for later."""
+        self.peers.send("n1", 5, BEAT)
+        self.peers.send("n1", 6, BEAT)
+        self.assertEqual(self.failed, [])
+        self.clock.advance(0)
+        self.assertEqual(self.failed, [("n1", [(5, "not connected"), (6, "not connected")])])
+        _, transport = self.connect()
+        self.assertEqual(self.sent(transport), [])
+
+    def test_answered(self) -> None:
+        """With the peer and the request id."""
+        connection, transport = self.connect()
+        self.peers.send("n1", 5, BEAT)
+        self.peers.send("n1", 6, BEAT)
+        (first, _), (second, _) = self.sent(transport)
+        connection.dataReceived(
+            remoting_response(HeartBeatResponse(term=2), second)
+            + remoting_response(HeartBeatResponse(term=1), first)
+        )
+        ((peer_id, answers),) = self.answered
+        self.assertEqual(peer_id, "n1")
+        self.assertEqual([(token, answer.term) for token, answer in answers], [(6, 2), (5, 1)])
+
+    def test_in_order(self) -> None:
+        """As sent, in one write."""
+        _, transport = self.connect()
+        transport.writes.clear()
+        for request_id in range(1, 20):
+            self.peers.send("n1", request_id, BEAT)
+        opaques = [opaque for opaque, _ in self.sent(transport)]
+        self.assertEqual(opaques, sorted(opaques))
+        self.assertEqual(len(transport.writes), 1)
+
+    def test_pre_votes_are_not_for_java(self) -> None:
+        """A pre-vote goes where its like was advertised on this very connection; a vote goes anywhere."""
+        vote = VoteRequest(group="default", remote_id="n1", local_id="n0", leader_id="n0", term=3)
+        pre_vote = attrs.evolve(vote, pre_vote=True)
+        connection, transport = self.connect()
+        self.peers.send("n1", 5, pre_vote)
+        self.peers.send("n1", 6, vote)
+        ((opaque, message),) = self.sent(transport)
+        self.assertNotIn(b"preVote", message.body)
+        self.assertEqual([token for token, _ in self.failed[0][1]], [5])
+        connection.dataReceived(remoting_response(VoteResponse(wire_version=1), opaque))
+        self.peers.send("n1", 7, pre_vote)
+        self.assertEqual([message for _, message in self.sent(transport)], [pre_vote])
+
+    def test_connection_lost(self) -> None:
+        """Fails everything outstanding; the next request does not wait for the next connection."""
+        connection, _ = self.connect()
+        self.peers.send("n1", 5, BEAT)
+        unplug(connection)
+        self.assertEqual(len(self.failed), 1)
+        self.assertEqual([token for token, _ in self.failed[0][1]], [5])
+        self.peers.send("n1", 6, BEAT)
+        self.clock.advance(0)
+        self.assertEqual(self.failed[1], ("n1", [(6, "not connected")]))
+
+    def test_time_out(self) -> None:
+        """As configured; a silent connection is ended with it."""
+        connection, _ = self.connect()
+        self.peers.send("n1", 5, BEAT)
+        self.peers.sweep(self.clock.seconds() + 2.9)
+        self.assertEqual(self.failed, [])
+        self.peers.sweep(self.clock.seconds() + 3.0)
+        self.assertEqual(self.failed[0], ("n1", [(5, "no answer in 3 s")]))
+        self.assertTrue(connection.is_lost)
+
+    def test_peers_are_apart(self) -> None:
+        """What one does concerns no other."""
+        connection, _ = self.connect("n1")
+        self.connect("n2")
+        self.peers.send("n2", 5, BEAT)
+        unplug(connection)
+        self.assertEqual(self.failed, [])
+        self.assertEqual(self.peers.connected, {"n1": False, "n2": True})
+
+
+class ConnectionTests(PeersTestCase):
+    """Made, lost, made again."""
+
+    def test_begins_with_a_question(self) -> None:
+        """Asked in JSON; its answer is nobody's business but the connection's, which then speaks native."""
+        connection, transport = self.endpoints["n1"].succeed()
+        ((opaque, command),) = self.sent(transport)
+        self.assertEqual(command.code, RequestCode.METADATA)
+        connection.dataReceived(remoting_response(MetadataResponse(wire_version=1), opaque))
+        self.assertEqual((self.answered, self.failed), ([], []))
+        self.peers.send("n1", 5, BEAT)
+        ((opaque, message),) = self.sent(transport)
+        self.assertEqual(message, BEAT)
+        connection.dataReceived(native_response(HeartBeatResponse(term=1), opaque))
+        self.assertEqual(len(self.answered), 1)
+
+    def test_java_stays_with_json(self) -> None:
+        """A peer that advertises nothing."""
+        connection, transport = self.endpoints["n1"].succeed()
+        ((opaque, _),) = self.sent(transport)
+        connection.dataReceived(remoting_response(MetadataResponse(), opaque))
+        self.peers.send("n1", 5, BEAT)
+        ((_, command),) = self.sent(transport)
+        self.assertEqual(command.code, RequestCode.HEART_BEAT)
+
+    def test_a_new_connection_asks_again(self) -> None:
+        """Who listens there now may be another program."""
+        connection, transport = self.endpoints["n1"].succeed()
+        ((opaque, _),) = self.sent(transport)
+        connection.dataReceived(remoting_response(MetadataResponse(wire_version=1), opaque))
+        unplug(connection)
+        self.clock.advance(RETRY_MAX_S)
+        _, transport = self.connect()
+        self.peers.send("n1", 5, BEAT)
+        ((_, command),) = self.sent(transport)
+        self.assertEqual(command.code, RequestCode.HEART_BEAT)
+
+    def test_question_that_fails(self) -> None:
+        """Concerns nobody else."""
+        connection, _ = self.endpoints["n1"].succeed()
+        unplug(connection)
+        self.clock.advance(0)
+        self.assertEqual(self.failed, [])
+
+    def test_made_again(self) -> None:
+        """Within a second, for ever."""
+        for _ in range(50):
+            self.endpoints["n1"].fail()
+            self.clock.advance(RETRY_MAX_S)
+            self.assertEqual(len(self.endpoints["n1"].attempts), 1)
+        connection, _ = self.connect()
+        unplug(connection)
+        self.clock.advance(RETRY_MAX_S)
+        self.assertEqual(len(self.endpoints["n1"].attempts), 1)
+
+    def test_away(self) -> None:
+        """Told once while a peer is away, and again when it is the next time."""
+        with capturedLogs() as events:
+            for _ in range(5):
+                self.endpoints["n1"].fail()
+                self.clock.advance(RETRY_MAX_S)
+            connection, _ = self.connect()
+            unplug(connection)
+            self.clock.advance(RETRY_MAX_S)
+            self.endpoints["n1"].fail()
+        told = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertEqual([event["peer_id"] for event in told], ["n1", "n1"])
+        self.assertEqual([event for event in events if "Scheduling" in event["log_format"]], [])
+
+    def test_retry_policy(self) -> None:
+        """Grows, is bounded, and differs between members."""
+        wait_s = retry_policy(random.Random(1))
+        self.assertTrue(all(0 < wait_s(attempt) <= RETRY_MAX_S for attempt in range(2000)))
+        self.assertLess(wait_s(0), 0.06)
+        self.assertGreaterEqual(wait_s(100), RETRY_MAX_S / 2)
+        self.assertNotEqual(wait_s(100), wait_s(100))
+
+    def test_kept_alive(self) -> None:
+        """An idle connection is asked something before the other end takes it for dead."""
+        connection, transport = self.connect()
+        connection.dataReceived(remoting_response(MetadataResponse(), 1))
+        self.peers.sweep(59)
+        self.assertEqual(self.sent(transport), [])
+        self.clock.advance(60)
+        self.peers.sweep(60)
+        ((_, command),) = self.sent(transport)
+        self.assertEqual(command.code, RequestCode.METADATA)
+        self.peers.sweep(61)
+        self.assertEqual(self.sent(transport), [])
+
+    def test_broken_format(self) -> None:
+        """Counted; the connection is ended."""
+        connection, transport = self.connect()
+        connection.dataReceived(b"nonsense")
+        self.assertEqual(self.peers.wire_errors, 1)
+        self.assertTrue(transport.disconnected)
+
+    def test_stop(self) -> None:
+        """Fires when the connections have ended; nothing is made again."""
+        connection, transport = self.connect("n1")
+        self.endpoints["n2"].fail()
+        stopped = self.peers.stop()
+        self.assertNoResult(stopped)
+        self.assertTrue(transport.disconnecting)
+        unplug(connection)
+        self.successResultOf(stopped)
+        self.clock.advance(10)
+        self.assertEqual([endpoint.attempts for endpoint in self.endpoints.values()], [[], []])
+
+    def test_probe_names_us(self) -> None:
+        """So that the peer knows at once that an older connection of ours is dead."""
+        _, transport = self.endpoints["n1"].succeed()
+        ((_, command),) = self.sent(transport)
+        self.assertIn(b'"localId":"n0"', command.body)
+        self.assertIn(b'"remoteId":"n1"', command.body)
+        self.assertEqual(MetadataRequest.kind, command.code)

@@ -1,0 +1,329 @@
+# -*- test-case-name: tests.node.test_reads -*-
+"""Nothing uncommitted is shown, reads share a question, and waiting is bounded."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core.effects import AnswerRead
+from dledger.core.inputs import ReadRequested
+from dledger.errors import DLedgerError, StoreError
+from dledger.node import reads as module
+from dledger.node.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
+from protocols.wire.codes import Consistency, ResponseCode
+from protocols.wire.entry import bodies_of
+from protocols.wire.messages import AppendRequest, GetRequest, PullRequest
+from tests.node.rig import Rig
+
+
+class ReadsTestCase(SynchronousTestCase):
+    """A leader with ten entries, of which more may be uncommitted."""
+
+    def setUp(self) -> None:
+        self.rig = Rig().lead()
+        self.client = self.rig.client()
+        for number in range(10):
+            self.rig.node.append(b"body %d" % number)
+        self.rig.clock.advance(0)
+        assert self.rig.node.committed_index == 9
+
+    def write_uncommitted(self, bodies: tuple[bytes, ...] = (b"not yet",)) -> None:
+        """Into the store, behind the core's back."""
+        self.rig.store.append_bodies(bodies, self.rig.store.ledger_end_term)
+
+    def get(self, index: int | None, consistency: Consistency = Consistency.LINEARIZABLE) -> GetRequest:
+        """A GET."""
+        return GetRequest(begin_index=index, consistency=consistency, **self.rig.base())
+
+    def pull(self, index: int, **options: object) -> PullRequest:
+        """A PULL."""
+        return PullRequest(begin_index=index, **options, **self.rig.base())  # type: ignore[arg-type]
+
+
+class GetTests(ReadsTestCase):
+    """One entry."""
+
+    def test_linearizable(self) -> None:
+        """The entry, in either format."""
+        for native in (True, False):
+            answer = self.client.ask(self.get(3), native=native)
+            self.assertIs(answer.code, ResponseCode.SUCCESS)
+            self.assertEqual(bodies_of(answer.entries), [b"body 3"])
+
+    def test_a_turn_is_one_question(self) -> None:
+        """All reads of all connections and local callers."""
+        asked: list[ReadRequested] = []
+        self.rig.node._reads._request_reads = asked.append
+        other = self.rig.client()
+        self.client.send(self.get(3), self.get(4))
+        other.send(self.get(5))
+        self.rig.node.read(6)
+        self.rig.clock.advance(0)
+        self.assertEqual([len(question.tokens) for question in asked], [4])
+
+    def test_not_committed(self) -> None:
+        """An entry that is there but not committed is out of range, however it is asked for."""
+        self.write_uncommitted()
+        for consistency in Consistency:
+            for index in (10, 11, -1, 1 << 40):
+                answer = self.client.ask(self.get(index, consistency))
+                self.assertIs(answer.code, ResponseCode.INDEX_OUT_OF_RANGE, f"{index} {consistency}")
+        self.assertIs(
+            self.failureResultOf(self.read(10), DLedgerError).value.code, ResponseCode.INDEX_OUT_OF_RANGE
+        )
+
+    def read(self, index: int) -> object:
+        """A local read whose turn has ended."""
+        waiter = self.rig.node.read(index)
+        self.rig.clock.advance(0)
+        return waiter
+
+    def test_up_to_the_read_index(self) -> None:
+        """What was committed later than the read index is left for the next read."""
+        reads = self.rig.node._reads
+        asked: list[ReadRequested] = []
+        reads._request_reads = asked.append
+        self.client.send(self.get(5), self.get(6))
+        self.rig.clock.advance(0)
+        first, second = asked[0].tokens
+        for token in (first, second):
+            reads.answered(AnswerRead(token=token, code=ResponseCode.SUCCESS, read_index=5))
+        answers = self.client.answers()
+        self.assertEqual([answer.code.value for answer in answers], [200, 410])
+
+    def test_deleted(self) -> None:
+        """Below the beginning."""
+        self.rig.store._begin = 4
+        answer = self.client.ask(self.get(3))
+        self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+
+    def test_without_index(self) -> None:
+        """Java gets an exception there; we say what is wrong."""
+        answer = self.client.ask(self.get(None), native=False)
+        self.assertIs(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+
+    def test_committed_needs_no_leader(self) -> None:
+        """A follower serves what it knows to be committed, and refuses the other kind with its leader."""
+        rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
+        rig.store.append_bodies((b"a", b"b"), 0)
+        rig.node._core._member.refresh_end()
+        rig.node._core._member.committed_index = 0
+        rig.node.start()
+        client = rig.client()
+        self.assertEqual(
+            client.ask(GetRequest(begin_index=0, consistency=Consistency.COMMITTED, **rig.base())).code, 200
+        )
+        self.assertEqual(
+            client.ask(GetRequest(begin_index=1, consistency=Consistency.COMMITTED, **rig.base())).code, 410
+        )
+        self.assertEqual(client.ask(GetRequest(begin_index=0, **rig.base())).code, 404)
+
+    def test_damage(self) -> None:
+        """The reader is told, and the member stops."""
+
+        def damaged(*args: object, **options: object) -> None:
+            raise StoreError("entry 3 is damaged", index=3)
+
+        self.rig.store.read_batch = damaged  # type: ignore[method-assign,assignment]
+        answer = self.client.ask(self.get(3))
+        self.assertIs(answer.code, ResponseCode.DISK_ERROR)
+        self.assertEqual(self.rig.node.state, "failed")
+        self.assertIn("entry 3 is damaged", self.rig.node.reason)
+
+    def test_local(self) -> None:
+        """A caller in this process."""
+        self.assertEqual(self.successResultOf(self.read(3)), b"body 3")  # type: ignore[arg-type]
+
+    def test_cancelled(self) -> None:
+        """Forgets the read."""
+        waiter = self.rig.node.read(3)
+        waiter.cancel()
+        self.failureResultOf(waiter)
+        self.rig.clock.advance(0)
+
+
+class PullTests(ReadsTestCase):
+    """Ranges."""
+
+    def test_all_that_is_committed(self) -> None:
+        """And nothing else."""
+        self.write_uncommitted()
+        answer = self.client.ask(self.pull(2))
+        self.assertEqual(bodies_of(answer.entries), [b"body %d" % number for number in range(2, 10)])
+        self.assertEqual((answer.committed_index, answer.ledger_begin_index), (9, 0))
+
+    def test_up_to_an_index(self) -> None:
+        """Inclusive."""
+        answer = self.client.ask(self.pull(2, end_index=4))
+        self.assertEqual((answer.entries.first_index, answer.entries.count), (2, 3))
+
+    def test_bytes(self) -> None:
+        """At least one entry, whatever the bound says; never more than we are willing to send."""
+        for max_bytes in (-5, 0, 1, 54):
+            self.assertEqual(self.client.ask(self.pull(2, max_bytes=max_bytes)).entries.count, 1)
+        self.assertEqual(self.client.ask(self.pull(2, max_bytes=2 * 54)).entries.count, 2)
+        seen = []
+        real = self.rig.store.read_range
+
+        def spy(first_index: int, *, end_index: int, max_bytes: int) -> object:
+            seen.append(max_bytes)
+            return real(first_index, end_index=end_index, max_bytes=max_bytes)
+
+        self.rig.store.read_range = spy  # type: ignore[method-assign,assignment]
+        self.client.ask(self.pull(2, max_bytes=1 << 30))
+        self.assertEqual(seen, [PULL_BYTES_MAX])
+
+    def test_nothing_there(self) -> None:
+        """Without a wait, an empty answer that says how far it goes."""
+        answer = self.client.ask(self.pull(10))
+        self.assertEqual((answer.code, answer.entries, answer.committed_index), (200, None, 9))
+
+    def test_out_of_range(self) -> None:
+        """Below nothing, and below the beginning; the answer says where that is."""
+        self.assertIs(self.client.ask(self.pull(-1)).code, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.rig.store._begin = 4
+        answer = self.client.ask(self.pull(3, wait_ms=100))
+        self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+        self.assertEqual(answer.ledger_begin_index, 4)
+
+    def test_over_remoting(self) -> None:
+        """Not there: Java knows no PULL."""
+        self.assertIs(self.client.ask(self.pull(2), native=False).code, ResponseCode.UNSUPPORTED)
+
+    def test_linearizable(self) -> None:
+        """Asks the core first."""
+        answer = self.client.ask(self.pull(2, consistency=Consistency.LINEARIZABLE))
+        self.assertEqual(answer.entries.count, 8)
+
+    def test_long_poll(self) -> None:
+        """Answered as soon as the entry is committed, once."""
+        self.client.send(self.pull(10, wait_ms=5000))
+        self.assertEqual(self.client.answers(), [])
+        self.assertEqual(self.rig.node.status().pull_waiters, 1)
+        self.rig.node.append(b"new")
+        self.rig.node.append(b"newer")
+        (answer,) = self.client.answers()
+        self.assertEqual(bodies_of(answer.entries), [b"new", b"newer"])
+        self.assertEqual(self.rig.node.status().pull_waiters, 0)
+
+    def test_wait_ends(self) -> None:
+        """With nothing, when the time is over."""
+        self.client.send(self.pull(10, wait_ms=500))
+        self.rig.clock.pump([0.02] * 20)
+        self.assertEqual(self.client.answers(), [])
+        self.rig.clock.pump([0.02] * 30)
+        (answer,) = self.client.answers()
+        self.assertEqual((answer.code, answer.entries), (200, None))
+
+    def test_longest_wait(self) -> None:
+        """Nobody waits for ever."""
+        self.client.send(self.pull(10, wait_ms=2**31 - 1))
+        self.rig.node._reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000 - 1)
+        self.assertEqual(self.client.answers(), [])
+        self.rig.node._reads.sweep(self.rig.clock.seconds() + PULL_WAIT_MS_MAX / 1000)
+        self.assertEqual(len(self.client.answers()), 1)
+
+    def test_bounded_number_of_waiters(self) -> None:
+        """One too many is refused."""
+        self.patch(module, "PULL_WAITERS_MAX", 3)
+        self.client.send(*[self.pull(10, wait_ms=500) for _ in range(4)])
+        (answer,) = self.client.answers()
+        self.assertIs(answer.code, ResponseCode.LEADER_PENDING_FULL)
+        waiter = self.rig.node.wait_for(10, time_out_ms=100)
+        self.assertIs(self.failureResultOf(waiter, DLedgerError).value.code, ResponseCode.LEADER_PENDING_FULL)
+
+    def test_connection_lost(self) -> None:
+        """Makes room for others."""
+        self.client.send(self.pull(10, wait_ms=500))
+        self.client.connection.abort("gone")
+        self.assertEqual(self.rig.node.status().pull_waiters, 0)
+
+    def test_stop(self) -> None:
+        """Ends every wait."""
+        self.client.send(self.pull(10, wait_ms=5000))
+        waiter = self.rig.node.wait_for(10, time_out_ms=5000)
+        self.rig.node.stop()
+        self.rig.clock.advance(0)
+        (answer,) = self.client.answers()
+        self.assertIsNone(answer.entries)
+        self.assertEqual(self.successResultOf(waiter), 9)
+
+
+class ParkTests(ReadsTestCase):
+    """A connection that does not take its answers is not read for."""
+
+    def test_parked(self) -> None:
+        """Until it is drained; in order, and no further than it takes."""
+        self.client.connection.is_congested = True
+        self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(4)], self.pull(2))
+        self.assertEqual(self.client.answers(), [])
+        self.client.connection.resumeProducing()
+        answers = self.client.answers()
+        self.assertEqual([answer.entries.first_index for answer in answers], [0, 1, 2, 3, 2])
+
+    def test_drained_in_part(self) -> None:
+        """The rest stays parked."""
+        connection = self.client.connection
+        connection.is_congested = True
+        self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(4)])
+        real = connection.answer
+
+        def answer(ticket: object, response: object) -> None:
+            real(ticket, response)  # type: ignore[arg-type]
+            connection.is_congested = True
+
+        connection.answer = answer  # type: ignore[method-assign,assignment]
+        connection.resumeProducing()
+        self.assertEqual([found.entries.first_index for found in self.client.answers()], [0])
+        connection.resumeProducing()
+        self.assertEqual([found.entries.first_index for found in self.client.answers()], [1])
+
+    def test_lost(self) -> None:
+        """Nothing is parked for the dead."""
+        self.client.connection.is_congested = True
+        self.client.send(self.get(1, Consistency.COMMITTED))
+        self.client.connection.abort("gone")
+        self.assertEqual(self.rig.node._reads._parked, {})
+
+
+class LocalTests(ReadsTestCase):
+    """Callers in this process."""
+
+    def test_wait_for(self) -> None:
+        """Fires with the committed index: at once, later, or when the time is over."""
+        self.assertEqual(self.successResultOf(self.rig.node.wait_for(9, time_out_ms=100)), 9)
+        later = self.rig.node.wait_for(10, time_out_ms=100)
+        over = self.rig.node.wait_for(12, time_out_ms=100)
+        self.rig.node.append(b"new")
+        self.rig.clock.advance(0)
+        self.assertEqual(self.successResultOf(later), 10)
+        self.assertNoResult(over)
+        self.rig.clock.pump([0.02] * 30)
+        self.assertEqual(self.successResultOf(over), 10)
+
+    def test_read_committed(self) -> None:
+        """Records up to the commit, or None."""
+        self.write_uncommitted()
+        batch = self.rig.node.read_committed(8, max_bytes=1 << 20)
+        assert batch is not None
+        self.assertEqual(bodies_of(batch), [b"body 8", b"body 9"])
+        self.assertIsNone(self.rig.node.read_committed(10, max_bytes=1 << 20))
+        self.assertRaises(DLedgerError, self.rig.node.read_committed, -1, max_bytes=1)
+        self.rig.store._begin = 4
+        error = self.assertRaises(DLedgerError, self.rig.node.read_committed, 3, max_bytes=1)
+        self.assertIs(error.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+
+    def test_stopped(self) -> None:
+        """Nobody waits for a member that has stopped."""
+        pending = self.rig.node.read(3)
+        self.rig.node.abort("test")
+        self.rig.clock.advance(0)
+        self.assertIs(self.failureResultOf(pending, DLedgerError).value.code, ResponseCode.NOT_LEADER)
+        later = self.rig.node.read(3)
+        self.assertIs(self.failureResultOf(later, DLedgerError).value.code, ResponseCode.NOT_LEADER)
+        self.assertEqual(self.successResultOf(self.rig.node.wait_for(50, time_out_ms=100)), 9)
+
+    def test_appends_of_the_setting(self) -> None:
+        """The client here may append as well."""
+        answer = self.client.ask(AppendRequest(bodies=(b"x",), **self.rig.base()))
+        self.assertEqual(answer.index, 10)

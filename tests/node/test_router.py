@@ -1,0 +1,290 @@
+# -*- test-case-name: tests.node.test_router -*-
+"""Every request is answered once, by whom it concerns, with a code in a body."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import inputs as ev
+from dledger.errors import DLedgerError
+from protocols.wire.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.messages import (
+    MESSAGES,
+    AppendRequest,
+    GetRequest,
+    HeartBeatRequest,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    MetadataRequest,
+    PushEntryRequest,
+    Request,
+    VoteRequest,
+    VoteResponse,
+)
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.node.rig import Rig
+from tests.protocols.fakes import native_request, sent_commands
+
+PEERS = "n0-h:1;n1-h:2;n2-h:3"
+
+
+def commit(remote_id: str = "n0", local_id: str | None = "n1", term: int = 1) -> PushEntryRequest:
+    """A COMMIT of a leader n1."""
+    return PushEntryRequest(
+        group="default", remote_id=remote_id, local_id=local_id, leader_id="n1", term=term,
+        type=PushType.COMMIT,
+    )
+
+
+class DoorTests(SynchronousTestCase):
+    """Whom and what a request is for."""
+
+    def setUp(self) -> None:
+        self.rig = Rig().lead()
+        self.client = self.rig.client()
+
+    def every_request(self, **base: object) -> list[Request]:
+        """One of each kind."""
+        return [
+            request_class(**base) if kind.name != "PUSH" else PushEntryRequest(type=PushType.COMMIT, **base)
+            for kind, (request_class, _) in MESSAGES.items()
+        ]
+
+    def test_another_member(self) -> None:
+        """401, before the group is looked at; base fields come back, with the leader."""
+        for native in (True, False):
+            for request in self.every_request(group="other", remote_id="n7", local_id="x", term=5):
+                answer = self.client.ask(request, native=native)
+                base = (answer.code, answer.group, answer.remote_id, answer.local_id, answer.term)
+                self.assertIsInstance(answer, MESSAGES[request.kind][1])
+                self.assertEqual(base, (401, "other", "n7", "x", 5), request)
+                self.assertEqual(answer.leader_id, "n0")
+
+    def test_another_group(self) -> None:
+        """400."""
+        for request in self.every_request(group="other", remote_id="n0"):
+            self.assertEqual(self.client.ask(request).code, ResponseCode.UNKNOWN_GROUP, request)
+
+    def test_nobody_named(self) -> None:
+        """A request without remoteId is for nobody here."""
+        self.assertEqual(self.client.ask(GetRequest(group="default", begin_index=0)).code, 401)
+
+    def test_metadata(self) -> None:
+        """Works in any role, and says more than Java does."""
+        answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
+        self.assertEqual((answer.code, answer.group, answer.leader_id), (200, "default", "n0"))
+        self.assertEqual(answer.peers, {"n0": "127.0.0.1:20911"})
+        self.assertEqual((answer.wire_version, answer.role, answer.end_index), (1, "leader", -1))
+        follower = Rig(peers=PEERS)
+        follower.node.start()
+        answer = follower.client().ask(MetadataRequest(**follower.base()), native=False)
+        self.assertEqual((answer.code, answer.leader_id, answer.role), (200, None, "follower"))
+
+    def test_refusals_are_counted(self) -> None:
+        """By the name of their code."""
+        self.client.ask(GetRequest(group="other", remote_id="n0", begin_index=0))
+        self.client.ask(GetRequest(begin_index=99, **self.rig.base()))
+        status = self.rig.node.status()
+        self.assertEqual(status.refusals, {"UNKNOWN_GROUP": 1, "INDEX_OUT_OF_RANGE": 1})
+        self.assertEqual(status.requests, 2)
+
+
+class AppendTests(SynchronousTestCase):
+    """What may be appended."""
+
+    def setUp(self) -> None:
+        self.rig = Rig().lead()
+        self.client = self.rig.client()
+
+    def test_no_body(self) -> None:
+        """A JSON request without one: 411 (Java: no body in the answer, and its client hangs)."""
+        answer = self.client.ask(AppendRequest(**self.rig.base()), native=False)
+        self.assertEqual((answer.code, answer.index, answer.pos), (411, -1, -1))
+
+    def test_no_bodies(self) -> None:
+        """A native request without any: 420."""
+        self.assertEqual(self.client.ask(AppendRequest(**self.rig.base())).code, 420)
+
+    def test_empty_body(self) -> None:
+        """Is a body."""
+        for native in (True, False):
+            answer = self.client.ask(AppendRequest(bodies=(b"",), **self.rig.base()), native=native)
+            self.assertEqual(answer.code, 200)
+
+    def test_too_long(self) -> None:
+        """411; one byte less is taken."""
+        longest = self.rig.config.body_bytes_max
+        for bodies in ((bytes(longest + 1),), (b"a", bytes(longest + 1))):
+            answer = self.client.ask(AppendRequest(bodies=bodies, **self.rig.base()))
+            self.assertEqual(answer.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        self.assertEqual(self.rig.store.ledger_end_index, -1)
+        answer = self.client.ask(AppendRequest(bodies=(bytes(longest),), **self.rig.base()))
+        self.assertEqual(answer.code, ResponseCode.SUCCESS)
+
+    def test_not_leader(self) -> None:
+        """404, through the gate and the core."""
+        rig = Rig(peers=PEERS)
+        rig.node.start()
+        answer = rig.client().ask(AppendRequest(bodies=(b"a",), **rig.base()), native=False)
+        self.assertEqual((answer.code, answer.index), (404, -1))
+
+    def test_nonsense_body(self) -> None:
+        """411 with a body that Java can read, and the connection lives."""
+        nonsense = RemotingCommand(code=50001, opaque=4, body=b"{:")
+        self.client.connection.dataReceived(encode_command(nonsense))
+        self.rig.clock.advance(0)
+        (command,) = sent_commands(self.client.transport.value())
+        self.assertEqual((command.code, command.flag, command.opaque), (200, 1, 4))
+        self.assertIn(b'"code":411', command.body)
+        self.assertIn(b'"leaderId":"n0"', command.body)
+        self.assertFalse(self.client.connection.is_lost)
+
+
+class CoreTests(SynchronousTestCase):
+    """Requests for the core, as the core sees them."""
+
+    def setUp(self) -> None:
+        self.rig = Rig(peers=PEERS)
+        self.rig.node.start()
+        self.fed: list[ev.Input] = []
+        self.rig.node.router._feed = lambda *inputs: self.fed.extend(inputs)
+
+    def tokens(self) -> list[int]:
+        """Of the requests that the core got."""
+        return [happened.token for happened in self.fed if isinstance(happened, ev.RequestReceived)]
+
+    def test_one_read_one_feed(self) -> None:
+        """In order, with tokens of their own."""
+        feeds: list[int] = []
+        self.rig.node.router._feed = lambda *inputs: feeds.append(len(inputs))
+        self.rig.client().send(commit(), commit(), commit())
+        self.assertEqual(feeds, [3])
+
+    def test_reply(self) -> None:
+        """Goes to the connection that asked; once."""
+        client, other = self.rig.client(), self.rig.client()
+        client.send(commit())
+        (token,) = self.tokens()
+        response = self.rig.node.router.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        self.rig.node.reply(token, response)
+        self.rig.node.reply(token, response)
+        self.assertEqual(len(client.answers()), 1)
+        self.assertEqual(other.answers(), [])
+        self.assertEqual(self.rig.node.router.unanswered, 0)
+
+    def test_abandoned(self) -> None:
+        """What a lost connection had asked is dropped in the core, and its answers go nowhere."""
+        client = self.rig.client()
+        client.send(commit(), commit())
+        first, second = self.tokens()
+        response = self.rig.node.router.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        self.rig.node.reply(first, response)
+        client.connection.abort("gone")
+        self.assertEqual(
+            self.fed[2:], [ev.RequestAbandoned(token=second), ev.PeerDisconnected(peer_id="n1")]
+        )
+        self.rig.node.reply(second, response)
+        self.assertEqual(self.rig.node.router.unanswered, 0)
+        self.assertEqual(self.rig.node.status().requests_abandoned, 1)
+
+    def test_a_new_connection_of_a_peer(self) -> None:
+        """What was queued on the old one is dropped before the first request of the new one."""
+        old, new = self.rig.client(), self.rig.client()
+        old.send(commit())
+        new.send(commit())
+        first, second = self.tokens()
+        self.assertEqual([type(happened) for happened in self.fed], [
+            ev.RequestReceived, ev.RequestAbandoned, ev.RequestReceived,
+        ])
+        self.assertEqual(self.fed[1], ev.RequestAbandoned(token=first))
+        self.assertTrue(old.connection.is_lost)
+        self.assertNotEqual(first, second)
+
+    def test_the_old_connection_speaks_last(self) -> None:
+        """Its requests never reach the core, nor do those behind them in the same read."""
+        old, new = self.rig.client(), self.rig.client()
+        new.send(commit())
+        old.send(commit(), commit())
+        self.assertEqual(len(self.tokens()), 1)
+        self.assertTrue(old.connection.is_lost)
+        self.assertFalse(new.connection.is_lost)
+
+    def test_whose_connection(self) -> None:
+        """Every way in which a peer names itself; clients and strangers name nobody."""
+        base = {"group": "default", "remote_id": "n0", "term": 1}
+        cases: list[tuple[Request, str | None]] = [
+            (VoteRequest(local_id="n1", leader_id="n1", **base), "n1"),
+            (HeartBeatRequest(local_id="n2", leader_id="n2", **base), "n2"),
+            (commit(local_id=None), "n1"),
+            (MetadataRequest(local_id="n1", **base), "n1"),
+            (LeadershipTransferRequest(local_id="n1", leader_id="n1", **base), "n1"),
+            (LeadershipTransferRequest(leader_id="n1", **base), None),
+            (MetadataRequest(**base), None),
+            (HeartBeatRequest(local_id="n9", leader_id="n9", **base), None),
+            (HeartBeatRequest(local_id="n0", leader_id="n0", **base), None),
+        ]
+        for request, peer_id in cases:
+            client = self.rig.client()
+            client.send(request)
+            self.assertEqual(client.connection.peer_id, peer_id, request)
+
+    def test_local_question(self) -> None:
+        """Its answer fires; cancelling forgets it."""
+        asked = self.rig.node.transfer("n1")
+        (token,) = self.tokens()
+        self.rig.node.reply(token, LeadershipTransferResponse(term=4))
+        self.assertEqual(self.successResultOf(asked), LeadershipTransferResponse(term=4))
+        other = self.rig.node.transfer("n1")
+        other.cancel()
+        self.failureResultOf(other)
+        self.assertEqual(self.rig.node.router.unanswered, 0)
+
+    def test_votes_are_counted(self) -> None:
+        """By their result."""
+        client = self.rig.client()
+        client.send(VoteRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=1))
+        (token,) = self.tokens()
+        self.rig.node.reply(token, VoteResponse(vote_result=VoteResult.ACCEPT))
+        self.assertEqual(self.rig.node.status().votes, {"ACCEPT": 1})
+
+    def test_our_fault(self) -> None:
+        """An exception of ours stops the member; Twisted would only end the connection."""
+
+        def wrong(*inputs: object) -> None:
+            raise KeyError("wrong")
+
+        self.rig.node.router._feed = wrong
+        self.rig.client().send(commit())
+        self.assertEqual(self.rig.node.state, "failed")
+        self.assertEqual(len(self.flushLoggedErrors(KeyError)), 1)
+
+
+class StoppedTests(SynchronousTestCase):
+    """A member that has stopped still answers what comes."""
+
+    def test_after_the_stop(self) -> None:
+        """Clients are sent elsewhere, peers told what is the matter."""
+        rig = Rig().lead()
+        client = rig.client()
+        rig.node.stop()
+        rig.clock.advance(0)
+        self.assertEqual(client.ask(AppendRequest(bodies=(b"a",), **rig.base())).code, 404)
+        self.assertEqual(client.ask(GetRequest(begin_index=0, **rig.base())).code, 404)
+        self.assertEqual(client.ask(commit()).code, ResponseCode.ILLEGAL_MEMBER_STATE)
+
+    def test_at_the_stop(self) -> None:
+        """What the core never answered is answered."""
+        rig = Rig(peers=PEERS)
+        rig.node.start()
+        client = rig.client()
+        rig.node.router._feed = lambda *inputs: None
+        client.send(commit())
+        local = rig.node.transfer("n1")
+        rig.node.abort("test")
+        (answer,) = client.answers()
+        self.assertEqual(answer.code, ResponseCode.ILLEGAL_MEMBER_STATE)
+        self.failureResultOf(local, DLedgerError)
+
+    def test_frames_are_bytes(self) -> None:
+        """The client of these tests speaks the real format."""
+        self.assertEqual(native_request(commit(), 1)[0], 0xD1)

@@ -1,0 +1,182 @@
+# -*- test-case-name: tests.node.test_server -*-
+"""The listening side: one connection per peer, bounds, complaints."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.transport.server import MemberServer
+from protocols.connection import ServerConnection
+from protocols.wire.errors import BodyError
+from protocols.wire.messages import MetadataRequest
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.protocols.fakes import FakeTransport, SeenRequests, native_request, plug, turn_of, unplug
+
+ASK = MetadataRequest(group="g", remote_id="n0")
+
+
+class ServerTestCase(SynchronousTestCase):
+    """A server with an owner that only remembers."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.sink = SeenRequests()
+        self.server = MemberServer(self.sink, turn_of(self.clock), connections_max=3)
+
+    def connect(self) -> tuple[ServerConnection, FakeTransport]:
+        """Somebody connects."""
+        connection = self.server.buildProtocol(None)
+        assert connection is not None
+        return connection, plug(connection)
+
+
+class ConnectionTests(ServerTestCase):
+    """How many there are."""
+
+    def test_passes_on(self) -> None:
+        """Requests go to the owner with their connection."""
+        connection, _ = self.connect()
+        connection.dataReceived(native_request(ASK, 1))
+        self.assertEqual([request for _, request in self.sink.requests], [ASK])
+        self.assertEqual(self.sink.connections, [connection])
+
+    def test_bound(self) -> None:
+        """One too many is refused, and told to the log; when another ends there is room again."""
+        connections = [self.connect()[0] for _ in range(3)]
+        with capturedLogs() as events:
+            self.assertIsNone(self.server.buildProtocol(None))
+        self.assertEqual((events[0]["connections"], events[0]["connections_max"]), (3, 3))
+        self.assertEqual((self.server.connections, self.server.connections_refused), (3, 1))
+        unplug(connections[0])
+        self.assertIsNotNone(self.server.buildProtocol(None))
+        self.assertEqual(self.sink.lost, ["Connection was closed cleanly."])
+
+    def test_close_all(self) -> None:
+        """Everything ends, and nothing new is accepted."""
+        transports = [self.connect()[1] for _ in range(2)]
+        self.server.close_all()
+        self.assertTrue(all(transport.disconnecting for transport in transports))
+        self.assertFalse(any(transport.disconnected for transport in transports))
+        self.assertIsNone(self.server.buildProtocol(None))
+
+    def test_abort_all(self) -> None:
+        """What did not end by itself."""
+        transports = [self.connect()[1] for _ in range(2)]
+        self.server.close_all()
+        self.server.abort_all("time is up")
+        self.assertTrue(all(transport.disconnected for transport in transports))
+        self.assertEqual(self.sink.lost, ["time is up"] * 2)
+        self.assertEqual(self.server.connections, 0)
+
+    def test_sweep(self) -> None:
+        """Idle ones are closed."""
+        connection, _ = self.connect()
+        self.server.sweep(0)
+        self.server.sweep(200)
+        self.assertTrue(connection.is_lost)
+        self.assertEqual(self.server.connections, 0)
+
+
+class PeerTests(ServerTestCase):
+    """A peer speaks on its latest connection only."""
+
+    def test_claims_once(self) -> None:
+        """A connection may say again whose it is."""
+        connection, _ = self.connect()
+        self.assertTrue(self.server.claim(connection, "n1"))
+        self.assertTrue(self.server.claim(connection, "n1"))
+        self.assertEqual(connection.peer_id, "n1")
+
+    def test_newer_ends_older(self) -> None:
+        """The owner hears that the older is lost before the newer is listened to."""
+        older, older_transport = self.connect()
+        newer, _ = self.connect()
+        self.server.claim(older, "n1")
+        self.assertTrue(self.server.claim(newer, "n1"))
+        self.assertTrue(older_transport.disconnected)
+        self.assertEqual(self.sink.lost, ["n1 opened a newer connection"])
+        older.dataReceived(native_request(ASK, 1))
+        self.assertEqual(self.sink.calls, [])
+        self.assertTrue(self.server.claim(newer, "n1"))
+
+    def test_older_that_speaks_late(self) -> None:
+        """It was made before the other, whenever its bytes arrive: it is the one that is ended."""
+        older, older_transport = self.connect()
+        newer, newer_transport = self.connect()
+        self.assertTrue(self.server.claim(newer, "n1"))
+        self.assertFalse(self.server.claim(older, "n1"))
+        self.assertTrue(older_transport.disconnected)
+        self.assertFalse(newer_transport.disconnected)
+        self.assertTrue(self.server.claim(newer, "n1"))
+
+    def test_after_a_loss(self) -> None:
+        """A lost connection is nobody's any more, and the next is not held against it."""
+        first, _ = self.connect()
+        self.server.claim(first, "n1")
+        unplug(first)
+        second, _ = self.connect()
+        self.assertTrue(self.server.claim(second, "n1"))
+        self.assertEqual(len(self.sink.lost), 1)
+
+    def test_two_peers(self) -> None:
+        """They do not disturb each other."""
+        first, _ = self.connect()
+        second, _ = self.connect()
+        self.server.claim(first, "n1")
+        self.server.claim(second, "n2")
+        self.assertEqual(self.sink.lost, [])
+
+    def test_a_connection_that_changes_its_mind(self) -> None:
+        """It speaks for the last one that it named; a newer one of the first is not affected."""
+        connection, _ = self.connect()
+        self.server.claim(connection, "n1")
+        self.server.claim(connection, "n2")
+        other, _ = self.connect()
+        self.server.claim(other, "n1")
+        self.assertFalse(connection.is_lost)
+
+
+class ComplaintTests(ServerTestCase):
+    """What is wrong with what comes."""
+
+    def nonsense(self, body: bytes) -> bytes:
+        """A PUSH with a nonsensical body."""
+        return encode_command(RemotingCommand(code=51004, opaque=2, body=body))
+
+    def test_broken_format(self) -> None:
+        """Counted, and the log names peer and reason."""
+        connection, _ = self.connect()
+        self.server.claim(connection, "n1")
+        with capturedLogs() as events:
+            connection.dataReceived(b"nonsense")
+        (event,) = [event for event in events if event["log_level"] is LogLevel.error]
+        self.assertEqual(event["peer_id"], "n1")
+        self.assertIn("0x6e", event["reason"])
+        self.assertEqual(self.server.wire_errors, 1)
+
+    def test_a_complaint_is_logged_once(self) -> None:
+        """Per peer; each is counted and passed on."""
+        connection, _ = self.connect()
+        self.server.claim(connection, "n1")
+        with capturedLogs() as events:
+            connection.dataReceived(self.nonsense(b"{") + self.nonsense(b"{"))
+        self.assertEqual(len([event for event in events if event["log_level"] is LogLevel.error]), 1)
+        self.assertEqual(self.server.body_errors, 2)
+        self.assertEqual(len(self.sink.refused), 2)
+        with capturedLogs() as events:
+            other, _ = self.connect()
+            self.server.claim(other, "n2")
+            other.dataReceived(self.nonsense(b"{"))
+        self.assertEqual(len([event for event in events if event["log_level"] is LogLevel.error]), 1)
+
+    def test_values_do_not_make_it_another_complaint(self) -> None:
+        """What differs in numbers only was said before."""
+        connection, _ = self.connect()
+        ticket = (1, False, ASK.kind, 10)
+        with capturedLogs() as events:
+            for value in range(5):
+                self.server.body_refused(connection, ticket, BodyError(f"index={value} is negative"))
+            self.server.body_refused(connection, ticket, BodyError("DLedger 0.4 peer: entries"))
+        self.assertEqual(len([event for event in events if event["log_level"] is LogLevel.error]), 2)

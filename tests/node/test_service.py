@@ -1,0 +1,372 @@
+# -*- test-case-name: tests.node.test_service -*-
+"""A member as a service: up in order, down in order, and what happens at the door."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.config import DLedgerConfig
+from dledger.node.node import Node
+from dledger.node.service import (
+    STOP_TIME_OUT_S,
+    FlushThread,
+    MemberService,
+    end_process,
+    host_and_port,
+    listen_description,
+    peer_endpoints,
+    wall_clock,
+)
+from dledger.storage.disk import OsDisk
+from protocols.wire.messages import AppendRequest
+from tests.node.rig import FakeThread
+from tests.node.test_peers import FakeEndpoint
+from tests.protocols.fakes import native_request, plug, sent_messages
+
+PEERS = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+
+
+class FakeFlushThread(FakeThread, FlushThread):
+    """A flush thread that is none."""
+
+    def __init__(self) -> None:
+        FakeThread.__init__(self)
+        self.life: list[str] = []
+
+    def start(self) -> None:
+        """Remember."""
+        self.life.append("started")
+
+    def stop(self) -> None:
+        """Remember."""
+        self.life.append("stopped")
+
+
+class ServiceTestCase(SynchronousTestCase):
+    """A service on a reactor that is none."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.failures: list[str] = []
+        self.thread = FakeFlushThread()
+        self.endpoints: dict[str, Any] = {}
+
+    def make(self, *, make_admin: Any = None, **options: Any) -> MemberService:
+        """A service with options of its own; by default one member in memory."""
+        options = {"store_type": "memory", "mapped_file_size_for_entry_data": 65536,
+                   "mapped_file_size_for_entry_index": 32000, **options}
+        config = DLedgerConfig(**options)
+        if len(config.peers) > 1:
+            self.endpoints = {peer_id: FakeEndpoint() for peer_id in config.peers}
+            del self.endpoints[config.self_id]
+        return MemberService(
+            config, self.reactor, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
+            endpoints=self.endpoints, make_admin=make_admin, admin="tcp:8080", flush_thread=self.thread,
+        )
+
+    def run_for(self, seconds: float) -> None:
+        """Time passes in ticks."""
+        for _ in range(int(seconds / 0.02)):
+            self.reactor.advance(0.02)
+
+    def node_of(self, service: MemberService) -> Node:
+        """It has one by now."""
+        assert service.node is not None
+        return service.node
+
+    def connection(self) -> tuple[Any, Any]:
+        """Somebody connects to the listening port."""
+        connection = self.reactor.tcpServers[0][1].buildProtocol(None)
+        return connection, plug(connection)
+
+
+class UpTests(ServiceTestCase):
+    """Start."""
+
+    def test_listens_and_leads(self) -> None:
+        """On its own peer address; then clients are served."""
+        service = self.make()
+        service.startService()
+        self.addCleanup(service.stopService)
+        port, factory, _, interface = self.reactor.tcpServers[0]
+        self.assertEqual((port, interface), (20911, "127.0.0.1"))
+        self.run_for(2)
+        node = self.node_of(service)
+        self.assertEqual((node.state, node.status().member.role), ("running", "leader"))
+        connection, transport = self.connection()
+        request = AppendRequest(group="default", remote_id="n0", bodies=(b"a",))
+        connection.dataReceived(native_request(request, 1))
+        self.reactor.advance(0)
+        ((_, answer),) = sent_messages(transport.value())
+        self.assertEqual((answer.code, answer.index), (200, 0))
+        self.assertEqual(self.thread.life, ["started"])
+        self.assertEqual(node.status().admin, "tcp:8080")
+
+    def test_connects_to_the_others(self) -> None:
+        """To each of them, once it listens."""
+        service = self.make(peers=PEERS)
+        service.startService()
+        self.addCleanup(service.stopService)
+        self.assertEqual([len(endpoint.attempts) for endpoint in self.endpoints.values()], [1, 1])
+
+    def test_admin(self) -> None:
+        """Is given the node, and lives as long as the service."""
+        made: list[tuple[Node, Service]] = []
+
+        def make_admin(node: Node) -> Service:
+            made.append((node, Service()))
+            return made[0][1]
+
+        service = self.make(make_admin=make_admin)
+        service.startService()
+        self.assertIs(made[0][0], service.node)
+        self.assertTrue(made[0][1].running)
+        stopped = service.stopService()
+        self.run_for(3)
+        self.successResultOf(stopped)
+        self.assertFalse(made[0][1].running)
+
+    def test_port_taken(self) -> None:
+        """One line in the log, nothing started, the directory released, the process to end."""
+        path = self.mktemp()
+
+        def taken(*args: object, **options: object) -> None:
+            raise CannotListenError("127.0.0.1", 20911, OSError(errno.EADDRINUSE, "Address already in use"))
+
+        self.reactor.listenTCP = taken  # type: ignore[method-assign, assignment]
+        service = self.make(store_type="file", store_base_dir=path)
+        with capturedLogs() as events:
+            service.startService()
+            self.reactor.advance(0)
+        (failure,) = self.failures
+        self.assertIn("20911", failure)
+        self.assertEqual(len([event for event in events if event["log_level"] is LogLevel.critical]), 1)
+        self.assertEqual([event for event in events if "log_failure" in event], [])
+        stopped = service.stopService()
+        self.run_for(0.1)
+        self.successResultOf(stopped)
+        self.assertEqual(self.thread.life, ["started", "stopped"])
+        again = MemoryReactorClock()
+        other = MemberService(
+            service.config, again, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
+            endpoints={}, flush_thread=FakeFlushThread(),
+        )
+        other.startService()
+        self.assertEqual(len(self.failures), 1)
+        stopped = other.stopService()
+        again.pump([0.02] * 200)
+        self.successResultOf(stopped)
+
+    def test_directory_of_somebody_else(self) -> None:
+        """Likewise, and nothing listens."""
+        path = self.mktemp()
+        first = self.make(store_type="file", store_base_dir=path)
+        first.startService()
+        second = self.make(store_type="file", store_base_dir=path)
+        listening = len(self.reactor.tcpServers)
+        with capturedLogs() as events:
+            second.startService()
+        self.assertEqual(len(self.reactor.tcpServers), listening)
+        self.assertEqual(len(self.failures), 1)
+        self.assertEqual(len([event for event in events if event["log_level"] is LogLevel.critical]), 1)
+        self.successResultOf(second.stopService())
+        stopped = first.stopService()
+        self.run_for(3)
+        self.successResultOf(stopped)
+
+    def test_directory_that_cannot_be_made(self) -> None:
+        """Neither is that an exception for twistd to print."""
+        path = self.mktemp()
+        with open(path, "w"):
+            pass
+        self.make(store_type="file", store_base_dir=path).startService()
+        self.assertEqual(len(self.failures), 1)
+
+
+class DownTests(ServiceTestCase):
+    """Stop."""
+
+    def test_in_order(self) -> None:
+        """The log is there at the next start, cleanly closed."""
+        path = self.mktemp()
+        service = self.make(store_type="file", store_base_dir=path)
+        service.startService()
+        self.run_for(2)
+        result = self.node_of(service).append(b"kept")
+        self.reactor.advance(0)
+        self.assertEqual(self.successResultOf(result).index, 0)
+        stopped = service.stopService()
+        self.run_for(3)
+        self.successResultOf(stopped)
+        self.assertEqual(self.node_of(service).state, "stopped")
+        self.assertEqual((self.failures, self.thread.life), ([], ["started", "stopped"]))
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        again = self.make(store_type="file", store_base_dir=path)
+        again.startService()
+        self.run_for(2)
+        read = self.node_of(again).read(0)
+        self.reactor.advance(0)
+        self.assertEqual(self.successResultOf(read), b"kept")
+        stopped = again.stopService()
+        self.run_for(3)
+        self.successResultOf(stopped)
+
+    def test_answers_before_connections_end(self) -> None:
+        """What was asked before is answered; then the connection is closed, not aborted."""
+        service = self.make()
+        service.startService()
+        self.run_for(2)
+        connection, transport = self.connection()
+        request = AppendRequest(group="default", remote_id="n0", bodies=(b"a",))
+        connection.dataReceived(native_request(request, 1))
+        stopped = service.stopService()
+        self.reactor.advance(0)
+        self.assertEqual(len(sent_messages(transport.value())), 1)
+        self.assertTrue(transport.disconnecting)
+        self.assertFalse(transport.disconnected)
+        self.assertNoResult(stopped)
+        self.run_for(2)
+        self.successResultOf(stopped)
+        self.assertTrue(transport.disconnected)
+
+    def test_waits_for_the_fsync_under_way(self) -> None:
+        """The files are not closed under it."""
+        service = self.make(flush_disk_type="sync")
+        service.startService()
+        self.run_for(2)
+        self.thread.is_lazy = True
+        pending = self.node_of(service).append(b"a")
+        self.reactor.advance(0)
+        stopped = service.stopService()
+        self.run_for(10)
+        self.assertNoResult(stopped)
+        self.failureResultOf(pending)
+        self.thread.is_lazy = False
+        self.thread.finish()
+        self.successResultOf(stopped)
+
+    def test_bounded(self) -> None:
+        """A member that does not come to an end is ended, and its files are left to recovery."""
+        service = self.make()
+        service.startService()
+        self.run_for(2)
+        node = self.node_of(service)
+        node._driver.feed = lambda *inputs: None  # type: ignore[method-assign]
+        stopped = service.stopService()
+        self.run_for(STOP_TIME_OUT_S - 1)
+        self.assertNoResult(stopped)
+        self.run_for(3)
+        self.successResultOf(stopped)
+        self.assertEqual(node.state, "failed")
+
+    def test_failed_member(self) -> None:
+        """Is told on, once; its store is let go without a word written to it."""
+        service = self.make(flush_disk_type="sync")
+        service.startService()
+        self.run_for(2)
+        store: Any = service._store
+        closes: list[str] = []
+        self.patch(store, "clean_close", lambda: closes.append("clean"))
+        self.patch(store, "abandon", lambda: closes.append("abandoned"))
+        self.thread.is_lazy = True
+        pending = self.node_of(service).append(b"a")
+        self.reactor.advance(0)
+        self.thread.finish(OSError(errno.EIO, "Input/output error"))
+        self.reactor.advance(0)
+        self.failureResultOf(pending)
+        self.assertEqual(len(self.failures), 1)
+        self.assertIn("Input/output error", self.failures[0])
+        stopped = service.stopService()
+        self.run_for(3)
+        self.successResultOf(stopped)
+        self.assertEqual((closes, len(self.failures)), (["abandoned"], 1))
+
+    def test_peers_connections(self) -> None:
+        """Are ended as well, by force if they must."""
+        service = self.make(peers=PEERS)
+        service.startService()
+        _, transport = self.endpoints["n1"].succeed()
+        self.endpoints["n2"].fail()
+        stopped = service.stopService()
+        self.reactor.advance(0)
+        self.assertTrue(transport.disconnecting)
+        self.run_for(5)
+        self.assertTrue(transport.disconnected)
+        self.successResultOf(stopped)
+
+
+class AddressTests(SynchronousTestCase):
+    """From peer addresses to endpoints."""
+
+    def test_listen(self) -> None:
+        """An interface that is named by its number is meant; a host name is for others to resolve."""
+        self.assertEqual(listen_description("127.0.0.1:20911"), "tcp:20911:interface=127.0.0.1")
+        self.assertEqual(listen_description("node-a.example:20911"), "tcp:20911")
+        self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:interface=\\:\\:1")
+
+    def test_hosts(self) -> None:
+        """With and without brackets."""
+        self.assertEqual(host_and_port("[fe80::1]:9"), ("fe80::1", 9))
+        self.assertEqual(host_and_port("a-b:9"), ("a-b", 9))
+
+    def test_peers(self) -> None:
+        """All but ourselves."""
+        config = DLedgerConfig(peers="n0-h:1;n1-h:2;n2-[::1]:3")
+        self.assertEqual(sorted(peer_endpoints(config, MemoryReactorClock())), ["n1", "n2"])
+
+    def test_wall_clock(self) -> None:
+        """Seconds since 1970 and an hour."""
+        now_s, hour = wall_clock()
+        self.assertGreater(now_s, 1.6e9)
+        self.assertIn(hour, range(24))
+
+
+class EndTests(SynchronousTestCase):
+    """How a process ends when its member cannot go on."""
+
+    def test_end_process(self) -> None:
+        """The reason is recorded, and the reactor stopped once it runs."""
+        reactor: Any = MemoryReactorClock()
+        recorded: list[str] = []
+        calls: list[Any] = []
+        reactor.callWhenRunning = lambda call, *args: calls.append((call, args))
+        reactor.running = True
+        stops: list[str] = []
+        reactor.stop = lambda: stops.append("stop")
+        end_process(reactor, lambda: recorded.append("1"))("no room")
+        self.assertEqual((recorded, stops), (["1"], []))
+        ((call, args),) = calls
+        call(*args)
+        self.assertEqual(stops, ["stop"])
+        reactor.running = False
+        call(*args)
+        self.assertEqual(stops, ["stop"])
+
+
+class ThreadTests(SynchronousTestCase):
+    """The real flush thread, with a reactor that is none."""
+
+    def test_runs_elsewhere(self) -> None:
+        """And comes back through the reactor."""
+        reactor: Any = MemoryReactorClock()
+        calls: list[Any] = []
+        reactor.callFromThread = lambda call, *args, **options: calls.append((call, args, options))
+        thread = FlushThread(reactor)
+        thread.start()
+        ran: list[int] = []
+        done: Deferred[None] = thread.run(lambda: ran.append(1))
+        thread.stop()
+        self.assertEqual(ran, [1])
+        self.assertNoResult(done)
+        for call, args, options in calls:
+            call(*args, **options)
+        self.successResultOf(done)

@@ -1,0 +1,89 @@
+# -*- test-case-name: tests.node.test_status -*-
+"""Counters and the picture that is made of them."""
+
+from __future__ import annotations
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.node.status import FSYNC_BUCKETS_S, Counters, Histogram, NodeStatus, count
+from protocols.wire.messages import AppendRequest, GetRequest, PullRequest
+from tests.node.rig import Rig
+
+
+class HistogramTests(SynchronousTestCase):
+    """Durations in buckets."""
+
+    def test_buckets(self) -> None:
+        """A bound belongs to its bucket; what is above them all has one of its own."""
+        histogram = Histogram((1.0, 2.0))
+        for value in (0.0, 1.0, 1.5, 2.0, 2.1, 100.0):
+            histogram.observe(value)
+        status = histogram.status()
+        self.assertEqual(status.counts, (2, 2, 2))
+        self.assertEqual(status.count, 6)
+        self.assertAlmostEqual(status.total, 106.6)
+
+    def test_picture(self) -> None:
+        """Does not change afterwards."""
+        histogram = Histogram()
+        status = histogram.status()
+        histogram.observe(0.001)
+        self.assertEqual(status.count, 0)
+        self.assertEqual(status.bounds, FSYNC_BUCKETS_S)
+
+    def test_bounds_rise(self) -> None:
+        """As those who draw them expect."""
+        self.assertEqual(list(FSYNC_BUCKETS_S), sorted(set(FSYNC_BUCKETS_S)))
+
+
+class CountersTests(SynchronousTestCase):
+    """Numbers that rise."""
+
+    def test_count(self) -> None:
+        """By name."""
+        table: dict[str, int] = {}
+        count(table, "a")
+        count(table, "a", 2)
+        self.assertEqual(table, {"a": 3})
+
+    def test_start(self) -> None:
+        """At nothing, and each its own."""
+        self.assertEqual(Counters().refusals, {})
+        self.assertIsNot(Counters().refusals, Counters().refusals)
+
+
+class NodeStatusTests(SynchronousTestCase):
+    """One node at one moment."""
+
+    def test_after_some_work(self) -> None:
+        """What was done is there."""
+        rig = Rig().lead()
+        client = rig.client()
+        client.send(AppendRequest(bodies=(b"abc", b"d"), **rig.base()))
+        client.send(GetRequest(begin_index=0, **rig.base()))
+        rig.clock.advance(0)
+        client.send(PullRequest(begin_index=0, **rig.base()))
+        client.answers()
+        status = rig.node.status()
+        self.assertEqual((status.requests, status.gets, status.pulls), (3, 1, 1))
+        self.assertEqual((status.appends, status.append_bytes), (2, 4))
+        self.assertEqual(status.pulled_bytes, 2 * 48 + 4)
+        self.assertEqual((status.connections, status.pull_waiters, status.body_errors), (1, 0, 0))
+        self.assertEqual(status.member.committed_index, 1)
+        self.assertEqual(status.peer_addresses, {"n0": "127.0.0.1:20911"})
+        self.assertFalse(status.is_disk_full)
+
+    def test_before_the_start(self) -> None:
+        """There is a picture from the first moment, and its tables are not the node's own."""
+        rig = Rig()
+        status = rig.node.status()
+        self.assertEqual((status.state, status.uptime_s), ("starting", 0))
+        count(rig.node.counters.reports, "x")
+        self.assertEqual(status.reports, {})
+
+    def test_frozen(self) -> None:
+        """It is a value."""
+        self.assertTrue(attrs.has(NodeStatus))
+        status = Rig().node.status()
+        self.assertRaises(attrs.exceptions.FrozenInstanceError, setattr, status, "state", "x")
