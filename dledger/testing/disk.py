@@ -1,0 +1,506 @@
+# -*- test-case-name: tests.sim.test_disk -*-
+"""
+A disk in memory that knows what was written and what would survive a power cut.
+
+Every file has two contents: what a process reads (the page cache) and what is on the platter. A
+write goes to the first, C{datasync} brings it to the second; so with directories and
+C{sync_directory}. A power cut throws the first away: each write since the last sync is kept, lost or
+torn, one by one, each entry of a directory likewise. The end of a process alone loses nothing.
+
+Faults are armed by whoever holds the disk: EIO of the next reads, writes or syncs, a full disk, and a
+crash in the middle of the n-th changing call from now (L{PowerLoss}, L{ProcessKilled}).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dledger.storage.disk import DiskSpace, File
+
+SECTOR_BYTES = 512
+_NO_BARRIER = 1 << 62
+
+
+class MemberDied(BaseException):
+    """The process ended inside a call. Not an C{Exception}: no code of ours may survive it."""
+
+
+class PowerLoss(MemberDied):
+    """The machine lost power."""
+
+
+class ProcessKilled(MemberDied):
+    """The process was killed."""
+
+
+class _Inode:
+    """One file: what is seen, what is durable, and the writes between the two."""
+
+    __slots__ = ("data", "durable", "modified_s", "pending", "sync_failed")
+
+    def __init__(self, size: int, now_s: float) -> None:
+        self.data = bytearray(size)
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes, int]] = []
+        self.modified_s = now_s
+        self.sync_failed = False
+
+    def write(self, data: bytes, position: int, number: int) -> None:
+        """Into the page cache; C{number} counts the writes of a disk."""
+        end = position + len(data)
+        if end > len(self.data):
+            self.data.extend(bytes(end - len(self.data)))
+        self.data[position:end] = data
+        self.pending.append((position, data, number))
+
+    def sync(self, barrier: int = _NO_BARRIER) -> None:
+        """Onto the platter: the writes up to number C{barrier}."""
+        durable = self.durable
+        if len(durable) < len(self.data):
+            durable.extend(bytes(len(self.data) - len(durable)))
+        later = []
+        for write in self.pending:
+            position, data, number = write
+            if number <= barrier:
+                durable[position : position + len(data)] = data
+            else:
+                later.append(write)
+        self.pending = later
+
+    def lose_power(self, rng: random.Random) -> None:
+        """What is left of it after a power cut."""
+        left = self.durable
+        if len(left) < len(self.data):
+            if rng.random() < 0.3:
+                # Its new length was not on the platter yet, so nothing behind the old one was.
+                self.pending = [(position, data[: len(left) - position], number)
+                                for position, data, number in self.pending if position < len(left)]
+            else:
+                left.extend(bytes(len(self.data) - len(left)))
+        for position, data, _ in self.pending:
+            for start, piece in _survivors(data, rng):
+                end = position + start + len(piece)
+                if end > len(left):
+                    left.extend(bytes(end - len(left)))
+                left[position + start : end] = piece
+        self.pending.clear()
+        self.data = bytearray(left)
+        self.sync_failed = False
+
+
+def _survivors(data: bytes, rng: random.Random) -> Iterator[tuple[int, bytes]]:
+    """The pieces of one unsynced write that reached the platter, with their offsets in it."""
+    chance = rng.random()
+    if chance < 0.4:
+        yield 0, data
+    elif chance < 0.7:
+        return
+    elif chance < 0.9 or len(data) <= SECTOR_BYTES:
+        cut = int(rng.random() * (len(data) + 1))
+        if rng.random() < 0.8:
+            yield 0, data[:cut]
+        else:
+            yield cut, data[cut:]
+    else:
+        for start in range(0, len(data), SECTOR_BYTES):
+            if rng.random() < 0.5:
+                yield start, data[start : start + SECTOR_BYTES]
+
+
+class _Directory:
+    """Names, what they meant at the last sync, and the changes since."""
+
+    __slots__ = ("changes", "durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Inode] = {}
+        self.durable: dict[str, _Inode] = {}
+        self.changes: list[tuple[str, _Inode | None]] = []
+
+    def put(self, name: str, inode: _Inode | None) -> None:
+        """Bind or remove (None) a name."""
+        if inode is None:
+            del self.entries[name]
+        else:
+            self.entries[name] = inode
+        self.changes.append((name, inode))
+
+    def sync(self) -> None:
+        """Every name is durable."""
+        self.durable = dict(self.entries)
+        self.changes.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Changes are kept or lost, per name; later changes of a name never without its earlier ones."""
+        stopped: set[str] = set()
+        left = self.durable
+        for name, inode in self.changes:
+            if name in stopped:
+                continue
+            if rng.random() < 0.5:
+                stopped.add(name)
+            elif inode is None:
+                left.pop(name, None)
+            else:
+                left[name] = inode
+        self.changes.clear()
+        self.entries = dict(left)
+
+
+class SimFile:
+    """An open file. See L{dledger.storage.disk.File}."""
+
+    __slots__ = ("_disk", "_inode", "_life", "_locked", "path")
+
+    def __init__(self, disk: SimDisk, path: str, inode: _Inode, *, locked: bool = False) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode = inode
+        self._life = disk.life
+        self._locked = locked
+
+    def _check(self) -> None:
+        if self._life != self._disk.life:
+            raise OSError(errno.EBADF, "closed, or of a process that has died", self.path)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See L{dledger.storage.disk.File.pread}."""
+        self._check()
+        if self._disk.failing_reads:
+            self._disk.fail_read(self.path)
+        return bytes(self._inode.data[position : position + size])
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """See L{dledger.storage.disk.File.pwrite}."""
+        self._check()
+        disk = self._disk
+        whole = bytes(data)
+        if disk.is_armed:
+            if whole and (disk.countdown == 1 or disk.failing_writes):
+                # The call that dies or fails has written a part of it.
+                self._inode.write(whole[: int(disk.rng.random() * len(whole))], position, disk.count())
+            disk.before_change(self.path, "write")
+            if disk.is_full and position + len(whole) > len(self._inode.data):
+                raise OSError(errno.ENOSPC, "No space left on device", self.path)
+        self._inode.write(whole, position, disk.count())
+        self._inode.modified_s = disk.now_s
+
+    def datasync(self) -> None:
+        """See L{dledger.storage.disk.File.datasync}."""
+        self._check()
+        disk = self._disk
+        if disk.is_armed:
+            try:
+                disk.before_change(self.path, "sync")
+            except OSError:
+                self._inode.sync_failed = not disk.keeps_failed_writes
+                raise
+        self._inode.sync(disk.barrier)
+
+    def size(self) -> int:
+        """See L{dledger.storage.disk.File.size}."""
+        self._check()
+        return len(self._inode.data)
+
+    def modified_s(self) -> float:
+        """See L{dledger.storage.disk.File.modified_s}."""
+        return self._inode.modified_s
+
+    def close(self) -> None:
+        """See L{dledger.storage.disk.File.close}."""
+        if self._locked and self._life == self._disk.life:
+            self._disk.unlock(self.path)
+            self._locked = False
+        self._life = -1
+
+
+class SimDisk:
+    """
+    A file system in memory. See L{dledger.storage.disk.Disk}.
+
+    @ivar life: number of the process that uses the disk; handles of earlier ones are dead.
+    @ivar now_s: seconds, for modification times.
+    @ivar is_full: creating and growing files fails with ENOSPC; writes within a file do not.
+    @ivar failing_reads, failing_writes, failing_syncs: so many of the next calls fail with EIO.
+    @ivar keeps_failed_writes: what a failed sync did not bring to the platter survives in the cache.
+    @ivar barrier: C{datasync} brings no write with a higher number to the platter.
+    @ivar countdown: the so-manieth changing call from now dies; 0 for none.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.life = 0
+        self.now_s = 0.0
+        self.is_armed = False
+        self.is_full = False
+        self.failing_reads = 0
+        self.failing_writes = 0
+        self.failing_syncs = 0
+        self.countdown = 0
+        self.keeps_failed_writes = False
+        self.barrier = _NO_BARRIER
+        self._writes = 0
+        self._death: type[MemberDied] = PowerLoss
+        self._directories: dict[str, _Directory] = {"": _Directory(), "/": _Directory(), ".": _Directory()}
+        self._locks: set[str] = set()
+
+    def count(self) -> int:
+        """Number of the next write."""
+        self._writes += 1
+        return self._writes
+
+    def begin_sync(self) -> int:
+        """A sync begins now: what is written after this may miss it. @return: the barrier."""
+        return self._writes
+
+    @contextmanager
+    def syncing_up_to(self, barrier: int | None) -> Iterator[None]:
+        """Within, C{datasync} is one that began at C{barrier}; None for now."""
+        self.barrier = _NO_BARRIER if barrier is None else barrier
+        try:
+            yield
+        finally:
+            self.barrier = _NO_BARRIER
+
+    # -- faults ----------------------------------------------------------------------------
+
+    def arm(
+        self, *, reads: int = 0, writes: int = 0, syncs: int = 0, die_in: int = 0,
+        death: type[MemberDied] = PowerLoss,
+    ) -> None:
+        """Let coming calls fail. Calls that are not armed again stay as they were."""
+        self.failing_reads = reads or self.failing_reads
+        self.failing_writes = writes or self.failing_writes
+        self.failing_syncs = syncs or self.failing_syncs
+        if die_in:
+            self.countdown = die_in
+            self._death = death
+        self._rearm()
+
+    def set_full(self, full: bool) -> None:
+        """Fill the disk up, or give room again."""
+        self.is_full = full
+        self._rearm()
+
+    def disarm(self) -> None:
+        """No fault waits any more."""
+        self.is_full = False
+        self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
+        self._rearm()
+
+    def _rearm(self) -> None:
+        self.is_armed = bool(self.is_full or self.failing_writes or self.failing_syncs or self.countdown)
+
+    def fail_read(self, path: str) -> None:
+        """One of the armed read errors."""
+        self.failing_reads -= 1
+        raise OSError(errno.EIO, "simulated read error", path)
+
+    def before_change(self, path: str, kind: str) -> None:
+        """Every changing call passes here: die or fail if that is armed."""
+        if self.countdown:
+            self.countdown -= 1
+            if not self.countdown:
+                self._rearm()
+                raise self._death(f"in a {kind} of {path}")
+        if kind == "sync" and self.failing_syncs:
+            self.failing_syncs -= 1
+            self._rearm()
+            raise OSError(errno.EIO, "simulated sync error", path)
+        if kind != "sync" and self.failing_writes:
+            self.failing_writes -= 1
+            self._rearm()
+            raise OSError(errno.EIO, "simulated write error", path)
+
+    def end_process(self) -> None:
+        """The process is gone: its handles and locks are, its writes are not."""
+        self.life += 1
+        self._locks.clear()
+        self.countdown = 0
+        self._rearm()
+        for directory in self._directories.values():
+            for inode in directory.entries.values():
+                if inode.sync_failed:
+                    # The kernel dropped what it could not write; the next process reads the platter.
+                    inode.lose_power(self.rng)
+
+    def lose_power(self) -> None:
+        """The machine is gone, and with it some of what was not synced."""
+        self.life += 1
+        self._locks.clear()
+        self.countdown = 0
+        self._rearm()
+        done: set[int] = set()
+        for directory in self._directories.values():
+            inodes = list(directory.entries.values()) + list(directory.durable.values())
+            directory.lose_power(self.rng)
+            for inode in inodes:
+                if id(inode) not in done:
+                    done.add(id(inode))
+                    inode.lose_power(self.rng)
+
+    def flip_bit(self, path: str, position: int, bit: int) -> None:
+        """Damage one bit, on the platter and in the cache."""
+        inode = self._inode(path)
+        inode.data[position] ^= 1 << bit
+        if position < len(inode.durable):
+            inode.durable[position] ^= 1 << bit
+
+    # -- looking, for checks -----------------------------------------------------------------
+
+    def is_durable(self, path: str, start: int, end: int) -> bool:
+        """Whether C{start} to C{end} of a file would survive a power cut now."""
+        head, tail = os.path.split(path)
+        directory = self._directories[head]
+        inode = directory.entries.get(tail)
+        if inode is None or directory.durable.get(tail) is not inode or len(inode.durable) < end:
+            return False
+        return not inode.pending or inode.durable[start:end] == inode.data[start:end]
+
+    def durable_content(self, path: str) -> bytes | None:
+        """A file as a power cut now would certainly leave it, or None."""
+        head, tail = os.path.split(path)
+        directory = self._directories.get(head)
+        inode = directory.durable.get(tail) if directory else None
+        return None if inode is None else bytes(inode.durable)
+
+    # -- the file system ------------------------------------------------------------------------
+
+    def _directory(self, path: str) -> _Directory:
+        found = self._directories.get(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return found
+
+    def _inode(self, path: str) -> _Inode:
+        head, tail = os.path.split(path)
+        inode = self._directory(head).entries.get(tail)
+        if inode is None:
+            if path in self._directories:
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return inode
+
+    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+        """See L{dledger.storage.disk.Disk.open}."""
+        if not create:
+            return SimFile(self, path, self._inode(path))
+        head, tail = os.path.split(path)
+        directory = self._directory(head)
+        if tail in directory.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        if self.is_armed:
+            self.before_change(path, "create")
+            if self.is_full and size:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+        inode = _Inode(size, self.now_s)
+        directory.put(tail, inode)
+        return SimFile(self, path, inode)
+
+    def read_file(self, path: str) -> bytes:
+        """See L{dledger.storage.disk.Disk.read_file}."""
+        inode = self._inode(path)
+        if self.failing_reads:
+            self.fail_read(path)
+        return bytes(inode.data)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """See L{dledger.storage.disk.Disk.write_file}."""
+        head, tail = os.path.split(path)
+        directory = self._directory(head)
+        aside = tail + ".tmp"
+        if self.is_armed:
+            self.before_change(path, "create")
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+        inode = _Inode(0, self.now_s)
+        directory.put(aside, inode)
+        inode.write(bytes(data), 0, self.count())
+        if self.is_armed:
+            self.before_change(path, "sync")
+        inode.sync()
+        if self.is_armed:
+            self.before_change(path, "rename")
+        directory.put(aside, None)
+        directory.put(tail, inode)
+        if self.is_armed:
+            self.before_change(path, "sync")
+        directory.sync()
+
+    def exists(self, path: str) -> bool:
+        """See L{dledger.storage.disk.Disk.exists}."""
+        head, tail = os.path.split(path)
+        directory = self._directories.get(head)
+        return path in self._directories or (directory is not None and tail in directory.entries)
+
+    def listdir(self, path: str) -> list[str]:
+        """See L{dledger.storage.disk.Disk.listdir}."""
+        names = list(self._directory(path).entries)
+        names += [os.path.basename(other) for other in self._directories if other and other != path
+                  and os.path.dirname(other) == path]
+        return sorted(names)
+
+    def file_size(self, path: str) -> int:
+        """See L{dledger.storage.disk.Disk.file_size}."""
+        return len(self._inode(path).data)
+
+    def makedirs(self, path: str) -> None:
+        """See L{dledger.storage.disk.Disk.makedirs}."""
+        while path not in self._directories:
+            self._directories[path] = _Directory()
+            path = os.path.dirname(path)
+
+    def unlink(self, path: str) -> None:
+        """See L{dledger.storage.disk.Disk.unlink}."""
+        self._inode(path)
+        if self.is_armed:
+            self.before_change(path, "unlink")
+        head, tail = os.path.split(path)
+        self._directory(head).put(tail, None)
+
+    def sync_directory(self, path: str) -> None:
+        """See L{dledger.storage.disk.Disk.sync_directory}."""
+        directory = self._directory(path)
+        if self.is_armed:
+            self.before_change(path, "sync")
+        directory.sync()
+
+    def space(self, path: str) -> DiskSpace:
+        """See L{dledger.storage.disk.Disk.space}."""
+        total = 1 << 40
+        room = 0 if self.is_full else total // 2
+        return DiskSpace(total=total, free=room, usable=room)
+
+    def lock(self, path: str) -> File:
+        """See L{dledger.storage.disk.Disk.lock}."""
+        head, tail = os.path.split(path)
+        directory = self._directory(head)
+        if path in self._locks:
+            raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable", path)
+        if tail not in directory.entries:
+            directory.put(tail, _Inode(0, self.now_s))
+        self._locks.add(path)
+        return SimFile(self, path, directory.entries[tail], locked=True)
+
+    def unlock(self, path: str) -> None:
+        """The lock's handle was closed."""
+        self._locks.discard(path)
+
+    def clone(self) -> SimDisk:
+        """
+        A disk with the same files, all durable, nothing armed, no lock held.
+        """
+        twin = SimDisk(random.Random(0))
+        for path, directory in self._directories.items():
+            copy = twin._directories.setdefault(path, _Directory())
+            for name, inode in directory.entries.items():
+                fresh = _Inode(0, inode.modified_s)
+                fresh.data = bytearray(inode.data)
+                fresh.durable = bytearray(inode.data)
+                copy.put(name, fresh)
+            copy.sync()
+        return twin

@@ -1,0 +1,180 @@
+# -*- test-case-name: tests.sim.test_history -*-
+"""
+What clients did and saw, and whether one log could have shown them that.
+
+The model: a log to which appends are added at its end, and which reads look into. A history is
+linearizable if every call can be given one instant between its beginning and its end so that the
+calls, in that order, behave as on the model. A call without an answer may have its instant at any
+later time, or never.
+
+The final log is known, and every body is unique, so no search is needed: entry i was added at some
+instant c(i), and the c(i) never fall with i. Each call bounds them from one side:
+
+  - an append that got index i began before c(i) and ended after it;
+  - a read that found entry i ended after c(i); one that found the log shorter began before c(i).
+
+So the history is linearizable exactly if, with C{lowest} the running maximum of the lower bounds, no
+C{lowest} passes its upper bound. L{brute_force} says the same by trying every order; a test compares them.
+
+Instants are stamps of one counter: no two are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+NEVER = 1 << 62
+
+
+@attrs.define
+class Call:
+    """
+    One call of a client.
+
+    @ivar kind: C{append}, C{get} (index wanted) or C{end} (highest index).
+    @ivar began, ended: stamps; C{ended} is L{NEVER} without an answer.
+    @ivar outcome: C{ok}, C{failed} (certainly not done), C{unknown}, for a get also C{beyond}.
+    @ivar index: wanted, or returned; -1 if there is none.
+    @ivar body: appended, or read.
+    """
+
+    kind: str
+    began: int
+    index: int = -1
+    body: bytes = b""
+    ended: int = NEVER
+    outcome: str = "unknown"
+    client: str = ""
+
+
+class NotLinearizable(AssertionError):
+    """A history that no log could have shown."""
+
+
+@attrs.define
+class History:
+    """Calls in order of their beginning."""
+
+    calls: list[Call] = attrs.Factory(list)
+    _stamp: int = 0
+
+    def begin(self, kind: str, *, client: str = "", index: int = -1, body: bytes = b"") -> Call:
+        """A call begins."""
+        self._stamp += 1
+        call = Call(kind, self._stamp, index, body, client=client)
+        self.calls.append(call)
+        return call
+
+    def end(self, call: Call, outcome: str, *, index: int | None = None, body: bytes | None = None) -> None:
+        """A call ends with an answer."""
+        assert call.ended == NEVER, "a call ends once"
+        self._stamp += 1
+        call.outcome = outcome
+        if outcome != "unknown":
+            call.ended = self._stamp
+        if index is not None:
+            call.index = index
+        if body is not None:
+            call.body = body
+
+
+def check(calls: Sequence[Call], body_of: Callable[[int], bytes], end_index: int) -> None:
+    """
+    @param body_of: body of the entry of the final log at an index, 0 to C{end_index}.
+    @raise NotLinearizable: with a sentence.
+    """
+    size = end_index + 1
+    lower, upper = [0] * size, [NEVER] * size
+    _bound_by_appends(calls, body_of, lower, upper)
+    _bound_by_reads(calls, body_of, lower, upper)
+    lowest = 0
+    for index in range(size):
+        lowest = max(lowest, lower[index])
+        if lowest > upper[index]:
+            raise NotLinearizable(
+                f"entry {index} was seen by a call that ended at {upper[index]}, but it or one below it "
+                f"was added after {lowest}"
+            )
+
+
+def _bound_by_appends(
+    calls: Sequence[Call], body_of: Callable[[int], bytes], lower: list[int], upper: list[int]
+) -> None:
+    final: dict[bytes, int] = {}
+    for index in range(len(lower)):
+        body = body_of(index)
+        if body in final and body:
+            raise NotLinearizable(f"{body[:40]!r} is in the log at {final[body]} and {index}")
+        final[body] = index
+    for call in calls:
+        if call.kind != "append":
+            continue
+        at = final.get(call.body, -1)
+        if call.outcome == "ok" and at != call.index:
+            raise NotLinearizable(f"{call.client}'s append was answered {call.index}, the log has it at {at}")
+        if call.outcome == "failed" and at >= 0:
+            raise NotLinearizable(f"{call.client}'s append was refused, but the log has it at {at}")
+        if at >= 0:
+            lower[at] = max(lower[at], call.began)
+            upper[at] = min(upper[at], call.ended)
+
+
+def _bound_by_reads(
+    calls: Sequence[Call], body_of: Callable[[int], bytes], lower: list[int], upper: list[int]
+) -> None:
+    size = len(lower)
+    for call in calls:
+        if call.kind == "append" or call.outcome in ("unknown", "failed"):
+            continue
+        seen, beyond = (call.index, call.index + 1) if call.kind == "end" else (call.index, call.index)
+        if call.outcome == "ok" and seen >= 0:
+            if seen >= size:
+                raise NotLinearizable(f"{call.client} saw entry {seen}, the log ends at {size - 1}")
+            if call.kind == "get" and call.body != body_of(seen):
+                raise NotLinearizable(f"{call.client} read another body at {seen} than the log has")
+            upper[seen] = min(upper[seen], call.ended)
+        if (call.outcome == "beyond" or call.kind == "end") and 0 <= beyond < size:
+            lower[beyond] = max(lower[beyond], call.began)
+
+
+def brute_force(calls: Sequence[Call]) -> bool:
+    """
+    The same question for a few calls and nothing but their answers: try every order of every subset
+    of the calls that may not have happened.
+    """
+    certain = [call for call in calls if call.outcome in ("ok", "beyond")]
+    maybe = [call for call in calls if call.kind == "append" and call.outcome == "unknown"]
+    return any(
+        _can_go_on(certain + [call for bit, call in enumerate(maybe) if chosen >> bit & 1], ())
+        for chosen in range(1 << len(maybe))
+    )
+
+
+def _can_go_on(left: list[Call], log: tuple[bytes, ...]) -> bool:
+    """Whether the calls that are left can follow, in some order, on what the log holds now."""
+    if not left:
+        return True
+    first_end = min(call.ended for call in left)
+    for call in left:
+        if call.began > first_end:
+            continue  # another one had ended before this began: that one is first
+        after = _behaves(call, log)
+        if after is not None and _can_go_on([other for other in left if other is not call], after):
+            return True
+    return False
+
+
+def _behaves(call: Call, log: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
+    """The log after the call, or None if its answer is not what the log says now."""
+    if call.kind == "append":
+        fits = call.outcome == "unknown" or call.index == len(log)
+        return (*log, call.body) if fits else None
+    if call.kind == "end":
+        fits = call.index == len(log) - 1
+    elif call.outcome == "beyond":
+        fits = call.index >= len(log)
+    else:
+        fits = call.index < len(log) and log[call.index] == call.body
+    return log if fits else None

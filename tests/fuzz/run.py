@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.fuzz.test_decoders -*-
+"""
+Runs fuzz targets.
+
+    python -m tests.fuzz.run --target all --executions 20000 --seed 1
+    python -m tests.fuzz.run --target native --seed 1 --first 4711 --executions 1
+
+Every execution has a number, and a chance of its own that follows from the seed and that number, so that one
+that failed can be repeated alone. The last line counts the targets; the exit status is 0 when none failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+import attrs
+
+from tests.fuzz.targets import TARGETS, Target
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """
+    How one target fared.
+
+    @ivar failed_at: number of the execution that found something; None if none did.
+    @ivar trace: what it found.
+    """
+
+    executions: int
+    seconds: float
+    failed_at: int | None = None
+    trace: str = ""
+
+
+def chance_of(seed: int, number: int) -> random.Random:
+    """The chance of one execution."""
+    return random.Random(seed << 40 | number)
+
+
+def fuzz(
+    target: Target, *, seed: int, first: int, executions: int, clock: Callable[[], float] = time.monotonic
+) -> Outcome:
+    """
+    Execute C{target} until it finds something, at most C{executions} times.
+    """
+    began = clock()
+    for number in range(first, first + executions):
+        try:
+            target(chance_of(seed, number))
+        except Exception:
+            return Outcome(
+                executions=number - first + 1,
+                seconds=clock() - began,
+                failed_at=number,
+                trace=traceback.format_exc(),
+            )
+    return Outcome(executions=executions, seconds=clock() - began)
+
+
+def run(names: Sequence[str], out: TextIO, *, seed: int, first: int, executions: int) -> int:
+    """
+    Fuzz the named targets, one after the other.
+
+    @return: how many of them found something.
+    """
+    failed = 0
+    for name in names:
+        outcome = fuzz(TARGETS[name], seed=seed, first=first, executions=executions)
+        speed = outcome.executions / max(outcome.seconds, 1e-9)
+        out.write(
+            f"{name:<12} {outcome.executions:>9} executions in {outcome.seconds:7.1f} s  {speed:9.0f}/s  "
+            f"{'ok' if outcome.failed_at is None else 'FAILED'}\n"
+        )
+        if outcome.failed_at is not None:
+            failed += 1
+            out.write(outcome.trace)
+            out.write(
+                f"again: python -m tests.fuzz.run --target {name} --seed {seed} "
+                f"--first {outcome.failed_at} --executions 1\n"
+            )
+        out.flush()
+    out.write(f"{len(names) - failed} targets passed, {failed} failed\n")
+    return failed
+
+
+def main(arguments: Sequence[str] | None = None, out: TextIO = sys.stdout) -> int:
+    """@return: the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Run fuzz targets.")
+    parser.add_argument("--target", default="all", help=f"all, or some of {', '.join(TARGETS)}, by commas")
+    parser.add_argument("--executions", type=int, default=20_000, help="how many, of each target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first execution")
+    options = parser.parse_args(arguments)
+    names = list(TARGETS) if options.target == "all" else options.target.split(",")
+    for name in names:
+        if name not in TARGETS:
+            parser.error(f"no target {name!r}; there are {', '.join(TARGETS)}")
+    return 1 if run(names, out, seed=options.seed, first=options.first, executions=options.executions) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

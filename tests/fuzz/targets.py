@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.fuzz.test_decoders -*-
+"""
+What is fuzzed: name to a function that makes one execution with the given chance.
+
+The invariant of the decoders, in one sentence: any bytes yield messages or L{WireError} (of a body:
+L{BodyError}), nothing else, whole and in pieces alike, with bounded memory; and a message that was read
+can be written and read again.
+
+An execution that finds something raises; what it did follows from the seed of its chance alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+
+from protocols.framing import Frame, FrameBuffer, FrameError
+from protocols.push import NativeReader
+from protocols.wire.codes import PushType, RequestCode
+from protocols.wire.entry import bodies_of, check_records, iterate_records
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.fastjson import read_object, write_object
+from protocols.wire.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.messages import AppendRequest, EntryBatch, PushEntryRequest, Request, Response
+from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
+from protocols.wire.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE
+from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
+from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
+from tests.fuzz.recovery import fuzz_recovery
+from tests.wire.golden import BODIES, EXAMPLES, HELLO, PUSHES_0_4
+from tests.wire.test_entry import three
+from tests.wire.test_json_bodies import FULL
+
+Target = Callable[[random.Random], None]
+
+_MESSAGES: tuple[Request | Response, ...] = (
+    *(example.message for example in EXAMPLES),
+    *(message for _, _, message in BODIES),
+    *FULL,
+    PushEntryRequest(group="größe", entries=three(), is_batch=True),
+    PushEntryRequest(type=PushType.TRUNCATE, entries=HELLO),
+)
+_NATIVE_ONLY = (AppendRequest(group="g", bodies=(b"", b"hello", b"x" * 100)),)
+
+
+def _native(message: Request | Response, opaque: int = 7) -> bytes:
+    if isinstance(message, Request):
+        return encode_request_frame(message, opaque)
+    return encode_response_frame(message, opaque)
+
+
+def _body(message: Request | Response) -> bytes:
+    return encode_request(message) if isinstance(message, Request) else encode_response(message)
+
+
+_NATIVE_FRAMES = tuple(_native(message) for message in (*_MESSAGES, *_NATIVE_ONLY))
+_COMMANDS = (
+    *(
+        encode_command(RemotingCommand(code=200, opaque=1, flag=1, body=_body(message)))
+        for message in _MESSAGES
+    ),
+    encode_command(RemotingCommand(code=3, opaque=-1, remark="nö", ext_fields={"a": "b", "topic": "t"})),
+    encode_command(
+        RemotingCommand(
+            code=10, opaque=1, remark="nö", ext_fields={"a": "b", "topic": "t"}, serialize_type=ROCKETMQ,
+            body=b"body",
+        )
+    ),
+)  # fmt: skip
+_BODIES = tuple(
+    (message.kind, isinstance(message, Response), _body(message)) for message in _MESSAGES
+) + tuple((RequestCode.PUSH, False, body) for body in PUSHES_0_4)
+_JSON_BODIES = tuple(body for _, _, body in _BODIES)
+_FRAMES = (*_NATIVE_FRAMES, *_COMMANDS)
+_KINDS = tuple(RequestCode)
+
+
+def _fed(data: bytes, cuts: list[int], bound: int) -> tuple[list[Frame], str]:
+    """Frames and error of C{data} in pieces, memory checked."""
+    buffer = FrameBuffer(frame_bytes_max=bound)
+    frames: list[Frame] = []
+    at = 0
+    for end in [*cuts, len(data)]:
+        try:
+            frames += buffer.feed(data[at:end])
+        except FrameError as error:
+            return frames + error.frames, str(error)
+        at = end
+        assert buffer.kept_bytes <= min(at, bound), f"{buffer.kept_bytes} bytes kept"
+    return frames, ""
+
+
+def fuzz_framing(rng: random.Random) -> None:
+    """A damaged stream of both formats, whole and in pieces; each frame goes on to its decoder."""
+    data = b"".join(rng.choices(_FRAMES, k=rng.randrange(1, 5)))
+    if rng.random() < 0.8:
+        data = damaged(data, _FRAMES, rng)
+    bound = rng.choice((64, 256, 1024, 1 << 24))
+    whole = _fed(data, [], bound)
+    if rng.random() < 0.2:
+        cuts = list(range(len(data)))
+    else:
+        cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(8)))
+    assert _fed(data, cuts, bound) == whole
+    for kind, frame in whole[0]:
+        try:
+            if kind == "native":
+                decode_frame(frame)
+            else:
+                decode_command(frame)
+        except WireError:
+            continue
+
+
+def fuzz_remoting(rng: random.Random) -> None:
+    """A damaged remoting frame behind its length word."""
+    data = damaged(rng.choice(_COMMANDS)[4:], _COMMANDS, rng)
+    try:
+        command = decode_command(data)
+    except BodyError as error:
+        raise AssertionError("a header is not a body") from error
+    except WireError:
+        return
+    if command.language:  # an unknown one is not written as it was
+        assert decode_command(encode_command(command)[4:]) == command
+
+
+def _check_body(kind: RequestCode, is_answer: bool, body: bytes) -> None:
+    try:
+        message = decode_response(kind, body) if is_answer else decode_request(kind, body)
+    except BodyError:
+        return
+    again = _body(message)
+    read = decode_response(kind, again) if is_answer else decode_request(kind, again)
+    assert read == message
+    assert decode_frame(_native(message)) == (7, message)
+
+
+def fuzz_json_bytes(rng: random.Random) -> None:
+    """A body with damaged bytes, read as what it was or as something else."""
+    kind, is_answer, body = rng.choice(_BODIES)
+    if rng.random() < 0.2:
+        kind, is_answer = rng.choice(_KINDS), rng.random() < 0.5
+    _check_body(kind, is_answer, damaged(body, _JSON_BODIES, rng))
+
+
+def fuzz_json_values(rng: random.Random) -> None:
+    """A body that is JSON, strict or loose, with other values in it."""
+    kind, is_answer, body = rng.choice(_BODIES)
+    document = json.loads(body)
+    for _ in range(rng.randrange(1, 4)):
+        document = damaged_json(document, rng)
+    text = json.dumps(document) if rng.random() < 0.3 else loosely(document, rng)
+    _check_body(kind, is_answer, text.encode("utf-8", "surrogatepass"))
+
+
+def fuzz_json_syntax(rng: random.Random) -> None:
+    """A short text of the characters that the parser looks at; what it reads, it can read again."""
+    text = "{" + "".join(rng.choices("{}[]:,'\"\\/*\nx'019eE.-+tfnu_ a\ufeffé", k=rng.randrange(30)))
+    try:
+        document = read_object((text + rng.choice(("", "}"))).encode())
+    except BodyError:
+        return
+    assert isinstance(document, dict)
+    if "x'" not in text and "." not in text and "e" not in text.lower():
+        assert read_object(write_object(document)) == document
+
+
+def fuzz_native(rng: random.Random) -> None:
+    """A damaged native frame, mostly with a header that hides the damage."""
+    data = damaged(rng.choice(_NATIVE_FRAMES), _NATIVE_FRAMES, rng)
+    if len(data) >= FRAME_HEADER_SIZE and rng.random() < 0.9:
+        _, _, kind, flags, opaque, _ = FRAME_HEADER.unpack_from(data)
+        kind, flags = (kind if 1 <= kind <= 8 else rng.randrange(1, 9)), flags & 1
+        data = FRAME_HEADER.pack(0xD1, 1, kind, flags, opaque, len(data) - 12) + data[12:]
+    try:
+        opaque, message = decode_frame(data)
+    except WireError:
+        return
+    assert decode_frame(_native(message, opaque)) == (opaque, message)
+
+
+def fuzz_appends(rng: random.Random) -> None:
+    """Appends of one connection, some damaged: the short way of reading them is the long one."""
+    reader = NativeReader()
+    append = AppendRequest(group=rng.choice((None, "g")), term=3, bodies=(rng.randbytes(rng.randrange(20)),))
+    for opaque in range(rng.randrange(2, 6)):
+        frame = encode_request_frame(append, opaque)
+        if rng.random() < 0.6:
+            frame = damaged(frame, _NATIVE_FRAMES, rng)
+        if len(frame) >= FRAME_HEADER_SIZE and rng.random() < 0.7:
+            frame = frame[:8] + (len(frame) - FRAME_HEADER_SIZE).to_bytes(4, "big") + frame[12:]
+        read: list[object] = []
+        for decode in (decode_frame, reader.read):
+            try:
+                read.append(decode(frame))
+            except WireError as error:
+                read.append(str(error))
+        assert read[0] == read[1]
+
+
+def fuzz_records(rng: random.Random) -> None:
+    """Damaged records: what passes the check can be walked, and by both walkers alike."""
+    sound = rng.choice((HELLO, three()))
+    records = damaged(sound.records, (HELLO.records,), rng) if rng.random() < 0.9 else sound.records
+    count = rng.choice((sound.count, rng.choice(EDGES)))
+    batch = EntryBatch(first_index=sound.first_index, count=count, term=sound.term, records=records)
+    try:
+        check_records(batch)
+    except WireError:
+        if count <= 1 << 16:  # the walkers go by the count, which others have bounded
+            for walk in (bodies_of, lambda batch: list(iterate_records(batch))):
+                try:
+                    walk(batch)
+                except WireError:
+                    continue
+        return
+    assert [body for _, body in iterate_records(batch)] == bodies_of(batch)
+
+
+#: What no bytes from a network or a file may surprise: the targets that decode.
+DECODERS = (
+    "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "appends", "records",
+)  # fmt: skip
+
+#: Name on the command line to target. More may be added: anything that takes its chance from the argument.
+TARGETS: Mapping[str, Target] = {
+    "framing": fuzz_framing,
+    "remoting": fuzz_remoting,
+    "json-bytes": fuzz_json_bytes,
+    "json-values": fuzz_json_values,
+    "json-syntax": fuzz_json_syntax,
+    "native": fuzz_native,
+    "appends": fuzz_appends,
+    "records": fuzz_records,
+    "recovery": fuzz_recovery,
+}

@@ -1,0 +1,1 @@
+"""Mutants: each breaks one guard of the system, and the simulator must notice."""

@@ -1,0 +1,114 @@
+# -*- test-case-name: tests.sim.test_mutants -*-
+"""
+Runs every mutant under the simulator until it is noticed.
+
+    python -m tests.mutants [--only NAME] [--seconds 60] [--jobs 2]
+
+Each runs in a process of its own. The exit status is 1 if one survives, or if the text that it
+changes is not there any more.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+import click
+
+from tests.mutants import patching
+from tests.mutants.catalogue import MUTANTS, Mutant
+
+ROOT = Path(__file__).parent.parent.parent
+
+#: Exit statuses of a child.
+NOTICED, SURVIVED, OUT_OF_DATE = 0, 3, 4
+
+
+@attrs.frozen
+class Verdict:
+    """What became of one mutant."""
+
+    name: str
+    status: int
+    seconds: float
+    told: str
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it was noticed."""
+        return self.status == NOTICED
+
+
+def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = False) -> int:
+    """
+    Run schedules on the mutated system in this process, for so long.
+
+    @param sound: leave the system as it is; then there must be nothing to notice.
+    @return: an exit status.
+    """
+    try:
+        patching.check(mutant.patches)
+    except patching.PatternNotFound as error:
+        click.echo(f"out of date: {error}")
+        return OUT_OF_DATE
+    if not sound:
+        patching.install(mutant.patches)
+    from dledger.testing.schedule import Focus, run_schedule
+
+    focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
+                  group=mutant.group)
+    began, seed = time.monotonic(), first_seed
+    while time.monotonic() - began < seconds:
+        outcome = run_schedule(seed, focus=focus, seconds=40)
+        if outcome.failure:
+            sentence = outcome.failure.strip().splitlines()[-1][:150]
+            click.echo(f"schedule {seed - first_seed + 1}: {sentence}")
+            return NOTICED
+        seed += 1
+    click.echo(f"survived {seed - first_seed} schedules")
+    return SURVIVED
+
+
+def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:
+    began = time.monotonic()
+    command = [sys.executable, "-m", "tests.mutants", "--child", mutant.name, "--seconds", str(seconds)]
+    command += ["--sound"] if sound else []
+    child = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False,
+                           cwd=ROOT)
+    told = child.stdout.strip() or child.stderr.strip()[-300:]
+    return Verdict(mutant.name, child.returncode, time.monotonic() - began, told)
+
+
+@click.command()
+@click.option("--only", multiple=True, help="Name of a mutant; may be given more than once.")
+@click.option("--seconds", default=60.0, show_default=True, help="How long each may stay unnoticed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+@click.option("--sound", is_flag=True, help="Break nothing: the same schedules must all pass.")
+@click.option("--child", hidden=True)
+def main(only: tuple[str, ...], seconds: float, jobs: int, sound: bool, child: str | None) -> None:
+    """Break one guard at a time; the simulator must notice."""
+    by_name = {mutant.name: mutant for mutant in MUTANTS}
+    if child is not None:
+        sys.exit(hunt(by_name[child], seconds=seconds, sound=sound))
+    unknown = [name for name in only if name not in by_name]
+    if unknown:
+        raise click.UsageError(f"no mutant {unknown[0]!r}; there are {', '.join(by_name)}")
+    chosen = [by_name[name] for name in only] or list(MUTANTS)
+    noticed = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        for verdict in pool.map(lambda mutant: _judge(mutant, seconds, sound), chosen):
+            noticed += verdict.is_good is not sound
+            word = {NOTICED: "noticed", SURVIVED: "SURVIVED", OUT_OF_DATE: "OUT OF DATE"}
+            became = word.get(verdict.status, "CRASHED")
+            click.echo(f"{verdict.name:28} {became:12} {verdict.seconds:5.1f} s  {verdict.told}")
+    good = "passed" if sound else "noticed"
+    click.echo(f"{len(chosen)} mutants, {noticed} {good}, {len(chosen) - noticed} not")
+    sys.exit(0 if noticed == len(chosen) else 1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.mutants")

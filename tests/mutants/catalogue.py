@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.sim.test_mutants -*-
+"""
+Every mutant: which guard it breaks, how, and where the schedules should look.
+
+Some guards stand in two places on purpose ("asserts come in pairs"); such a mutant breaks both.
+Knows nothing of the packages that are mutated beyond their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from tests.mutants.patching import Patch
+
+ELECTOR = "dledger.core.elector"
+HANDLER = "dledger.core.handler"
+MEMBER = "dledger.core.member_state"
+REPLICA = "dledger.core.replica"
+DISPATCHER = "dledger.core.dispatcher"
+QUORUM = "dledger.core.quorum"
+READS = "dledger.core.reads"
+APPENDS = "dledger.core.appends"
+WAITERS = "dledger.core.waiters"
+FLUSHER = "dledger.core.flusher"
+DRIVER = "dledger.node.driver"
+STORE = "dledger.storage.file_store"
+FLUSH = "dledger.storage.store_flush"
+RECOVERY = "dledger.storage.recovery"
+RECORDS = "dledger.storage.records"
+SEGMENT = "dledger.storage.segment"
+DIRECTORY = "dledger.storage.directory"
+TERMS = "dledger.storage.term_file"
+NETWORK = "dledger.testing.network"
+
+SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
+ELECTIONS = ("kill", "isolate", "split", "pause", "transfer")
+READING: Mapping[str, object] = {
+    "gets": 1.0, "ends": 1.0, "clients": 8, "think_us": 400_000, "wander": 0.3, "patience_us": 700_000,
+}
+LINKS = ("isolate", "split", "cut_link", "break_late", "spikes")
+POWER = ("cut_power", "cut_power_everywhere", "lose_power_inside")
+
+
+@attrs.frozen
+class Mutant:
+    """
+    One way to break the system.
+
+    @ivar says: what is wrong, in a sentence.
+    @ivar settings, faults, load, group, pace_s: see L{dledger.testing.schedule.Focus}.
+    """
+
+    name: str
+    says: str
+    patches: tuple[Patch, ...]
+    settings: Mapping[str, object] = attrs.Factory(dict)
+    faults: tuple[str, ...] = ()
+    load: Mapping[str, object] = attrs.Factory(dict)
+    group: Mapping[str, object] = attrs.Factory(dict)
+    pace_s: float = 0.0
+
+
+_ELECTIONS = (
+    Mutant("double-vote", "a member votes for every candidate of a term", (
+        Patch(ELECTOR, "if member.voted_for is not None and member.voted_for != candidate:", "if False:"),
+        Patch(ELECTOR, "if member.leader_id is not None and member.leader_id != candidate:", "if False:"),
+        Patch(MEMBER, 'assert self.voted_for in (None, candidate_id), "one vote in a term"', "pass"),
+        Patch(MEMBER, "        if self.voted_for is None:\n", "        if True:\n"),
+    ), faults=ELECTIONS, pace_s=1.0),
+    Mutant("vote-forgotten", "a restarted member does not know whom it voted for", (
+        Patch(REPLICA, "term=term, voted_for=voted_for,\n            committed_index=",
+              "term=term, voted_for=None,\n            committed_index="),
+    ), faults=("kill", "kill_all", "isolate"), pace_s=1.0),
+    Mutant("persist-skipped", "term and vote are not written to the disk", (
+        Patch(DRIVER, "self._terms.save(effect.term, effect.voted_for)", "pass"),
+    )),
+    Mutant("term-file-not-synced", "the term file is replaced without waiting for the disk", (
+        Patch(TERMS, "self._disk.write_file(self._path, encode_term(term, voted_for))",
+              "file = self._disk.open(self._path, create=not self._disk.exists(self._path)); "
+              "file.pwrite(encode_term(term, voted_for), 0)"),
+    ), settings=SYNC, faults=POWER),
+    Mutant("log-not-compared", "a vote is given to a candidate with an older log", (
+        Patch(ELECTOR, "if request.ledger_end_term < member.ledger_end_term:", "if False:"),
+        Patch(ELECTOR, "request.ledger_end_index < member.ledger_end_index", "False"),
+    ), faults=ELECTIONS, pace_s=1.5),
+    Mutant("term-gate-removed", "a request of a higher term does not raise the member's own", (
+        Patch(REPLICA, "self._pass_term_gate(request.term, type(request).__name__)", "pass"),
+    )),
+    Mutant("repairing-member-votes", "a member that lost acknowledged entries gives its vote", (
+        Patch(ELECTOR, "if member.repair_end_index >= 0:\n            # Its log looks shorter",
+              "if False:\n            # Its log looks shorter"),
+    ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
+    Mutant("quorum-of-fewer", "half of an even majority is enough", (
+        Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),
+    ), faults=LINKS),
+)
+
+_REPLICATION = (
+    Mutant("old-term-commit", "copies of an entry of an earlier term are counted (Raft figure 8)", (
+        Patch(QUORUM, "if index < self.term_start_index or index <=", "if index <="),
+    ), settings={"term_start_entry": False}, faults=ELECTIONS, pace_s=1.5),
+    Mutant("marks-of-other-terms", "watermarks count entries of earlier terms that are not committed", (
+        Patch(REPLICA, "term_start_index=member.ledger_end_index + 1",
+              "term_start_index=member.committed_index + 1"),
+    ), settings={"term_start_entry": False}, faults=ELECTIONS, pace_s=1.5),
+    Mutant("ack-before-write", "a follower acknowledges an append before it has written it", (
+        Patch(HANDLER, "        self.member.out.write(fx.WriteEntries(entries=entries))",
+              "        self._answer(token, request, ResponseCode.SUCCESS)\n"
+              "        self.member.out.write(fx.WriteEntries(entries=entries))"),
+    ), faults=("disk_error", "fill_disk", "kill_inside")),
+    Mutant("ack-before-flush", "with sync flushing a follower acknowledges what is not on the disk", (
+        Patch(HANDLER, "if not self.member.config.is_sync or index <= self.member.flushed_index:",
+              "if True:"),
+    ), settings=SYNC, faults=POWER),
+    Mutant("leader-counts-unflushed", "with sync flushing a leader counts what it has not flushed", (
+        Patch(REPLICA, "            if not member.config.is_sync:\n                self._leader_holds",
+              "            if True:\n                self._leader_holds"),
+    ), settings=SYNC, faults=POWER, group={"flush_us": 20_000, "delay_us": 100, "spread_us": 100}),
+    Mutant("compare-not-highest", "TRUNCATE goes to a common index, not to the highest one", (
+        Patch(DISPATCHER, "elif asked == member.ledger_end_index or search.differs == asked + 1:",
+              "elif True:"),
+        Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
+        Patch(STORE, "if first_gone <= self._committed:", "if False:"),
+    ), faults=LINKS, load={"bodies_max": 12, "think_us": 300_000}),
+    Mutant("truncate-below-commit", "a late TRUNCATE cuts what is committed: no connection is closed, "
+           "nothing that was found equal is spared, nothing committed either", (
+        Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
+        Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
+        Patch(STORE, "if first_gone <= self._committed:", "if False:"),
+    ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
+    Mutant("old-connection-kept", "what a given-up connection still delivers is acted upon", (
+        Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
+        Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
+    ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
+    Mutant("append-without-match", "a COMPARE is answered by the index, an APPEND taken behind any end", (
+        Patch(HANDLER, "if not (0 <= begin_index <= index <= end_index and member.view.holds(entries)):",
+              "if not 0 <= begin_index <= index <= end_index:"),
+        Patch(HANDLER, "        if not self.is_in_step:\n", "        if False:\n"),
+    ), faults=ELECTIONS, pace_s=1.5),
+    Mutant("commit-beyond-match", "a follower commits up to its end, whether that is the leader's or not", (
+        Patch(HANDLER, "self.member.commit(min(request.commit_index, self.matched_index))",
+              "self.member.commit(min(request.commit_index, self.member.ledger_end_index))"),
+    ), faults=ELECTIONS, pace_s=1.5),
+    Mutant("stale-answer-counts", "answers to pushes of an earlier attempt count", (
+        Patch(DISPATCHER, "    def _forget_inflight(self) -> None:\n        self._inflight.clear()\n",
+              "    def _forget_inflight(self) -> None:\n"),
+        Patch(DISPATCHER, "        if asked != search.index:\n            return\n", ""),
+    ), faults=("break_late", "spikes", "cut_link", "kill"), pace_s=1.5),
+    Mutant("diverged-beginning-kept", "what stands below the leader's beginning is kept at the "
+           "follower, equal or not", (
+        Patch(HANDLER, "anew = not holds and end_index >= 0 and index - 1 > known_index", "anew = False"),
+    ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
+                 "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
+       pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
+    Mutant("refused-write-acknowledged", "a write that the store refused is answered as done", (
+        Patch(HANDLER, "request, ResponseCode.INCONSISTENT_STATE)\n        self._purge()\n",
+              "request, ResponseCode.SUCCESS)\n        self._purge()\n"),
+    ), faults=("fill_disk", "isolate"), settings={"mapped_file_size_for_entry_data": 1024}),
+    Mutant("flush-outlives-truncation", "an fsync that began before a truncation vouches for what follows", (
+        Patch(FLUSHER, "if self._is_void or proved <=", "if proved <="),
+        Patch(STORE, "self._job.end_index = min(self._job.end_index, end.index)\n", "pass\n"),
+    ), settings=SYNC, faults=("isolate", "split", "pause"), pace_s=1.5,
+       group={"flush_us": 700_000}, load={"think_us": 200_000}),
+)
+
+_CLIENTS = (
+    Mutant("read-without-read-index", "a leader answers reads without proving that it leads", (
+        Patch(READS, "                self._read_index[token] = member.committed_index\n"
+              "                self._waiting.add(token, threshold=beats.last_round + 1,"
+              " deadline_ms=deadline_ms)\n        if beats is not None:",
+              "                member.out.emit(fx.AnswerRead(token=token, code=ResponseCode.SUCCESS,"
+              " read_index=member.committed_index))\n        if beats is not None:"),
+    ), faults=("depose",), load=READING, pace_s=6.0),
+    Mutant("leads-without-quorum", "a leader proves its leadership to itself, and never steps down", (
+        Patch(READS, "proved = held_by(marks, self.member.config.quorum)", "proved = held_by(marks, 1)"),
+    ), faults=("pause", "isolate", "split"), load=READING),
+    Mutant("read-before-ready", "a new leader answers reads from an old commit index", (
+        Patch(READS, "            elif not is_ready:\n", "            elif False:\n"),
+    ), faults=("kill", "isolate", "transfer"), pace_s=1.5,
+       load=READING),
+    Mutant("unknown-called-refused", "an append that may still commit is answered as not in the log", (
+        Patch(REPLICA, "        self._is_ready = False\n        self._member.leader_id = None\n"
+              "        self._appends.fail_all(ResponseCode.TERM_CHANGED)",
+              "        self._is_ready = False\n        self._member.leader_id = None\n"
+              "        self._appends.fail_all(ResponseCode.NOT_LEADER)"),
+    ), faults=ELECTIONS, load={"think_us": 300_000}),
+    Mutant("answered-twice", "an append that timed out is answered again when it commits", (
+        Patch(WAITERS, "            if found is not None and found[1] == deadline_ms:\n"
+              "                del self._waiting[token]\n",
+              "            if found is not None and found[1] == deadline_ms:\n"),
+        Patch(APPENDS, "written = self._by_token.pop(token)\n", "written = self._by_token[token]\n"),
+    ), settings={"max_wait_ack_time_ms": 250}, faults=("cut_link", "spikes", "slow_disk"),
+       group={"delay_us": 100_000, "spread_us": 100_000}),
+    Mutant("append-never-answered", "an append that is not committed in time is not answered", (
+        Patch(REPLICA, "        self._appends.expire()\n", ""),
+        Patch(APPENDS, "for token in self._waiting.take_all():", "for token in ():"),
+    ), faults=("isolate", "kill")),
+)
+
+_STORAGE = (
+    Mutant("tail-not-zeroed", "a truncation leaves the bytes behind the cut", (
+        Patch(SEGMENT, "self.zero(position, end if written_end is None else min(end, written_end))", "pass"),
+    ), faults=("isolate", "split", "kill"), load={"think_us": 300_000, "bodies_max": 3}, pace_s=1.5,
+       settings={"enable_batch_push": False}),
+    Mutant("crc-not-checked", "damaged records are read as if they were sound", (
+        Patch(RECORDS, "if body_crc and (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc:"
+              '\n            what = "body', 'if False:\n            what = "body'),
+        Patch(RECORDS, "(crc32(view[offset + 40 : body_at], seed) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:"
+              '\n                what = "record', 'False:\n                what = "record'),
+    ), faults=("damage", "damage", "kill"), settings={"check_point_interval": 1000}),
+    Mutant("repair-mark-dropped", "a member that lost recorded entries comes up as if it were whole", (
+        Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed)\n", "        pass\n"),
+    ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
+    Mutant("flush-does-nothing", "a flush reports success without waiting for the disk", (
+        Patch(FLUSH, "        for step in self._steps:\n            step()\n", "        pass\n"),
+    ), settings=SYNC, faults=POWER),
+    Mutant("new-file-not-in-directory", "a new file is flushed, its name is not", (
+        Patch(FLUSH, "            steps.append(self._data.sync_directory)\n", "            pass\n"),
+    ), settings={**SYNC, "mapped_file_size_for_entry_data": 1024}, faults=POWER),
+    Mutant("recovered-not-synced", "what a killed process had written counts as durable after its restart", (
+        Patch(DIRECTORY, "    if not untouched:  # a killed", "    if False:  # a killed"),
+    ), settings=SYNC, faults=("kill_inside", "kill", *POWER), group={"flush_us": 20_000}),
+    Mutant("failed-fsync-ignored", "an fsync that failed counts as done", (
+        Patch(FLUSH, "        for step in self._steps:\n            step()\n",
+              "        for step in self._steps:\n            try:\n                step()\n"
+              "            except OSError:\n                pass\n"),
+    ), settings=SYNC, faults=("disk_error", *POWER)),
+    Mutant("repaired-too-early", "a damaged member counts as whole when a leader has brought it anything", (
+        Patch(REPLICA, "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
+              "True\n"),
+    ), settings={**SYNC, "check_point_interval": 1000, "max_batch_push_count": 1, "max_inflight_pushes": 1},
+       faults=("damage", "kill", "isolate", "cut_link"), pace_s=0.8,
+       group={"delay_us": 50_000, "spread_us": 50_000}, load={"think_us": 300_000, "bodies_max": 3}),
+)
+
+MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE

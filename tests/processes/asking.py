@@ -1,0 +1,151 @@
+# -*- test-case-name: tests.processes.test_group -*-
+"""
+A blocking connection to one member: requests out, answers in, over either wire.
+
+For tests, benchmarks and the demo, which want to ask I{this} member and no other, and to see its very
+answer. No redirect, no retry; for those use C{dledger.connect}.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Self
+
+from protocols.framing import FrameBuffer
+from protocols.wire.codes import RequestCode
+from protocols.wire.json_bodies import decode_response, encode_request
+from protocols.wire.messages import MetadataRequest, MetadataResponse, Request, Response
+from protocols.wire.push import decode_frame, encode_request_frame
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+
+
+class NoAnswer(Exception):
+    """The member did not answer in time, or closed the connection; the outcome is not known."""
+
+
+class Asker:
+    """
+    One connection. Answers may be collected long after the requests were sent.
+
+    @ivar native: requests travel as native frames rather than as remoting frames.
+    """
+
+    def __init__(self, address: str, *, native: bool = False, seconds: float = 5.0) -> None:
+        """@raise OSError: nobody listens there."""
+        host, _colon, port = address.rpartition(":")
+        self.native = native
+        self._seconds = seconds
+        self._socket = socket.create_connection((host, int(port)), timeout=seconds)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frames = FrameBuffer()
+        self._opaque = 0
+        self._kinds: dict[int, RequestCode] = {}
+        self._answers: dict[int, Response] = {}
+
+    def __enter__(self) -> Self:
+        """The connection is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def send(self, request: Request) -> int:
+        """
+        Send a request.
+
+        @return: what to L{collect} its answer with.
+        """
+        self._opaque += 1
+        self._kinds[self._opaque] = request.kind
+        if self.native:
+            data = encode_request_frame(request, self._opaque)
+        else:
+            data = encode_command(RemotingCommand(
+                code=int(request.kind), opaque=self._opaque, body=encode_request(request)
+            ))
+        self.send_bytes(data)
+        return self._opaque
+
+    def send_body(self, kind: RequestCode, body: bytes) -> int:
+        """Send a body as it is, in a remoting frame; as L{send}."""
+        self._opaque += 1
+        self._kinds[self._opaque] = kind
+        self.send_bytes(encode_command(RemotingCommand(code=int(kind), opaque=self._opaque, body=body)))
+        return self._opaque
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send bytes, whether they are a request or not."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise NoAnswer(f"sending: {error}") from error
+
+    def collect(self, opaque: int, *, seconds: float | None = None) -> Response:
+        """
+        The answer to one request.
+
+        @raise NoAnswer: none came in time, or the connection ended.
+        """
+        deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
+        while opaque not in self._answers:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise NoAnswer(f"no answer to {self._kinds[opaque].name} in time")
+            self._socket.settimeout(left)
+            try:
+                data = self._socket.recv(1 << 18)
+            except OSError as error:
+                raise NoAnswer(f"waiting: {error}") from error
+            if not data:
+                raise NoAnswer(f"connection closed before the answer to {self._kinds[opaque].name}")
+            for kind, frame in self._frames.feed(data):
+                self._take(kind, frame)
+        return self._answers.pop(opaque)
+
+    def _take(self, kind: str, frame: bytes) -> None:
+        if kind == "native":
+            opaque, message = decode_frame(frame)
+            assert isinstance(message, Response)
+            self._answers[opaque] = message
+            return
+        command = decode_command(frame)
+        if command.opaque in self._kinds:
+            if not command.body:
+                raise NoAnswer(f"remoting error {command.code}: {command.remark}")
+            self._answers[command.opaque] = decode_response(self._kinds[command.opaque], command.body)
+
+    def ask(self, request: Request, *, seconds: float | None = None) -> Response:
+        """
+        Send a request and wait for its answer.
+
+        @raise NoAnswer: as L{collect}.
+        """
+        return self.collect(self.send(request), seconds=seconds)
+
+
+def ask(address: str, request: Request, *, native: bool = False, seconds: float = 5.0) -> Response:
+    """
+    One request over a connection of its own.
+
+    @raise NoAnswer: nobody listens, no answer in time, or the connection ended.
+    """
+    try:
+        with Asker(address, native=native, seconds=seconds) as asker:
+            return asker.ask(request)
+    except OSError as error:
+        raise NoAnswer(f"{address}: {error}") from error
+
+
+def metadata_of(peer_id: str, address: str, *, group: str, seconds: float = 2.0) -> MetadataResponse | None:
+    """What a member says of itself; None if it does not answer."""
+    try:
+        answer = ask(address, MetadataRequest(group=group, remote_id=peer_id), seconds=seconds)
+    except NoAnswer:
+        return None
+    assert isinstance(answer, MetadataResponse)
+    return answer

@@ -1,0 +1,304 @@
+# -*- test-case-name: tests.processes.test_children -*-
+"""
+Child processes that never outlive the program that started them, and ports that nobody else takes.
+
+Rule 1: every child leads a process group of its own, and the kernel kills it when its parent dies;
+L{end_all} (also run at exit) kills what is left. A child must be started from a thread that stays.
+Rule 2: ports lie below the range from which the system takes the near end of outgoing
+connections: a member that is down could otherwise lose its port to a neighbour, or a neighbour that
+tries to reach it could be connected to itself.
+
+Knows nothing of what the children do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import queue
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_ALIVE: set[Child] = set()
+_GIVEN: set[int] = set()
+
+
+class ChildError(Exception):
+    """A child that did not do what was waited for; the message ends with the last lines of its log."""
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _ephemeral_floor() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768
+
+
+def free_ports(count: int) -> list[int]:
+    """
+    Loopback ports that nobody listens on and that no outgoing connection is given.
+
+    Ports are drawn at random, so that programs that run at the same time rarely meet.
+    """
+    chance = random.SystemRandom()
+    ceiling = max(_ephemeral_floor(), 12_000)
+    ports: list[int] = []
+    for _attempt in range(2000):
+        port = chance.randrange(10_000, ceiling)
+        if port in _GIVEN:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _GIVEN.add(port)
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise ChildError(f"no {count} free ports between 10000 and {ceiling}")
+
+
+def peers_text(peers: Mapping[str, str]) -> str:
+    """Members as every program is told of them: C{n0-host:port;n1-host:port}."""
+    return ";".join(f"{peer_id}-{address}" for peer_id, address in peers.items())
+
+
+def wait_until(condition: Callable[[], object], *, seconds: float, what: str, every: float = 0.02) -> None:
+    """
+    Poll until C{condition()} is true.
+
+    @raise ChildError: it was not within C{seconds}; C{what} says what was waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ChildError(f"not within {seconds:g} s: {what}")
+        time.sleep(every)
+
+
+class Child:
+    """
+    One child process at a time, that can be started again with the same command.
+
+    Invariant: while C{is_running}, the process is in L{end_all}'s table.
+
+    @ivar name: for messages.
+    @ivar log_path: where its output goes; appended to over restarts.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, log_path: Path,
+        environment: Mapping[str, str] | None = None, talks: bool = False,
+    ) -> None:
+        """@param talks: standard input and output are pipes, for commands and answers."""
+        self.name = name
+        self.log_path = log_path
+        self._command = list(command)
+        self._environment = dict(os.environ, **(environment or {}))
+        self._talks = talks
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id; only while it runs."""
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended (a paused child runs)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; its log is appended to."""
+        assert not self.is_running, f"{self.name} runs already"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        pipe = subprocess.PIPE if self._talks else None
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdin=pipe or subprocess.DEVNULL, stdout=pipe or log, stderr=log,
+                env=self._environment, start_new_session=True, preexec_fn=_die_with_parent,
+            )
+        _ALIVE.add(self)
+
+    @property
+    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        """Its standard input and output, when it talks."""
+        assert self._process is not None and self._process.stdin and self._process.stdout
+        return self._process.stdin, self._process.stdout
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the child and what it started; nothing if it has ended."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        self._reap(10.0)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.send(signal.SIGCONT)
+
+    def stop(self, *, seconds: float = 15.0) -> int:
+        """
+        SIGTERM, and wait for the end.
+
+        @return: exit status.
+        @raise ChildError: it did not end in time; it was killed then.
+        """
+        self.send(signal.SIGTERM)
+        return self.wait(seconds=seconds)
+
+    def wait(self, *, seconds: float) -> int:
+        """
+        Wait for the end of the process.
+
+        @return: exit status.
+        @raise ChildError: it did not end in time; it was killed then.
+        """
+        try:
+            return self._reap(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ChildError(f"{self.name} did not end within {seconds:g} s\n{self.log_tail()}") from None
+
+    def _reap(self, seconds: float) -> int:
+        if self._process is None:
+            return 0
+        status = self._process.wait(seconds)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        _ALIVE.discard(self)
+        return status
+
+    def rss_bytes(self) -> int:
+        """Resident memory; 0 if it does not run."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError, AssertionError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        """Processor time used so far, user and system; 0 if it does not run."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except (OSError, AssertionError):
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of its log."""
+        try:
+            text = self.log_path.read_text(errors="replace")
+        except OSError:
+            return "(no log)"
+        return "\n".join(f"  {self.name}: {line}" for line in text.splitlines()[-lines:])
+
+
+class TalkingChild(Child):
+    """A process that is told lines and answers with one line each."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, log_path: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Its standard error goes to the log."""
+        super().__init__(name, command, log_path=log_path, environment=environment, talks=True)
+        self._answers: queue.Queue[str] = queue.Queue()
+
+    def start(self) -> None:
+        """Start it; returns at once, see L{wait_started}."""
+        super().start()
+        self._answers = queue.Queue()
+        _commands, answers = self.pipes
+
+        def pump(into: queue.Queue[str]) -> None:
+            with contextlib.suppress(ValueError):
+                for line in answers:
+                    into.put(line.decode().rstrip("\n"))
+
+        threading.Thread(target=pump, args=(self._answers,), daemon=True).start()
+
+    def wait_started(self, *, seconds: float = 30.0) -> None:
+        """@raise ChildError: its first line is not C{started}, or does not come."""
+        got = self._next(seconds, "its start")
+        if got != "started":
+            raise ChildError(f"{self.name} said {got!r}, not 'started'\n{self.log_tail()}")
+
+    def ask(self, line: str, *, seconds: float = 15.0) -> str:
+        """
+        One command, one line of answer.
+
+        @raise ChildError: no answer within C{seconds}, or the process has ended.
+        """
+        commands, _answers = self.pipes
+        try:
+            commands.write(line.encode() + b"\n")
+            commands.flush()
+        except (OSError, ValueError):
+            raise ChildError(f"{self.name} does not take {line!r}\n{self.log_tail()}") from None
+        return self._next(seconds, f"an answer to {line!r}")
+
+    def _next(self, seconds: float, what: str) -> str:
+        try:
+            return self._answers.get(timeout=seconds)
+        except queue.Empty:
+            late = f"{self.name}: {what} did not come within {seconds:g} s"
+            raise ChildError(f"{late}\n{self.log_tail()}") from None
+
+    def stop(self, *, seconds: float = 15.0) -> int:
+        """
+        Tell it to stop, and wait for its end.
+
+        @return: exit status.
+        """
+        if self.is_running:
+            self.ask("stop", seconds=seconds)
+        return self.wait(seconds=seconds)
+
+
+def end_all() -> None:
+    """Kill every child that still runs."""
+    for child in list(_ALIVE):
+        with contextlib.suppress(Exception):
+            child.kill()
+
+
+atexit.register(end_all)
+
+
+@contextlib.contextmanager
+def ending(*children: Child) -> Iterator[None]:
+    """Kill these children on the way out, whatever happens."""
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()

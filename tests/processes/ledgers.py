@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.processes.test_ledgers -*-
+"""
+Data directories read with as little code as possible, to judge the store by something that is not it.
+
+Works on our directories and on Java's. The members must have stopped, or the range asked for must be
+committed.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+
+import attrs
+
+from protocols.wire.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """One record as it lies on disk; C{raw} is the header and the body."""
+
+    index: int
+    term: int
+    pos: int
+    raw: bytes
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that a client sent."""
+        return self.raw[ENTRY_HEADER_SIZE:]
+
+
+class LedgerFault(Exception):
+    """Files that are not a ledger, or ledgers that differ; the message says where."""
+
+
+def _files(directory: Path) -> list[tuple[int, Path]]:
+    return sorted((int(path.name), path) for path in directory.iterdir() if path.name.isdecimal())
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file; segments have their full length from the start, so they are not read whole."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+
+
+def read_records(ledger_path: Path) -> Iterator[Record]:
+    """
+    Every record from the first file to the first place where none stands.
+
+    @param ledger_path: holds C{data} and C{index}.
+    @raise LedgerFault: a record that says another position than it has, or an index that jumps.
+    """
+    expected = -1
+    for offset, path in _files(ledger_path / "data"):
+        data = _mapped(path)
+        at = 0
+        while len(data) - at >= ENTRY_HEADER_SIZE:
+            magic, size, index, term, pos, _channel, _chain, _crc, length = ENTRY_HEADER.unpack_from(data, at)
+            if magic == BLANK_MAGIC:
+                break
+            if size == 0:
+                return
+            if pos != offset + at or size != ENTRY_HEADER_SIZE + length:
+                raise LedgerFault(f"{path} at {at}: pos={pos}, size={size}, body_length={length}")
+            if expected not in (-1, index):
+                raise LedgerFault(f"{path} at {at}: index {index} follows {expected - 1}")
+            expected = index + 1
+            yield Record(index=index, term=term, pos=pos, raw=data[at : at + size])
+            at += size
+
+
+def index_units(ledger_path: Path, first_index: int, count: int) -> bytes:
+    """The index units of C{count} entries, as they lie on disk."""
+    wanted_from, wanted_to = first_index * INDEX_UNIT_SIZE, (first_index + count) * INDEX_UNIT_SIZE
+    parts = []
+    for offset, path in _files(ledger_path / "index"):
+        parts.append(_mapped(path)[max(wanted_from - offset, 0) : max(wanted_to - offset, 0)])
+    return b"".join(parts)
+
+
+def assert_identical(ledger_paths: list[Path], end_index: int) -> int:
+    """
+    The ledgers hold the same bytes, in data and in index, from the highest first index to C{end_index}.
+
+    @return: how many entries were compared.
+    @raise LedgerFault: they do not.
+    """
+    firsts = [next(read_records(path), None) for path in ledger_paths]
+    if end_index < 0:
+        return 0
+    if any(first is None for first in firsts):
+        raise LedgerFault(f"an empty ledger among {[str(path) for path in ledger_paths]}")
+    begin = max(first.index for first in firsts if first is not None)
+    runs = [
+        islice((record for record in read_records(path) if record.index >= begin), end_index - begin + 1)
+        for path in ledger_paths
+    ]
+    count = 0
+    for column in zip_longest(*runs):
+        if any(record is None or record.raw != column[0].raw for record in column):
+            raise LedgerFault(f"entry {begin + count} differs: {[str(record)[:160] for record in column]}")
+        count += 1
+    if count != end_index - begin + 1:
+        raise LedgerFault(f"the ledgers end at {begin + count - 1}, not at {end_index}")
+    units = {index_units(path, begin, count) for path in ledger_paths}
+    if len(units) != 1 or len(units.pop()) != count * INDEX_UNIT_SIZE:
+        raise LedgerFault(f"the index files differ between {begin} and {end_index}")
+    return count

@@ -1,0 +1,189 @@
+# -*- test-case-name: tests.processes.test_children -*-
+"""Children end when they should, and say why when they do not do what was waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.processes.children import (
+    Child,
+    ChildError,
+    TalkingChild,
+    ending,
+    free_ports,
+    peers_text,
+    wait_until,
+)
+
+_SLEEPER = [sys.executable, "-c", "import time; print('sleeping', flush=True); time.sleep(60)"]
+_ECHO_PROGRAM = """
+import sys
+print("started")
+for line in sys.stdin:
+    print(line, end="")
+    if line == "stop\\n":
+        break
+"""
+_ECHO = [sys.executable, "-u", "-c", _ECHO_PROGRAM]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process, or only its remains."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+class ChildTests(SynchronousTestCase):
+    """One child process."""
+
+    def setUp(self) -> None:
+        """A directory for its log."""
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+
+    def child(self, command: list[str]) -> Child:
+        """A started child."""
+        child = Child("a child", command, log_path=self.directory / "log")
+        self.addCleanup(child.kill)
+        child.start()
+        return child
+
+    def said(self, child: Child, times: int) -> bool:
+        """Whether it has started so often."""
+        return child.log_tail().count("sleeping") == times
+
+    def test_kill(self) -> None:
+        """After kill it is gone, and can be started again; the log goes on."""
+        child = self.child(_SLEEPER)
+        for times in (1, 2):
+            wait_until(partial(self.said, child, times), seconds=10, what="its output")
+            self.assertTrue(child.is_running)
+            self.assertGreater(child.rss_bytes(), 0)
+            pid = child.pid
+            child.kill()
+            self.assertFalse(child.is_running)
+            self.assertTrue(is_gone(pid))
+            child.start()
+
+    def test_killed_while_paused(self) -> None:
+        """A paused child is not running on, and can be killed."""
+        child = self.child(_SLEEPER)
+        child.pause()
+        wait_until(
+            lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T",
+            seconds=10, what="its pause",
+        )
+        child.kill()
+        self.assertFalse(child.is_running)
+
+    def test_stop(self) -> None:
+        """A stopped child's status is the signal that ended it."""
+        self.assertEqual(self.child(_SLEEPER).stop(), -signal.SIGTERM)
+
+    def test_does_not_stop(self) -> None:
+        """Who ignores SIGTERM is killed, and that is told with the log."""
+        deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
+        child = self.child([sys.executable, "-u", "-c", deaf])
+        wait_until(lambda: "deaf" in child.log_tail(), seconds=10, what="its output")
+        error = self.assertRaises(ChildError, child.stop, seconds=0.2)
+        self.assertIn("deaf", str(error))
+        self.assertFalse(child.is_running)
+
+    def test_dies_with_its_parent(self) -> None:
+        """A child is killed by the kernel when the program that started it is."""
+        program = (
+            "import sys, time\n"
+            "from pathlib import Path\n"
+            "from tests.processes.children import Child\n"
+            f"child = Child('x', {_SLEEPER!r}, log_path=Path({str(self.directory / 'inner')!r}))\n"
+            "child.start()\n"
+            "print(child.pid, flush=True)\n"
+            "time.sleep(60)\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+            cwd=Path(__file__).resolve().parents[2],
+        ) as parent:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            parent.kill()
+        wait_until(lambda: is_gone(pid), seconds=10, what="the end of the child")
+
+    def test_ending(self) -> None:
+        """The block's children are killed however it is left."""
+        child = self.child(_SLEEPER)
+        with self.assertRaises(ZeroDivisionError), ending(child):
+            raise ZeroDivisionError
+        self.assertFalse(child.is_running)
+
+
+class TalkingChildTests(SynchronousTestCase):
+    """Lines there, lines back."""
+
+    def child(self, command: list[str]) -> TalkingChild:
+        """A started child."""
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        child = TalkingChild("a talker", command, log_path=Path(held.name) / "log")
+        self.addCleanup(child.kill)
+        child.start()
+        return child
+
+    def test_ask(self) -> None:
+        """Each line is answered by one."""
+        child = self.child(_ECHO)
+        child.wait_started()
+        self.assertEqual([child.ask("a"), child.ask("b c")], ["a", "b c"])
+        self.assertEqual(child.stop(), 0)
+
+    def test_wrong_start(self) -> None:
+        """Another first line than C{started} is an error that shows it."""
+        error = self.assertRaises(ChildError, self.child(_SLEEPER).wait_started)
+        self.assertIn("'sleeping'", str(error))
+
+    def test_no_answer(self) -> None:
+        """No answer in time is an error that says to what."""
+        child = self.child(_SLEEPER)
+        self.assertRaises(ChildError, child.wait_started)
+        error = self.assertRaises(ChildError, child.ask, "who?", seconds=0.1)
+        self.assertIn("'who?'", str(error))
+
+
+class PortTests(SynchronousTestCase):
+    """Ports that stay free until they are used."""
+
+    def test_apart_from_outgoing_connections(self) -> None:
+        """No port is given twice, and none that the system could give to an outgoing connection."""
+        ports = free_ports(50) + free_ports(50)
+        self.assertEqual(len(set(ports)), 100)
+        floor = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        self.assertTrue(max(ports) < max(floor, 12_000), ports)
+
+    def test_can_be_listened_on(self) -> None:
+        """Nobody listens there."""
+        for port in free_ports(5):
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", port))
+                listener.listen()
+
+    def test_peers_text(self) -> None:
+        """As members and clients read it."""
+        self.assertEqual(peers_text({"n0": "h:1", "n1": "h:2"}), "n0-h:1;n1-h:2")
+
+    def test_wait_until(self) -> None:
+        """What was waited for in vain is named."""
+        error = self.assertRaises(ChildError, wait_until, lambda: False, seconds=0.01, what="a miracle")
+        self.assertIn("a miracle", str(error))
+        wait_until(lambda: os.getpid(), seconds=0.0, what="nothing")

@@ -1,0 +1,198 @@
+# -*- test-case-name: tests.processes.test_group -*-
+"""Real members: they elect, replicate, survive the death of one, and stop in good order."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from dledger.storage.disk import OsDisk
+from dledger.storage.verify import verify_directory
+from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import bodies_of
+from protocols.wire.messages import (
+    AppendRequest,
+    AppendResponse,
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    PullResponse,
+)
+from tests.processes.asking import Asker, NoAnswer, ask
+from tests.processes.children import free_ports
+from tests.processes.ledgers import assert_identical, read_records
+from tests.processes.members import Group, Member, ended_well
+
+
+class GroupTests(SynchronousTestCase):
+    """Members of ours as processes."""
+
+    def group(self, *, size: int = 3, **options: object) -> Group:
+        """A started group that is ended after the test."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+        files = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
+        group = Group(self.directory, size=size, options={**files, **options})
+        self.addCleanup(group.kill)
+        group.start()
+        return group
+
+    def stop_and_compare(self, group: Group) -> list[bytes]:
+        """All members stop well with the same files, in which nothing is wrong; the bodies in them."""
+        end_index = group.wait_settled()
+        statuses = group.stop()
+        self.assertTrue(all(ended_well(status) for status in statuses.values()), statuses)
+        paths = [member.ledger_path for member in group.members.values()]
+        assert_identical(paths, end_index)
+        for path in paths:
+            self.assertEqual(verify_directory(OsDisk(), str(path)).findings, [])
+        return [record.body for record in read_records(paths[0]) if record.body]
+
+    def test_both_wires(self) -> None:
+        """Requests of both formats on one port; what one appends, the other reads."""
+        group = self.group()
+        leader_id = group.leader()
+        address = group.peers[leader_id]
+        indexes = {}
+        for native, bodies in ((False, (b"remoting",)), (True, (b"native one", b"native two"))):
+            request = AppendRequest(group="default", remote_id=leader_id, bodies=bodies)
+            answer = ask(address, request, native=native)
+            assert isinstance(answer, AppendResponse)
+            self.assertEqual((answer.code, answer.count), (ResponseCode.SUCCESS, len(bodies)))
+            indexes.update({answer.index + offset: body for offset, body in enumerate(bodies)})
+        for index, body in indexes.items():
+            for native in (False, True):
+                request = GetRequest(group="default", remote_id=leader_id, begin_index=index)
+                got = ask(address, request, native=native)
+                assert isinstance(got, GetResponse) and got.entries is not None
+                self.assertEqual(bodies_of(got.entries), [body])
+        pulled = ask(address, PullRequest(group="default", remote_id=leader_id, begin_index=0), native=True)
+        assert isinstance(pulled, PullResponse) and pulled.entries is not None
+        self.assertEqual([body for body in bodies_of(pulled.entries) if body], list(indexes.values()))
+        self.assertEqual(self.stop_and_compare(group), list(indexes.values()))
+
+    def test_metadata(self) -> None:
+        """Every member names leader, peers, its wire and its ledger."""
+        group = self.group()
+        leader_id = group.leader()
+        for peer_id, address in group.peers.items():
+            answer = ask(address, MetadataRequest(group="default", remote_id=peer_id))
+            assert isinstance(answer, MetadataResponse)
+            self.assertEqual((answer.leader_id, dict(answer.peers)), (leader_id, group.peers))
+            self.assertEqual(answer.wire_version, 1)
+            self.assertEqual(answer.role, "leader" if peer_id == leader_id else "follower")
+
+    def test_refusals(self) -> None:
+        """A follower names the leader; strangers are turned away."""
+        group = self.group()
+        leader_id = group.leader()
+        follower_id = next(peer_id for peer_id in group.peers if peer_id != leader_id)
+        address = group.peers[follower_id]
+        refused = ask(address, AppendRequest(group="default", remote_id=follower_id, bodies=(b"a",)))
+        self.assertEqual((refused.code, refused.leader_id), (ResponseCode.NOT_LEADER, leader_id))
+        other = ask(address, MetadataRequest(group="another", remote_id=follower_id))
+        self.assertEqual(other.code, ResponseCode.UNKNOWN_GROUP)
+        stranger = ask(address, MetadataRequest(group="default", remote_id="n9"))
+        self.assertEqual(stranger.code, ResponseCode.UNKNOWN_MEMBER)
+
+    def test_garbage_ends_the_connection(self) -> None:
+        """Bytes that no frame starts with cost the connection, not the member."""
+        group = self.group(size=1)
+        group.leader()
+        with Asker(group.peers["n0"]) as asker:
+            asker.send_bytes(b"GET / HTTP/1.1\r\n\r\n")
+            opaque = asker.send(MetadataRequest(group="default", remote_id="n0"))
+            self.assertRaises(NoAnswer, asker.collect, opaque)
+        self.assertEqual(group.leader(), "n0")
+
+    def test_leader_dies(self) -> None:
+        """Without its leader the group goes on; the dead one comes back and holds the same."""
+        group = self.group(flush_disk_type="sync")
+        with dledger.connect(group.peers_text, timeout=20.0) as log:
+            bodies = [b"before %d" % number for number in range(50)]
+            log.append_many(bodies)
+            leader_id = group.leader()
+            group.members[leader_id].kill()
+            bodies.append(b"after")
+            self.assertGreater(log.append(b"after").term, 0)
+            group.members[leader_id].start()
+        self.assertEqual(self.stop_and_compare(group), bodies)
+
+    def test_no_majority(self) -> None:
+        """One member of three acknowledges nothing, and what it was sent is not there afterwards."""
+        group = self.group()
+        leader_id = group.leader()
+        ask(group.peers[leader_id], AppendRequest(group="default", remote_id=leader_id, bodies=(b"kept",)))
+        group.wait_settled()
+        others = [peer_id for peer_id in group.peers if peer_id != leader_id]
+        for peer_id in others:
+            group.members[peer_id].kill()
+        request = AppendRequest(group="default", remote_id=leader_id, bodies=(b"alone",))
+        try:
+            answer = ask(group.peers[leader_id], request, seconds=6.0)
+            self.assertNotEqual(answer.code, ResponseCode.SUCCESS)
+        except NoAnswer:
+            pass
+        group.members[leader_id].kill()
+        for peer_id in others:
+            group.members[peer_id].start()
+        group.leader(among=tuple(others))
+        with dledger.connect(group.peers_text, timeout=20.0) as log:
+            log.append(b"without it")
+        group.members[leader_id].start()
+        self.assertEqual(self.stop_and_compare(group), [b"kept", b"without it"])
+
+    def test_one_member(self) -> None:
+        """A group of one is a log of its own, and remembers over a restart."""
+        group = self.group(size=1)
+        with dledger.connect(group.peers_text) as log:
+            log.append(b"a")
+        self.assertEqual(group.stop(), {"n0": group.members["n0"].wait(seconds=1)})
+        group.start()
+        with dledger.connect(group.peers_text) as log:
+            log.append(b"b")
+            self.assertEqual([entry.body for entry in log.tail(0) if entry.body], [b"a", b"b"])
+
+    def test_directory_is_locked(self) -> None:
+        """A second process on the directory of a running member ends with an error, and does no harm."""
+        group = self.group(size=1)
+        group.leader()
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        files = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
+        second = Member("n0", peers, group.members["n0"].directory, options=files)
+        self.addCleanup(second.kill)
+        second.start()
+        self.assertFalse(ended_well(second.wait(seconds=20)))
+        self.assertIn("lock", second.log_tail(60))
+        with dledger.connect(group.peers_text) as log:
+            log.append(b"unharmed")
+        self.assertEqual(self.stop_and_compare(group), [b"unharmed"])
+
+    def test_tail_survives_a_member(self) -> None:
+        """A reader that follows sees every entry once, in order, though leaders die meanwhile."""
+        group = self.group()
+        with dledger.connect(group.peers_text, timeout=20.0) as writer:
+            with dledger.connect(group.peers_text, timeout=20.0) as reader:
+                entries = reader.tail(0, follow=True, timeout=20.0)
+                seen = []
+                for round_number in range(3):
+                    bodies = [b"%d %d" % (round_number, number) for number in range(20)]
+                    writer.append_many(bodies)
+                    while not seen or seen[-1] != bodies[-1]:
+                        seen.append(next(entries).body)
+                    leader_id = group.leader()
+                    group.members[leader_id].kill()
+                    writer.append(b"%d after" % round_number)
+                    group.members[leader_id].start()
+                    group.leader()
+        expected = []
+        for round_number in range(3):
+            expected += [b"%d %d" % (round_number, number) for number in range(20)]
+            expected.append(b"%d after" % round_number)
+        self.assertEqual([body for body in seen if body], expected[:-1])

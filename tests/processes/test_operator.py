@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.processes.test_operator -*-
+"""What an operator does with a running group: the command line and the HTTP administration, for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.processes.children import free_ports, wait_until
+from tests.processes.members import ROOT, Group, Member, ended_well
+
+_MAIN = "from dledger.cli import main; main()"
+
+
+class OperatorTests(SynchronousTestCase):
+    """Three members with an administration each."""
+
+    def setUp(self) -> None:
+        """Start them."""
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+        self.group = Group(self.directory, options={
+            "mapped_file_size_for_entry_data": 1 << 20, "mapped_file_size_for_entry_index": 1 << 20,
+        })
+        self.admin = dict(zip(self.group.peers, free_ports(3), strict=True))
+        for peer_id, port in self.admin.items():
+            self.group.members[peer_id] = Member(
+                peer_id, self.group.peers, self.directory / peer_id,
+                extra=("--admin", f"tcp:{port}:interface=127.0.0.1"),
+            )
+        self.addCleanup(self.group.kill)
+        self.group.start()
+        self.leader_id = self.group.leader()
+
+    def run_command(self, *words: str, given: str = "", status: int = 0) -> str:
+        """Output of one command."""
+        done = subprocess.run(
+            [sys.executable, "-c", _MAIN, "--peers", self.group.peers_text, *words], cwd=ROOT, input=given,
+            capture_output=True, text=True, timeout=60,
+        )
+        self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def fetch(self, peer_id: str, path: str) -> tuple[int, str]:
+        """Status and body of one page."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.admin[peer_id]}{path}", timeout=10
+            ) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def test_a_day(self) -> None:
+        """Append, read, look, hand over, stop, verify."""
+        lines = [f"line {number}" for number in range(500)]
+        self.run_command("append", given="\n".join(lines) + "\n")
+        self.run_command("append", "from the command line")
+        tailed = self.run_command("tail", "--from", "0", "-n", "100000", "--format", "raw")
+        self.assertEqual([line for line in tailed.splitlines() if line], [*lines, "from the command line"])
+        last = json.loads(self.run_command("tail", "-n", "1", "--format", "json").splitlines()[-1])
+        self.assertIn("from the command line", self.run_command("get", str(last["index"])))
+        status = self.run_command("status", "--json")
+        for peer_id in self.group.peers:
+            self.assertIn(peer_id, status)
+        to = next(peer_id for peer_id in self.group.peers if peer_id != self.leader_id)
+        self.run_command("transfer", to)
+        self.assertEqual(self.group.leader(), to)
+        self.group.wait_settled()
+        self.assertTrue(all(ended_well(status) for status in self.group.stop().values()))
+        for member in self.group.members.values():
+            self.run_command("verify", str(member.ledger_path))
+
+    def test_administration(self) -> None:
+        """Every page of every member; a member that is gone is named with the reason."""
+        for peer_id in self.group.peers:
+            healthy = self.fetch(peer_id, "/healthz")
+            self.assertEqual(healthy[0], 200, healthy)
+            code, body = self.fetch(peer_id, "/status")
+            self.assertEqual(code, 200)
+            found: dict[str, Any] = json.loads(body)
+            self.assertIn(self.leader_id, body, found)
+            code, metrics = self.fetch(peer_id, "/metrics")
+            self.assertEqual(code, 200)
+            self.assertRegex(metrics, r"(?m)^dledger_\w+")
+        self.assertEqual(self.fetch("n0", "/no-such-page")[0], 404)
+        gone = next(peer_id for peer_id in self.group.peers if peer_id != self.leader_id)
+        self.group.members[gone].kill()
+        code, body = self.fetch(self.leader_id, "/cluster")
+        self.assertEqual(code, 200)
+        self.assertIn(gone, body)
+        self.assertIn("refused", body)
+
+    def test_unhealthy_without_a_majority(self) -> None:
+        """The last of three knows no leader, says so with 503, and its group is reported without one."""
+        for peer_id, member in self.group.members.items():
+            if peer_id != self.leader_id:
+                member.kill()
+        wait_until(lambda: self.fetch(self.leader_id, "/healthz")[0] == 503, seconds=20, what="status 503")
+        self.run_command("status", status=1)

@@ -1,0 +1,77 @@
+# -*- test-case-name: tests.sim.test_clients -*-
+"""Clients note what they were told, no more."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.clients import Load, SimClient
+from dledger.testing.cluster import GroupOptions, SimCluster
+from dledger.testing.history import NEVER, Call
+from dledger.testing.invariants import InvariantError
+
+
+class SimClientTests(SynchronousTestCase):
+    """One client of one kind of call."""
+
+    def setUp(self) -> None:
+        """A group that has elected."""
+        self.cluster = SimCluster(GroupOptions(settings={"term_start_entry": False}), 1)
+        self.cluster.start()
+        self.cluster.run(4)
+
+    def client(self, **load: float) -> SimClient:
+        """A client that makes such calls only."""
+        nothing = {"appends": 0.0, "gets": 0.0, "ends": 0.0, "follows": 0.0}
+        client = SimClient(
+            self.cluster, "c", Load(think_us=100_000, **{**nothing, **load}),  # type: ignore[arg-type]
+            self.cluster.random("client"),
+        )
+        client.start()
+        return client
+
+    def calls(self, kind: str) -> list[Call]:
+        """What is in the history."""
+        return [call for call in self.cluster.history.calls if call.kind == kind]
+
+    def test_appends(self) -> None:
+        """Bodies are unique, answers come with their index."""
+        self.client(appends=1.0)
+        self.cluster.run(5)
+        calls = self.calls("append")
+        done = [call for call in calls if call.outcome == "ok"]
+        self.assertGreater(len(done), 10)
+        self.assertEqual([call.index for call in done], list(range(len(done))))
+        self.assertEqual(len({call.body for call in calls}), len(calls))
+
+    def test_no_answer_is_unknown(self) -> None:
+        """A client whose call is not answered gives up, and does not know."""
+        for member in self.cluster.members.values():
+            member.pause()
+        self.client(appends=1.0, patience_us=1_000_000)
+        self.cluster.run(5)
+        calls = self.calls("append")
+        self.assertTrue(all(call.outcome == "unknown" and call.ended == NEVER for call in calls))
+
+    def test_reads(self) -> None:
+        """Gets are found or beyond, ends tell an index."""
+        writer = self.client(appends=1.0)
+        self.cluster.run(3)
+        writer.is_stopped = True
+        self.client(gets=1.0)
+        self.client(ends=1.0)
+        self.cluster.run(5)
+        self.assertEqual({call.outcome for call in self.calls("get")} - {"failed"}, {"ok", "beyond"})
+        ends = {call.index for call in self.calls("end") if call.outcome == "ok"}
+        self.assertEqual(ends, {self.cluster.invariants.last_committed})
+
+    def test_followers_show_the_log(self) -> None:
+        """What a follower shows is compared with what is committed."""
+        writer = self.client(appends=1.0)
+        self.cluster.run(3)
+        writer.is_stopped = True
+        self.cluster.run(2)
+        self.cluster.invariants.committed[0] = 77
+        self.cluster.invariants.records[0, 77] = (bytes(48) + b"other", -1)
+        self.client(follows=1.0)
+        self.assertRaises(InvariantError, self.cluster.run, 3)

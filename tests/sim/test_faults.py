@@ -1,0 +1,77 @@
+# -*- test-case-name: tests.sim.test_faults -*-
+"""Every kind of fault, alone and often: the group survives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.cluster import GroupOptions, SimCluster
+from dledger.testing.faults import Nemesis
+from dledger.testing.schedule import Focus, run_schedule
+
+ANYWHERE = (
+    "cut_link", "isolate", "heal_slowly", "split", "break", "break_late", "pause", "depose", "spikes",
+    "transfer", "kill", "kill_all", "stop", "kill_inside", "disk_error", "fill_disk", "slow_disk", "damage",
+)
+WITH_SYNC = ("cut_power", "cut_power_everywhere", "lose_power_inside")
+
+
+class FaultTests(SynchronousTestCase):
+    """One test for each kind."""
+
+
+def _test_of(name: str) -> Callable[[FaultTests], None]:
+    def test(self: FaultTests) -> None:
+        settings = {"flush_disk_type": "sync"} if name in WITH_SYNC else {}
+        focus = Focus(faults=(name,), pace_s=1.0, settings=settings, load={"think_us": 500_000})
+        outcome = run_schedule(3, seconds=12, members=3, focus=focus, wants_all_lines=True)
+        self.assertEqual(outcome.failure, "")
+        self.assertTrue(any(f"fault: {name}" in line for line in outcome.lines))
+
+    test.__doc__ = f"Nothing but {name}, every second."
+    return test
+
+
+for _name in ANYWHERE + WITH_SYNC:
+    setattr(FaultTests, f"test_{_name}", _test_of(_name))
+
+
+class MixTests(SynchronousTestCase):
+    """What may happen where."""
+
+    def kinds(self, **settings: object) -> set[str]:
+        """Every kind of fault that some seed draws for such a group."""
+        cluster = SimCluster(GroupOptions(settings=settings), 1)
+        found: set[str] = set()
+        for seed in range(20):
+            nemesis = Nemesis(cluster, cluster.random(f"{seed}"), seconds=1)
+            found |= {kind.__name__.strip("_") for kind in nemesis._kinds}
+        return found
+
+    def damage(self, cluster: SimCluster) -> set[int]:
+        """How many members may ever be damaged, over many seeds."""
+        rngs = [cluster.random(f"{seed}") for seed in range(40)]
+        return {len(Nemesis(cluster, rng, seconds=1)._may_be_damaged) for rng in rngs}
+
+    def test_power_cuts_need_sync(self) -> None:
+        """Without sync flushing nothing is promised about power cuts, so there are none."""
+        self.assertEqual(self.kinds(flush_disk_type="sync"), set(ANYWHERE + WITH_SYNC))
+        self.assertEqual(self.kinds(flush_disk_type="async"), set(ANYWHERE))
+
+    def test_memory_survives_no_process(self) -> None:
+        """A store in memory is spared everything that ends a process."""
+        found = self.kinds(store_type="memory")
+        self.assertNotIn("kill", found)
+        self.assertIn("isolate", found)
+
+    def test_damage_is_for_minorities(self) -> None:
+        """At most a minority may ever be damaged, and nobody where one may not lead."""
+        cluster = SimCluster(GroupOptions(members=5), 1)
+        sizes = self.damage(cluster)
+        self.assertEqual(sizes, {0, 1, 2})
+        options = GroupOptions(members=5, member_settings={"n1": {"never_lead": True}})
+        cluster = SimCluster(options, 1)
+        sizes = self.damage(cluster)
+        self.assertEqual(sizes, {0})

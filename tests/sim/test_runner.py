@@ -1,0 +1,46 @@
+# -*- test-case-name: tests.sim.test_runner -*-
+"""The command that runs schedules."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.invariants import InvariantError
+from dledger.testing.runner import main
+
+
+class RunnerTests(SynchronousTestCase):
+    """Exit status, seeds, and what is printed."""
+
+    def run_main(self, *arguments: str) -> tuple[int, str]:
+        """Exit status and output."""
+        result = CliRunner().invoke(main, ["--jobs", "1", "--seconds", "5", *arguments])
+        return result.exit_code, result.output
+
+    def test_good(self) -> None:
+        """Status 0, and a line that says how many."""
+        status, output = self.run_main("--schedules", "2", "--seed", "5", "--members", "3")
+        self.assertEqual(status, 0)
+        self.assertIn("2 schedules, 0 failed", output)
+
+    def test_bad(self) -> None:
+        """Status 1, the seed, the sentence, the last steps, and how to see it again."""
+        def fails(*_: object) -> None:
+            raise InvariantError(2, "made up")
+
+        with mock.patch("dledger.testing.invariants.GroupInvariants._committed", fails):
+            arguments = ("--schedules", "3", "--seed", "5", "--stop-at", "1", "--members", "3")
+            status, output = self.run_main(*arguments)
+        self.assertEqual(status, 1)
+        self.assertIn("seed 5 FAILED: invariant 2: made up", output)
+        again = "python -m dledger.testing --schedules 1 --seed 5 --seconds 5 --members 3 --trace"
+        self.assertIn(again, output)
+        self.assertIn("1 schedules, 1 failed", output)
+
+    def test_trace(self) -> None:
+        """Every step is printed."""
+        _, output = self.run_main("--schedules", "1", "--seed", "5", "--trace")
+        self.assertIn("Started() -> #started", output)

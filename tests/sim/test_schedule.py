@@ -1,0 +1,81 @@
+# -*- test-case-name: tests.sim.test_schedule -*-
+"""Whole schedules: they pass, they repeat, and what is wrong comes out."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core.handler import EntryHandler
+from dledger.testing.clients import Load
+from dledger.testing.cluster import GroupOptions
+from dledger.testing.invariants import InvariantError
+from dledger.testing.schedule import Focus, options_of, run_schedule
+
+
+class ScheduleTests(SynchronousTestCase):
+    """One seed, one outcome."""
+
+    def test_some_seeds(self) -> None:
+        """A few short schedules of both sizes hold."""
+        for seed in range(1, 7):
+            outcome = run_schedule(seed, seconds=15, members=3 if seed % 2 else 5)
+            self.assertEqual(outcome.failure, "", f"seed {seed}")
+            self.assertGreater(outcome.steps, 100)
+
+    def test_the_same_seed_gives_the_same_trace(self) -> None:
+        """Step for step; another seed gives another one."""
+        one, again, other = (run_schedule(seed, seconds=10) for seed in (11, 11, 12))
+        self.assertEqual(one, again)
+        self.assertNotEqual(one.digest, other.digest)
+
+    def test_failure_is_told(self) -> None:
+        """A failed check gives the sentence and the last thirty steps."""
+        def fails(*_: object) -> None:
+            raise InvariantError(3, "made up")
+
+        with mock.patch("dledger.testing.invariants.GroupInvariants._committed", fails):
+            outcome = run_schedule(1, seconds=20)
+        self.assertIn("invariant 3: made up", outcome.failure)
+        self.assertEqual(len(outcome.lines), 30)
+
+    def test_exception_of_a_member_is_told(self) -> None:
+        """A bug that raises is a failure with its traceback."""
+        with mock.patch.object(EntryHandler, "on_push", side_effect=ZeroDivisionError("made up")):
+            outcome = run_schedule(1, seconds=20)
+        self.assertIn("ZeroDivisionError", outcome.failure)
+
+    def test_all_lines(self) -> None:
+        """A traced schedule has every step that did something."""
+        outcome = run_schedule(1, seconds=5, wants_all_lines=True)
+        self.assertGreater(len(outcome.lines), 30)
+
+
+class OptionsTests(SynchronousTestCase):
+    """What a seed makes of the group."""
+
+    def test_variety(self) -> None:
+        """All kinds of groups come up."""
+        options = [options_of(seed)[0] for seed in range(300)]
+        self.assertEqual({option.members for option in options}, {3, 5})
+        self.assertEqual({option.is_native for option in options}, {True, False})
+        self.assertEqual({option.settings["flush_disk_type"] for option in options}, {"sync", "async"})
+        for name in ("store_type", "retention_bytes", "preferred_leader_ids"):
+            self.assertTrue(any(name in option.settings for option in options), name)
+        self.assertTrue(any(option.member_settings for option in options))
+
+    def test_bodies_fit(self) -> None:
+        """No client sends what the store must refuse."""
+        for seed in range(100):
+            options, load = options_of(seed)
+            size = options.settings["mapped_file_size_for_entry_data"]
+            assert isinstance(size, int)
+            self.assertLessEqual(load.body_bytes_max + 56, size)
+
+    def test_focus(self) -> None:
+        """A focus replaces what it names, and keeps memory stores away from faults."""
+        focus = Focus(settings={"a": 1}, faults=("kill",), load={"clients": 9}, group={"members": 5})
+        options, load = focus.narrow(GroupOptions(settings={"a": 0, "store_type": "memory"}), Load())
+        self.assertEqual(options.settings, {"a": 1, "store_type": "file"})
+        self.assertEqual((options.members, load.clients), (5, 9))
