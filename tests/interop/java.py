@@ -1,0 +1,205 @@
+# -*- test-case-name: tests.interop.test_java_group -*-
+"""
+Java DLedger (0.3.1.2 unless told otherwise) as a peer: jars, members and client as child processes.
+
+The jars come from Maven Central through C{mvn}, once; their class path and our two small compiled
+classes (C{tests/interop/java}) are kept in C{.jars/} at the root of the repository. Members end with the
+program that started them: the kernel kills them, and they end by themselves when their standard
+input does.
+
+Source of the option names: DLedgerConfig.java (every setter).
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.processes.children import TalkingChild, peers_text, wait_until
+
+DLEDGER_VERSION = "0.3.1.2"
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ROOT / ".jars"
+SOURCES = Path(__file__).resolve().parent / "java"
+
+#: JDK 17 hides what DLedger uses to unmap its files; without these, a truncation fails.
+ADD_OPENS = tuple(
+    f"--add-opens={package}=ALL-UNNAMED"
+    for package in ("java.base/java.nio", "java.base/jdk.internal.ref", "java.base/sun.nio.ch")
+)
+
+def _pom(version: str) -> str:
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>dledger.tests</groupId><artifactId>java-peer</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>io.openmessaging.storage</groupId><artifactId>dledger</artifactId>
+      <version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class JavaMissing(Exception):
+    """There is no Java peer on this machine; the message says what is missing."""
+
+
+def class_path(version: str = DLEDGER_VERSION) -> str:
+    """
+    The class path of the peer and of our two classes; fetched and compiled on the first call.
+
+    @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
+    """
+    for tool in ("java", "javac"):
+        if shutil.which(tool) is None:
+            raise JavaMissing(f"no {tool} on the path; install a JDK (17 is known to work)")
+    JARS.mkdir(exist_ok=True)
+    with open(JARS / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        jars = _fetched(_pom(version))
+        return f"{_compiled(jars)}{os.pathsep}{jars}"
+
+
+def _fetched(pom: str) -> str:
+    kept = JARS / f"class-path-{hashlib.sha256(pom.encode()).hexdigest()[:12]}"
+    if kept.exists():
+        jars = kept.read_text().strip()
+        if all(Path(jar).exists() for jar in jars.split(os.pathsep)):
+            return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaMissing("no mvn on the path; install Maven: the jars come from Maven Central")
+    (JARS / "pom.xml").write_text(pom)
+    fresh = kept.with_suffix(".new")
+    command = [maven, "-q", "-B", "-f", str(JARS / "pom.xml"), "dependency:build-classpath",
+               f"-Dmdep.outputFile={fresh}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise JavaMissing("mvn did not fetch the jars within 300 s") from None
+    if done.returncode or not fresh.exists():
+        raise JavaMissing("mvn could not fetch the jars: " + (done.stdout + done.stderr)[-800:])
+    fresh.rename(kept)
+    return kept.read_text().strip()
+
+
+def _compiled(jars: str) -> Path:
+    sources = sorted(SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + jars.encode())
+    classes = JARS / f"classes-{digest.hexdigest()[:12]}"
+    if not classes.exists():
+        fresh = JARS / "classes.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        done = subprocess.run(
+            ["javac", "-nowarn", "-d", str(fresh), "-cp", jars, *map(str, sources)],
+            capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise JavaMissing("javac: " + done.stderr[-800:])
+        fresh.rename(classes)
+    return classes
+
+
+class JavaChild(TalkingChild):
+    """A Java process; its first line is C{started}."""
+
+    def __init__(
+        self, name: str, main: str, arguments: list[str], *, log_path: Path, heap: str = "512m",
+        version: str = DLEDGER_VERSION,
+    ) -> None:
+        command = [
+            "java", *ADD_OPENS, f"-Xmx{heap}", "-XX:+UseG1GC", f"-Duser.home={log_path.parent}",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path(version), main, *arguments,
+        ]
+        super().__init__(name, command, log_path=log_path)
+
+
+class JavaMember(JavaChild):
+    """
+    One member of a group.
+
+    @ivar directory: its C{storeBaseDir}; the ledger is in C{dledger-<self_id>} there.
+    """
+
+    def __init__(
+        self, self_id: str, peers: Mapping[str, str], directory: Path, *, group: str = "default",
+        options: Mapping[str, object] | None = None, version: str = DLEDGER_VERSION,
+    ) -> None:
+        """@param options: further options by the names of the setters (C{mappedFileSizeForEntryData})."""
+        self.self_id = self_id
+        self.address = peers[self_id]
+        self.directory = directory
+        values: dict[str, object] = {
+            "group": group, "selfId": self_id, "storeBaseDir": directory, "peers": peers_text(peers),
+            **(options or {}),
+        }
+        arguments = [
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in values.items()
+        ]
+        super().__init__(f"java {self_id}", "Member", arguments, log_path=directory / f"{self_id}.log",
+                         version=version)
+
+    def status(self) -> dict[str, str]:
+        """C{role}, C{term}, C{leader}, C{begin}, C{end}, C{committed}, as text."""
+        return dict(part.split("=", 1) for part in self.ask("status").split(" "))
+
+
+class JavaClient(JavaChild):
+    """Java's C{DLedgerClient}."""
+
+    def __init__(self, peers: Mapping[str, str], directory: Path, *, group: str = "default") -> None:
+        super().__init__(
+            "java client", "Client", [group, peers_text(peers)], log_path=directory / "java-client.log",
+            heap="128m",
+        )
+
+    def append(self, body: bytes) -> tuple[int, int]:
+        """@return: response code, index."""
+        code, index = self.ask(f"append {base64.b64encode(body).decode()}").split(" ")
+        return int(code), int(index)
+
+    def get(self, index: int) -> tuple[int, bytes]:
+        """@return: response code, body."""
+        code, _term, body = self.ask(f"get {index}").split(" ")
+        return int(code), base64.b64decode(body)
+
+    def metadata(self, peer_id: str, address: str) -> tuple[int, str, int]:
+        """@return: response code, leader, number of peers."""
+        code, leader_id, count = self.ask(f"metadata {peer_id} {address}").split(" ")
+        return int(code), leader_id, int(count)
+
+    def transfer(self, from_id: str, to_id: str, term: int) -> int:
+        """@return: response code."""
+        return int(self.ask(f"transfer {from_id} {to_id} {term}", seconds=25.0))
+
+
+def wait_leader(members: Mapping[str, JavaMember], *, seconds: float = 30.0) -> str:
+    """
+    The id of the member that leads and is followed by all others that run.
+
+    @raise ChildError: no agreement in time.
+    """
+    found: list[str] = []
+
+    def agreed() -> bool:
+        states = [member.status() for member in members.values() if member.is_running]
+        leaders = {state["leader"] for state in states}
+        if len(leaders) == 1 and "null" not in leaders and any(state["role"] == "LEADER" for state in states):
+            found.append(leaders.pop())
+        return bool(found)
+
+    wait_until(agreed, seconds=seconds, what="one leader of the Java members", every=0.1)
+    return found[0]

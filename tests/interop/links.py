@@ -1,0 +1,119 @@
+# -*- test-case-name: tests.interop.test_links -*-
+"""
+Loopback connections that lose what one member sends to another, while the other way stays open.
+
+Rule 1: every ordered pair of members has a link of its own: a port that stands for the second member
+and that only the first one is told of.
+Rule 2: bytes are lost in whole directions: what C{a} sends to C{b} is dropped on the connections that C{a}
+made and on those that C{b} made. A connection that has lost bytes can never be understood again, so it
+is aborted when the loss ends, as a network does that lets packets through again after a time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+
+from tests.processes.children import free_ports
+
+_CHUNK_BYTES = 1 << 16
+_Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Links:
+    """
+    Forwarders between all members of a group, run by a thread of their own.
+
+    @ivar lost: bytes that were dropped so far.
+    """
+
+    def __init__(self, peers: Mapping[str, str]) -> None:
+        """@param peers: where the members listen, C{host:port} by id."""
+        self.lost = 0
+        self._peers = dict(peers)
+        pairs = [(source, target) for source in peers for target in peers if source != target]
+        self._ports = dict(zip(pairs, free_ports(len(pairs)), strict=True))
+        self._dropped: frozenset[tuple[str, str]] = frozenset()
+        self._maimed: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+
+    def peers_of(self, source: str) -> dict[str, str]:
+        """The peers as this member is to be told of them: itself as it is, the others by their links."""
+        return {
+            target: address if target == source else f"127.0.0.1:{self._ports[source, target]}"
+            for target, address in self._peers.items()
+        }
+
+    def lose(self, *pairs: tuple[str, str]) -> None:
+        """From now on nothing that the first of each pair sends reaches the second; all else does."""
+        done: Future[None] = Future()
+
+        def change() -> None:
+            self._dropped = frozenset(pairs)
+            for writer in self._maimed:
+                writer.transport.abort()
+            self._maimed.clear()
+            done.set_result(None)
+
+        self._loop.call_soon_threadsafe(change)
+        done.result(10)
+
+    def heal(self) -> None:
+        """Nothing is lost any more; connections that lost something are aborted."""
+        self.lose()
+
+    def close(self) -> None:
+        """Stop listening and forwarding."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        with contextlib.suppress(Exception):
+            self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        for (source, target), port in self._ports.items():
+            await asyncio.start_server(self._accepter(source, target), "127.0.0.1", port)
+
+    def _accepter(self, source: str, target: str) -> _Accept:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            host, _colon, port = self._peers[target].rpartition(":")
+            try:
+                far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                writer.transport.abort()
+                return
+            await asyncio.gather(
+                self._forward(reader, far_writer, (source, target)),
+                self._forward(far_reader, writer, (target, source)),
+                return_exceptions=True,
+            )
+
+        return accept
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[str, str]
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                if way in self._dropped:
+                    self.lost += len(data)
+                    self._maimed.add(writer)
+                    continue
+                if writer in self._maimed:
+                    break
+                writer.write(data)
+                await writer.drain()
+        self._maimed.discard(writer)
+        writer.transport.abort()

@@ -1,0 +1,260 @@
+# -*- test-case-name: tests.interop.test_mixed_groups -*-
+"""
+A group of which some members are Java's and some are ours, and what tests do with it.
+
+A member can be replaced by one of the other kind: both kinds use the same directory, so the new one
+starts on the files of the old one. Everything waits with a deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import bodies_of
+from protocols.wire.messages import (
+    AppendRequest,
+    AppendResponse,
+    GetRequest,
+    GetResponse,
+    LeadershipTransferRequest,
+    MetadataRequest,
+)
+from tests.interop.java import DLEDGER_VERSION, JavaMember
+from tests.interop.links import Links
+from tests.processes.asking import Asker, NoAnswer, ask
+from tests.processes.children import ChildError, free_ports, wait_until
+from tests.processes.ledgers import assert_identical, read_records
+from tests.processes.members import Member
+
+JAVA, OURS = "java", "ours"
+DATA_FILE_BYTES = 1 << 16
+INDEX_FILE_BYTES = 32 * 256
+
+
+class MixedGroup:
+    """
+    Three members, named n0, n1, n2.
+
+    @ivar links: what the members are connected by, if they can lose something.
+    @ivar kinds: C{java} or C{ours}, by member id.
+    @ivar acknowledged: index to body of every append that was answered SUCCESS.
+    """
+
+    name = "mixed"
+
+    def __init__(
+        self, directory: Path, kinds: tuple[str, ...], *, java: Mapping[str, object] | None = None,
+        ours: Mapping[str, object] | None = None, lossy: bool = False,
+        version: str = DLEDGER_VERSION,
+    ) -> None:
+        """
+        @param java: further options of Java members; C{ours}: of ours.
+        @param version: of Java members.
+        @param lossy: members reach each other through C{links}, which can lose what is sent.
+        """
+        self._directory = directory
+        self._version = version
+        self._java = dict(java or {})
+        self._ours = dict(ours or {})
+        self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(len(kinds)))}
+        self.links = Links(self.peers) if lossy else None
+        self.kinds: dict[str, str] = {}
+        self.members: dict[str, Member | JavaMember] = {}
+        self.acknowledged: dict[int, bytes] = {}
+        for peer_id, kind in zip(self.peers, kinds, strict=True):
+            self.replace(peer_id, kind)
+
+    def replace(self, peer_id: str, kind: str) -> None:
+        """From its next start on, this member is of that kind."""
+        assert peer_id not in self.members or not self.members[peer_id].is_running
+        self.kinds[peer_id] = kind
+        directory = self._directory / peer_id
+        peers = self.peers if self.links is None else self.links.peers_of(peer_id)
+        if kind == JAVA:
+            options = {"mappedFileSizeForEntryData": DATA_FILE_BYTES,
+                       "mappedFileSizeForEntryIndex": INDEX_FILE_BYTES, **self._java}
+            self.members[peer_id] = JavaMember(
+                peer_id, peers, directory, group=self.name, options=options, version=self._version
+            )
+        else:
+            ours = {"mapped_file_size_for_entry_data": DATA_FILE_BYTES,
+                    "mapped_file_size_for_entry_index": INDEX_FILE_BYTES, **self._ours}
+            self.members[peer_id] = Member(peer_id, peers, directory, group=self.name, options=ours)
+
+    def start(self, *peer_ids: str) -> None:
+        """Start these members, or all that do not run; Java's are waited for."""
+        chosen = [self.members[peer_id] for peer_id in peer_ids or tuple(self.members)]
+        started = [member for member in chosen if not member.is_running]
+        for member in started:
+            member.start()
+        for member in started:
+            if isinstance(member, JavaMember):
+                member.wait_started()
+
+    def kill(self) -> None:
+        """End every process, and the links."""
+        for member in self.members.values():
+            member.kill()
+        if self.links is not None:
+            self.links.close()
+
+    def stop(self) -> None:
+        """Stop every member in good order."""
+        for member in self.members.values():
+            member.stop()
+
+    def of_kind(self, kind: str) -> list[str]:
+        """Ids of the members of one kind."""
+        return [peer_id for peer_id, own in self.kinds.items() if own == kind]
+
+    def running(self) -> list[str]:
+        """Ids of the members that run."""
+        return [peer_id for peer_id, member in self.members.items() if member.is_running]
+
+    def leader(self, *, seconds: float = 40.0) -> str:
+        """The member that every running one takes for the leader, itself included."""
+        found: list[str] = []
+
+        def agreed() -> bool:
+            named = []
+            for peer_id in self.running():
+                try:
+                    request = MetadataRequest(group=self.name, remote_id=peer_id)
+                    named.append(ask(self.peers[peer_id], request, seconds=2.0).leader_id)
+                except NoAnswer:
+                    named.append(None)
+            if len(set(named)) == 1 and named[0] in self.running():
+                found.append(str(named[0]))
+            return bool(found)
+
+        self._wait(agreed, seconds, "one leader of the whole group")
+        return found[0]
+
+    def append(self, *bodies: bytes, seconds: float = 40.0) -> int:
+        """
+        Append these bodies one after the other; each is tried until it is acknowledged.
+
+        An attempt without an answer may have been written all the same, so a body may stand twice;
+        what is checked is that what was acknowledged stands where it was said to stand.
+
+        @return: the term they were acknowledged in.
+        """
+        deadline = time.monotonic() + seconds
+        term = -1
+        for body in bodies:
+            while True:
+                answer = self._append_once(body)
+                if answer is not None and answer.code is ResponseCode.SUCCESS:
+                    self.acknowledged[answer.index] = body
+                    term = answer.term
+                    break
+                if time.monotonic() > deadline:
+                    raise ChildError(f"append of {body[:40]!r}: {answer}\n{self._tails()}")
+                time.sleep(0.1)
+        return term
+
+    def _append_once(self, body: bytes) -> AppendResponse | None:
+        leader_id = self.leader()
+        request = AppendRequest(group=self.name, remote_id=leader_id, bodies=(body,))
+        try:
+            answer = ask(self.peers[leader_id], request)
+        except NoAnswer:
+            return None
+        assert isinstance(answer, AppendResponse)
+        return answer
+
+    def append_pipelined(self, bodies: list[bytes]) -> None:
+        """Append many bodies at the present leader; all must be acknowledged."""
+        leader_id = self.leader()
+        with Asker(self.peers[leader_id], seconds=30.0) as asker:
+            asked = [
+                (body, asker.send(AppendRequest(group=self.name, remote_id=leader_id, bodies=(body,))))
+                for body in bodies
+            ]
+            for body, opaque in asked:
+                answer = asker.collect(opaque)
+                if not isinstance(answer, AppendResponse) or answer.code is not ResponseCode.SUCCESS:
+                    raise ChildError(f"append at {leader_id}: {answer}\n{self._tails()}")
+                self.acknowledged[answer.index] = body
+
+    def propose(self, peer_id: str, bodies: list[bytes]) -> None:
+        """Send appends to a member without waiting: they are to stay uncommitted."""
+        with Asker(self.peers[peer_id]) as asker:
+            for body in bodies:
+                asker.send(AppendRequest(group=self.name, remote_id=peer_id, bodies=(body,)))
+            time.sleep(0.5)
+
+    def get(self, index: int) -> bytes:
+        """The body at an index, from the leader."""
+        leader_id = self.leader()
+        request = GetRequest(group=self.name, remote_id=leader_id, begin_index=index)
+        answer = ask(self.peers[leader_id], request)
+        assert isinstance(answer, GetResponse)
+        if answer.entries is None:
+            raise ChildError(f"GET {index} at {leader_id}: {answer}")
+        return bodies_of(answer.entries)[0]
+
+    def lead(self, peer_id: str, *, seconds: float = 40.0) -> None:
+        """Hand leadership to a member, by request, until it has it."""
+        deadline = time.monotonic() + seconds
+        while (leader_id := self.leader()) != peer_id:
+            term = self.append(b"which term is it? %d" % time.monotonic_ns())
+            request = LeadershipTransferRequest(
+                group=self.name, remote_id=leader_id, transfer_id=leader_id, transferee_id=peer_id, term=term
+            )
+            try:
+                answer: object = ask(self.peers[leader_id], request, seconds=12.0)
+            except NoAnswer as error:
+                answer = error
+            if time.monotonic() > deadline:
+                raise ChildError(f"transfer from {leader_id} to {peer_id}: {answer}\n{self._tails()}")
+            time.sleep(0.3)
+
+    def wait_equal(self, *, seconds: float = 40.0) -> int:
+        """
+        Wait until all members run and hold the same ledger.
+
+        @return: the last index.
+        """
+        ends: dict[str, int] = {}
+
+        def equal() -> bool:
+            for peer_id, member in self.members.items():
+                if isinstance(member, JavaMember):
+                    ends[peer_id] = int(member.status()["end"])
+                else:
+                    said = member.metadata()
+                    ends[peer_id] = said.end_index if said is not None else -2
+            return len(set(ends.values())) == 1
+
+        self._wait(equal, seconds, "members that hold the same", every=0.3)
+        return next(iter(ends.values()))
+
+    def check(self) -> int:
+        """
+        The members hold byte for byte the same, and everything that was acknowledged.
+
+        @return: the last index.
+        """
+        end_index = self.wait_equal()
+        paths = [member.directory / f"dledger-{peer_id}" for peer_id, member in self.members.items()]
+        assert_identical(paths, end_index)
+        # Behind the end of a Java ledger stands what it once cut: Java does not erase.
+        found = {record.index: record.body for record in islice(read_records(paths[0]), end_index + 1)}
+        for index, body in self.acknowledged.items():
+            if found.get(index) != body:
+                raise ChildError(f"LOST: {index} is {found.get(index)!r:.80}, acknowledged {body!r:.80}")
+        return end_index
+
+    def _tails(self) -> str:
+        return "\n".join(member.log_tail() for member in self.members.values())
+
+    def _wait(self, condition: object, seconds: float, what: str, every: float = 0.1) -> None:
+        try:
+            wait_until(condition, seconds=seconds, what=what, every=every)  # type: ignore[arg-type]
+        except ChildError as error:
+            raise ChildError(f"{error}; {self.kinds}\n{self._tails()}") from None

@@ -1,0 +1,60 @@
+# -*- test-case-name: tests.interop.test_versions -*-
+"""Other versions of Java DLedger: 0.2.7 is a peer, 0.4.0 is refused."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from protocols.wire.codes import RequestCode, ResponseCode
+from tests.interop.java import JavaMissing, class_path
+from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.test_mixed_groups import bodies
+from tests.processes.asking import Asker
+from tests.processes.children import wait_until
+from tests.wire.golden import PUSHES_0_4
+
+
+class VersionTests(SynchronousTestCase):
+    """Groups with Java members of another version than 0.3.1.2."""
+
+    def group_of(self, version: str, *kinds: str) -> MixedGroup:
+        """A started group that is ended after the test."""
+        try:
+            class_path(version)
+        except JavaMissing as missing:
+            raise SkipTest(str(missing)) from None
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        group = MixedGroup(Path(held.name), kinds, version=version)
+        self.addCleanup(group.kill)
+        group.start()
+        return group
+
+    def test_0_2_7(self) -> None:
+        """A member of 0.2.7 follows ours and leads it."""
+        group = self.group_of("0.2.7", JAVA, JAVA, OURS)
+        for leader_id in ("n2", "n0"):
+            group.lead(leader_id)
+            group.append(*bodies(f"under {leader_id}", 3))
+            group.append_pipelined(bodies(f"many under {leader_id}", 200))
+        group.check()
+
+    def test_0_4_0(self) -> None:
+        """What a leader of 0.4.0 pushes is refused with 411, the reason is logged, nothing is written."""
+        group = self.group_of("0.4.0", JAVA, JAVA, OURS)
+        ours = group.members["n2"]
+        group.append(b"something to push")
+        wait_until(
+            lambda: "DLedger 0.4 peer" in ours.log_path.read_text(), seconds=60,
+            what="a line about a peer of 0.4 in our log",
+        )
+        with Asker(ours.address) as asker:
+            for body in PUSHES_0_4:
+                opaque = asker.send_body(RequestCode.PUSH, body)
+                self.assertIs(asker.collect(opaque).code, ResponseCode.UNEXPECTED_ARGUMENT)
+        answer = ours.metadata()  # type: ignore[union-attr]
+        assert answer is not None
+        self.assertEqual(answer.end_index, -1)
