@@ -1,0 +1,82 @@
+# -*- test-case-name: tests.processes.test_load -*-
+"""
+The load of C{benchmarks.load} by our own client: L{dledger.client.client.LogClient} over the native wire.
+
+The window is filled by a few calls of many bodies each, as a program does that has a stream to append;
+a call that is acknowledged is followed by another of the same size.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from benchmarks.load import LoadError, Meter, Sample
+from dledger.client.client import LogClient
+from dledger.client.frames import Outcome
+from dledger.client.values import AppendError
+
+#: So many calls share the window.
+CALLS = 8
+
+
+class _Load:
+    """Invariant: as many bodies are submitted and not settled as the window has, until the time is over."""
+
+    def __init__(self, reactor: Any, client: LogClient, meter: Meter) -> None:
+        self._reactor = reactor
+        self._client = client
+        self._meter = meter
+
+    def submit(self, bodies: tuple[bytes, ...]) -> None:
+        """One call."""
+        self._client.submit(bodies, partial(self._settled, bodies, time.perf_counter()))
+
+    def _settled(self, bodies: tuple[bytes, ...], sent_s: float, outcome: Outcome) -> None:
+        now_s = time.perf_counter()
+        if now_s >= self._meter.end_s:
+            return  # the end of the run cuts the connection
+        if isinstance(outcome, AppendError):
+            self._meter.not_done(str(outcome), len(bodies))
+            self._reactor.callLater(0.1, self.submit, bodies)
+            return
+        self._meter.acknowledged(sent_s, now_s, len(bodies))
+        self.submit(bodies)
+
+
+def run_client(
+    *, peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float
+) -> Sample:
+    """
+    Keep C{window} appends unanswered until the time is over.
+
+    @raise LoadError: no leader was found in time.
+    """
+    from twisted.internet import reactor as _reactor
+
+    reactor: Any = _reactor
+    client = LogClient(peers, group=group, reactor=reactor, wire="binary")
+    failures: list[str] = []
+    meters: list[Meter] = []
+
+    def begin(_info: object) -> None:
+        begin_s = time.perf_counter() + warm_up_s
+        meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
+        meters.append(meter)
+        load = _Load(reactor, client, meter)
+        reactor.callLater(warm_up_s + seconds, reactor.stop)
+        calls = min(CALLS, window)
+        for number in range(calls):
+            load.submit((body,) * (window // calls + (number < window % calls)))
+
+    def failed(failure: Any) -> None:
+        failures.append(failure.getErrorMessage())
+        reactor.stop()
+
+    reactor.callWhenRunning(lambda: client.metadata().addCallbacks(begin, failed))
+    reactor.run()
+    client.close()
+    if failures:
+        raise LoadError(failures[0])
+    return meters[0].sample()

@@ -1,0 +1,129 @@
+# -*- test-case-name: tests.processes.test_load -*-
+"""
+What the benchmark programs share: the machine's own limits, quantiles, JSON files, tables.
+
+Rule: a figure about durability is worth nothing without the fdatasync latency of the machine it was
+measured on, so every program prints that beside its results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+#: A file or a pipe gets tables of this width, a terminal its own.
+PIPE_COLUMNS = 140
+
+console = Console()
+if not console.is_terminal:
+    console = Console(width=PIPE_COLUMNS)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that is not exceeded by C{share} of all; NaN of none."""
+    if not values:
+        return float("nan")
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered)) - 1))]
+
+
+@attrs.frozen(kw_only=True)
+class Machine:
+    """
+    Where the figures come from.
+
+    @ivar fdatasync_p50_ms, fdatasync_p99_ms: 4 KiB written and synced, in a preallocated file.
+    @ivar load_average: of the minute before; above 0.5 or so, somebody else was measured too.
+    """
+
+    processors: int
+    memory_gib: float
+    system: str
+    python: str
+    directory: str
+    fdatasync_p50_ms: float
+    fdatasync_p99_ms: float
+    load_average: float
+
+    def line(self) -> str:
+        """All of it in one line."""
+        return (
+            f"{self.processors} processors, {self.memory_gib:.0f} GiB, {self.system}, Python {self.python}; "
+            f"fdatasync of 4 KiB p50 {self.fdatasync_p50_ms:.2f} ms, p99 {self.fdatasync_p99_ms:.2f} ms; "
+            f"load average before {self.load_average:.1f}"
+        )
+
+
+def probe_machine(directory: Path, *, syncs: int = 300) -> Machine:
+    """Measure the disk under C{directory} and describe the machine."""
+    path = directory / "fdatasync-probe"
+    spans_ms = []
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, syncs * 4096)
+        os.fsync(descriptor)
+        for number in range(syncs):
+            os.pwrite(descriptor, b"x" * 4096, number * 4096)
+            begin_s = time.perf_counter()
+            os.fdatasync(descriptor)
+            spans_ms.append((time.perf_counter() - begin_s) * 1000)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Machine(
+        processors=os.cpu_count() or 1, memory_gib=memory, system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(), directory=str(directory), fdatasync_p50_ms=quantile(spans_ms, 0.50),
+        fdatasync_p99_ms=quantile(spans_ms, 0.99), load_average=os.getloadavg()[0],
+    )
+
+
+@contextlib.contextmanager
+def work_directory(parent: str | None) -> Iterator[Path]:
+    """A directory for ledgers that is gone afterwards; C{parent} chooses the disk."""
+    with tempfile.TemporaryDirectory(prefix="dledger-bench-", dir=parent, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def write_json(
+    path: str | None, results: Sequence[Mapping[str, object]], machine: Machine, **more: object
+) -> None:
+    """Write C{{"results": [...], "machine": {...}}} to C{path}, if there is one."""
+    if path is not None:
+        document = {"results": list(results), "machine": attrs.asdict(machine), **more}
+        Path(path).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def median(values: Sequence[float]) -> float:
+    """The median; NaN of none."""
+    return statistics.median(values) if values else float("nan")
+
+
+def number(value: float) -> str:
+    """A figure for a table: three or so digits, thousands split by commas; a dash for NaN."""
+    if value != value:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table whose first C{left} columns are words and the rest figures."""
+    drawn = Table(title=title, title_justify="left")
+    for position, column in enumerate(columns):
+        drawn.add_column(column, justify="left" if position < left else "right", no_wrap=True)
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn)

@@ -1,0 +1,200 @@
+# -*- test-case-name: tests.processes.test_load -*-
+"""
+How long appends pause when the leader dies, and whether leaders change when they should not.
+
+    python -m benchmarks.failover --quick
+    python -m benchmarks.failover --kills 30 --flush sync
+    python -m benchmarks.failover --steady 60
+
+The leader is killed with SIGKILL again and again. C{elected}: until another member says that it leads;
+C{acknowledged}: until the client's next append is committed. With C{--steady}, nobody is killed: a group
+under full load must keep its leader, so every term beyond the first is a false election.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import attrs
+import click
+
+import dledger
+from benchmarks.common import console, number, probe_machine, quantile, table, work_directory, write_json
+from benchmarks.load import load_in_child
+from dledger.client.blocking import Log
+from dledger.client.values import AppendError
+from tests.processes.children import ChildError, end_all, wait_until
+from tests.processes.members import Group
+
+_FILES = {"mapped_file_size_for_entry_data": 64 << 20, "mapped_file_size_for_entry_index": 32 << 20}
+
+
+@attrs.frozen(kw_only=True)
+class Failover:
+    """One death of a leader; milliseconds since SIGKILL."""
+
+    elected_ms: float
+    acknowledged_ms: float
+
+
+def wait_all_serve(group: Group) -> None:
+    """Wait until every member follows the same leader and lags by nothing that matters."""
+
+    def serving() -> bool:
+        said = [member.metadata() for member in group.members.values()]
+        if any(answer is None for answer in said):
+            return False
+        ends = [answer.end_index for answer in said if answer is not None]
+        return len({answer.leader_id for answer in said if answer}) == 1 and max(ends) - min(ends) < 100
+
+    wait_until(serving, seconds=30, what="all members at the end of the log", every=0.1)
+
+
+def append_until_done(log: Log, body: bytes) -> None:
+    """Append; a call whose outcome is unknown is followed by another, as here nobody reads the log."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            log.append(body)
+            return
+        except AppendError:
+            if time.monotonic() > deadline:
+                raise
+
+
+def kill_once(group: Group, log: Log) -> Failover:
+    """Kill the leader, wait for an append, start it again."""
+    leader_id = group.leader()
+    others = [group.members[peer_id] for peer_id in group.members if peer_id != leader_id]
+    append_until_done(log, b"before")
+    elected: list[float] = []
+    killed_s = time.monotonic()
+    group.members[leader_id].kill()
+
+    def watch() -> None:
+        while time.monotonic() < killed_s + 60:
+            for member in others:
+                said = member.metadata(seconds=0.5)
+                if said is not None and said.leader_id == member.self_id:
+                    elected.append(time.monotonic())
+                    return
+            time.sleep(0.01)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    append_until_done(log, b"after")
+    done_s = time.monotonic()
+    watcher.join(5)
+    group.members[leader_id].start()
+    wait_all_serve(group)
+    return Failover(
+        elected_ms=(elected[0] - killed_s) * 1000 if elected else float("nan"),
+        acknowledged_ms=(done_s - killed_s) * 1000,
+    )
+
+
+def measure_kills(directory: Path, kills: int, flush: str) -> list[Failover]:
+    """Kill C{kills} leaders."""
+    group = Group(directory, options={"flush_disk_type": flush, **_FILES})
+    group.start()
+    group.leader()
+    found = []
+    with dledger.connect(group.peers_text, timeout=20.0) as log:
+        for done in range(kills):
+            found.append(kill_once(group, log))
+            if console.is_terminal:
+                console.print(f"{done + 1}/{kills}: {found[-1].acknowledged_ms:.0f} ms")
+    group.kill()
+    return found
+
+
+def measure_steady(directory: Path, seconds: float, flush: str) -> dict[str, object]:
+    """Load a group as hard as one client can; terms must not change."""
+    group = Group(directory, options={"flush_disk_type": flush, "retention_bytes": 1 << 30, **_FILES})
+    group.start()
+    leader_id = group.leader()
+    with dledger.connect(group.peers_text, timeout=20.0) as log:
+        first_term = log.append(b"first").term
+        begin_cpu_s = sum(member.cpu_seconds() for member in group.members.values())
+        sample = load_in_child(
+            address=group.peers[leader_id], remote_id=leader_id, group="default", wire="client", window=1000,
+            body_bytes=100, warm_up_s=0.0, seconds=seconds, peers=group.peers_text,
+        )
+        spent_cpu_s = sum(member.cpu_seconds() for member in group.members.values()) - begin_cpu_s
+        last_term = log.append(b"last").term
+    rss_bytes = max(member.rss_bytes() for member in group.members.values())
+    group.kill()
+    return {
+        "seconds": seconds, "flush": flush, "false_elections": last_term - first_term,
+        "throughput_per_s": sample.throughput_per_s, "p99_ms": sample.p99_ms, "refused": sample.refused,
+        "members_cpu_share": spent_cpu_s / seconds, "member_rss_bytes": rss_bytes,
+    }
+
+
+def show_steady(result: dict[str, object]) -> None:
+    """One table of one row."""
+    table(
+        f"{result['seconds']:g} s of full load, {result['flush']}",
+        ["false elections", "appends/s", "p99 ms", "not acknowledged", "CPUs of the members", "MiB/member"],
+        [[
+            str(result["false_elections"]), number(float(str(result["throughput_per_s"]))),
+            number(float(str(result["p99_ms"]))), str(result["refused"]),
+            number(float(str(result["members_cpu_share"]))),
+            number(float(str(result["member_rss_bytes"])) / 2**20),
+        ]], left=0,
+    )
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="five kills, and ten seconds of load")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--kills", default=20, show_default=True)
+@click.option("--flush", type=click.Choice(["async", "sync"]), default="async", show_default=True)
+@click.option("--steady", type=float, help="seconds of full load instead of kills")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+def main(
+    quick: bool, json_path: str | None, kills: int, flush: str, steady: float | None, parent: str | None
+) -> None:
+    """Measure failover, or false elections under load."""
+    results: list[dict[str, object]] = []
+    with work_directory(parent) as directory:
+        machine = probe_machine(directory)
+        try:
+            if steady is None:
+                found = measure_kills(directory / "kills", 5 if quick else kills, flush)
+                results.append(show_kills(found, flush))
+            if quick or steady is not None:
+                seconds = 10.0 if steady is None else steady
+                results.append(measure_steady(directory / "steady", seconds, flush))
+                show_steady(results[-1])
+        except ChildError as error:
+            raise click.ClickException(str(error)) from error
+        finally:
+            end_all()
+    console.print(machine.line())
+    write_json(json_path, results, machine)
+
+
+def show_kills(found: list[Failover], flush: str) -> dict[str, object]:
+    """A table; the result for the JSON file."""
+    elected = [one.elected_ms for one in found]
+    acknowledged = [one.acknowledged_ms for one in found]
+    table(
+        f"{len(found)} leaders killed, {flush}, milliseconds since SIGKILL",
+        ["until", "p50", "p99", "longest"],
+        [
+            [name, number(quantile(values, 0.5)), number(quantile(values, 0.99)), number(max(values))]
+            for name, values in (("elected", elected), ("acknowledged", acknowledged))
+        ],
+    )
+    return {
+        "kills": len(found), "flush": flush, "p50_ms": quantile(acknowledged, 0.5),
+        "p99_ms": quantile(acknowledged, 0.99), "max_ms": max(acknowledged),
+        "elected_p50_ms": quantile(elected, 0.5), "acknowledged_ms": acknowledged, "elected_ms": elected,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+# -*- test-case-name: tests.processes.test_load -*-
+"""
+Groups of three members that can be loaded, paused while others are measured, and ended.
+
+Rule: a group that is not being measured is stopped by signal: idle members (Java's more than ours)
+use processor time that would be missing in the figures of the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import attrs
+
+from benchmarks.load import LoadError, Sample, load_in_child
+from tests.processes.children import Child, ChildError, TalkingChild
+from tests.processes.members import Group
+
+GROUP_NAME = "bench"
+
+
+class MeasuredGroup:
+    """
+    What every group has.
+
+    @ivar flush: C{async} or C{sync}.
+    @ivar systems: name of a system in the results, to the generator that loads it.
+    @ivar train_s: seconds of load that it gets before the first measurement (a JIT needs some).
+    """
+
+    flush: str = "async"
+    systems: dict[str, str]
+    train_s = 1.0
+
+    @property
+    def children(self) -> Iterable[Child]:
+        """Its members."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start the members and wait for a leader."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Wait until a leader has been the same for a while."""
+        raise NotImplementedError
+
+    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+        """One run. @raise LoadError: it could not be finished."""
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        """Members use no processor time from here on."""
+        for child in self.children:
+            child.pause()
+
+    def resume(self) -> None:
+        """Go on, with a leader."""
+        for child in self.children:
+            child.resume()
+        self.settle()
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the largest member."""
+        return max(child.rss_bytes() for child in self.children)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all members so far."""
+        return sum(child.cpu_seconds() for child in self.children)
+
+    def kill(self) -> None:
+        """End the members."""
+        for child in self.children:
+            child.kill()
+
+
+class OurGroup(MeasuredGroup):
+    """Three members of ours, as C{twistd} processes."""
+
+    def __init__(self, directory: Path, *, flush: str, systems: dict[str, str]) -> None:
+        self.flush = flush
+        self.systems = systems
+        self._group = Group(
+            directory / f"ours-{flush}", name=GROUP_NAME, options={"flush_disk_type": flush}
+        )
+        self._leader_id = ""
+
+    @property
+    def children(self) -> Iterable[Child]:
+        """Its members."""
+        return self._group.members.values()
+
+    def start(self) -> None:
+        """Start the members and wait for a leader."""
+        self._group.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """The same leader for longer than a follower's patience."""
+        seen: list[str] = []
+        deadline = time.monotonic() + 30
+        while len(seen) < 6 or len(set(seen[-6:])) > 1:
+            seen.append(self._group.leader(seconds=max(0.1, deadline - time.monotonic())))
+            time.sleep(0.3)
+        self._leader_id = seen[-1]
+
+    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+        """One run against the leader."""
+        return load_in_child(
+            address=self._group.peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME,
+            wire=wire, window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
+            peers=self._group.peers_text,
+        )
+
+
+class JavaGroup(MeasuredGroup):
+    """Three members of Java DLedger; batch push on or off (off is its default)."""
+
+    train_s = 5.0
+
+    def __init__(self, directory: Path, *, batch_push: bool) -> None:
+        from tests.interop.java import JavaMember, class_path
+        from tests.processes.children import free_ports
+
+        class_path()
+        name = "java-dledger-batch" if batch_push else "java-dledger"
+        self.systems = {name: "remoting"}
+        self._peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
+        self._members = {
+            peer_id: JavaMember(
+                peer_id, self._peers, directory / name / peer_id, group=GROUP_NAME,
+                options={"enableBatchPush": batch_push},
+            )
+            for peer_id in self._peers
+        }
+        self._leader_id = ""
+
+    @property
+    def children(self) -> Iterable[Child]:
+        """Its members."""
+        return self._members.values()
+
+    def start(self) -> None:
+        """Start the members and wait for a leader."""
+        for member in self._members.values():
+            member.start()
+        for member in self._members.values():
+            member.wait_started(seconds=60.0)
+        self.settle()
+
+    def settle(self) -> None:
+        """The same leader for two seconds, which is its heartbeat."""
+        from tests.interop.java import wait_leader
+
+        deadline = time.monotonic() + 60
+        self._leader_id = wait_leader(self._members, seconds=60)
+        since = time.monotonic()
+        while time.monotonic() < since + 2.2:
+            time.sleep(0.2)
+            leader_id = wait_leader(self._members, seconds=max(0.1, deadline - time.monotonic()))
+            if leader_id != self._leader_id:
+                self._leader_id, since = leader_id, time.monotonic()
+
+    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+        """One run against the leader."""
+        return load_in_child(
+            address=self._peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME, wire=wire,
+            window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
+        )
+
+
+class PySyncObjGroup(MeasuredGroup):
+    """Three processes of PySyncObj; commands are proposed in the leader's process, as it knows no client."""
+
+    def __init__(self, directory: Path) -> None:
+        from benchmarks.pysyncobj_member import member_command
+        from tests.processes.children import free_ports
+
+        self.systems = {"pysyncobj": "own"}
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+        self._members = [
+            TalkingChild(
+                f"pysyncobj {number}", member_command(address, addresses, directory / f"pysyncobj-{number}"),
+                log_path=directory / f"pysyncobj-{number}.log",
+            )
+            for number, address in enumerate(addresses)
+        ]
+
+    @property
+    def children(self) -> Iterable[Child]:
+        """Its members."""
+        return self._members
+
+    def start(self) -> None:
+        """Start the members and wait for a leader."""
+        for member in self._members:
+            member.start()
+        for member in self._members:
+            member.wait_started()
+        self.settle()
+
+    def settle(self) -> None:
+        """Some member says that it leads."""
+        deadline = time.monotonic() + 30
+        while not any(member.ask("leads") == "yes" for member in self._members):
+            if time.monotonic() > deadline:
+                raise ChildError("no leader of the PySyncObj members within 30 s")
+            time.sleep(0.2)
+
+    def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
+        """One run inside the leader."""
+        import json
+
+        for member in self._members:
+            if member.ask("leads") == "yes":
+                answer = member.ask(
+                    f"load {body_bytes} {window} {warm_up_s} {seconds}", seconds=warm_up_s + seconds + 30
+                )
+                return Sample(**json.loads(answer))
+        raise LoadError("no PySyncObj member leads")
+
+
+@attrs.frozen(kw_only=True)
+class Absent:
+    """A peer that cannot be measured here, and why."""
+
+    name: str
+    reason: str
+
+
+def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]) -> tuple[
+    list[MeasuredGroup], list[Absent]
+]:
+    """
+    Groups for what was asked for; nothing is started.
+
+    @param peers: C{java}, C{java-batch}, C{pysyncobj}.
+    @param flushes: flush types of our own groups.
+    """
+    groups: list[MeasuredGroup] = [
+        OurGroup(directory, flush=flush, systems={"dledger-binary": "client", "dledger-remoting": "remoting"})
+        for flush in flushes
+    ]
+    absent = []
+    for peer in peers:
+        try:
+            if peer == "pysyncobj":
+                groups.append(PySyncObjGroup(directory))
+            else:
+                groups.append(JavaGroup(directory, batch_push=peer == "java-batch"))
+        except Exception as error:
+            absent.append(Absent(name=peer, reason=f"{type(error).__name__}: {error}"))
+    return groups, absent

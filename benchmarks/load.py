@@ -1,0 +1,304 @@
+# -*- test-case-name: tests.processes.test_load -*-
+"""
+A load generator that knows as little as possible: one connection, a window of appends, plain sockets.
+
+The same program loads our members and Java's, so that a difference between them is not one of
+clients. Over C{remoting} every append is a JSON frame of its own, cut from a template; over C{native}
+the appends that became possible at once share a frame.
+
+    python -m benchmarks.load --address 127.0.0.1:20911 --remote-id n0 --window 64 --body-bytes 100
+
+It prints one line of JSON: see L{Sample}. C{--wire client} measures our C{LogClient} instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+_OPAQUE = re.compile(rb'"opaque":(-?\d+)')
+_CODE = re.compile(rb'"code":(-?\d+)')
+_NATIVE_BODIES_MAX = 512
+
+
+@attrs.frozen(kw_only=True)
+class Sample:
+    """
+    What one run measured.
+
+    @ivar throughput_per_s: appends acknowledged per second of the measured span.
+    @ivar p50_ms, p99_ms: from sending to the acknowledgement, per append.
+    @ivar acknowledged: appends in the measured span.
+    @ivar refused: answers other than SUCCESS, in the whole run; C{reason} is the first of them.
+    @ivar client_cpu_share: processor time of the generator per second of the measured span.
+    """
+
+    throughput_per_s: float
+    p50_ms: float
+    p99_ms: float
+    acknowledged: int
+    refused: int = 0
+    reason: str = ""
+    client_cpu_share: float = 0.0
+
+
+class LoadError(Exception):
+    """The run could not be finished; the message says why."""
+
+
+@attrs.define
+class Meter:
+    """
+    Counts what is acknowledged between the end of the warm-up and the deadline.
+
+    Invariant: C{_spans} holds (milliseconds, appends) of acknowledgements inside the measured span only.
+    """
+
+    begin_s: float
+    end_s: float
+    refused: int = 0
+    reason: str = ""
+    _spans: list[tuple[float, int]] = attrs.Factory(list)
+    _cpu_begin_s: float = -1.0
+
+    def acknowledged(self, sent_s: float, now_s: float, count: int = 1) -> None:
+        """C{count} appends that were sent together are answered."""
+        if self.begin_s <= now_s < self.end_s:
+            if self._cpu_begin_s < 0:
+                self._cpu_begin_s = time.process_time()
+            self._spans.append(((now_s - sent_s) * 1000, count))
+
+    def not_done(self, reason: str, count: int = 1) -> None:
+        """C{count} appends were refused."""
+        self.refused += count
+        self.reason = self.reason or reason
+
+    def sample(self) -> Sample:
+        """The result; call it once, at the end."""
+        spent = time.process_time() - self._cpu_begin_s if self._cpu_begin_s >= 0 else 0.0
+        self._spans.sort()
+        total = sum(count for _span, count in self._spans)
+        return Sample(
+            throughput_per_s=total / (self.end_s - self.begin_s), p50_ms=self._quantile(total, 0.50),
+            p99_ms=self._quantile(total, 0.99), acknowledged=total, refused=self.refused, reason=self.reason,
+            client_cpu_share=spent / (self.end_s - self.begin_s),
+        )
+
+    def _quantile(self, total: int, share: float) -> float:
+        seen = 0
+        for span_ms, count in self._spans:
+            seen += count
+            if seen >= share * total:
+                return span_ms
+        return float("nan")
+
+
+class RemotingFrames:
+    """Append requests as JSON frames, one per entry, and what their answers say."""
+
+    def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
+        text = base64.b64encode(body).decode()
+        self._body = (
+            f'{{"body":"{text}","code":200,"group":"{group}","remoteId":"{remote_id}","term":-1}}'.encode()
+        )
+        self._opaque = 0
+
+    def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """
+        Frames for C{count} more appends.
+
+        @return: the bytes, and (opaque, appends in it) of each frame.
+        """
+        parts, ids = [], []
+        for _ in range(count):
+            self._opaque += 1
+            header = (
+                b'{"code":50001,"flag":0,"language":"PYTHON","opaque":%d,'
+                b'"serializeTypeCurrentRPC":"JSON","version":0}' % self._opaque
+            )
+            parts.append(struct.pack(">ii", 4 + len(header) + len(self._body), len(header)))
+            parts += (header, self._body)
+            ids.append((self._opaque, 1))
+        return b"".join(parts), ids
+
+    def answers(self, data: bytearray) -> Iterator[tuple[int, int]]:
+        """Take whole frames off C{data}: (opaque, response code) of each."""
+        at = 0
+        while len(data) - at >= 8:
+            length, header_length = struct.unpack_from(">ii", data, at)
+            end = at + 4 + length
+            if len(data) < end:
+                break
+            opaque = _OPAQUE.search(data, at + 8, end)
+            code = _CODE.search(data, at + 8 + (header_length & 0xFFFFFF), end)
+            yield int(opaque.group(1)) if opaque else -1, int(code.group(1)) if code else -1
+            at = end
+        del data[:at]
+
+
+class NativeFrames:
+    """Append requests as native frames; appends that became possible at once share one."""
+
+    def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
+        from protocols.framing import FrameBuffer
+        from protocols.wire.messages import AppendRequest
+        from protocols.wire.push import decode_frame, encode_request_frame
+
+        self._decode, self._encode = decode_frame, encode_request_frame
+        self._buffer = FrameBuffer()
+        self._make = AppendRequest
+        self._group, self._remote_id, self._payload = group, remote_id, body
+        self._opaque = 0
+
+    def requests(self, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """As L{RemotingFrames.requests}."""
+        parts, ids = [], []
+        while count:
+            taken = min(count, _NATIVE_BODIES_MAX)
+            self._opaque += 1
+            bodies = (self._payload,) * taken
+            request = self._make(group=self._group, remote_id=self._remote_id, bodies=bodies)
+            parts.append(self._encode(request, self._opaque))
+            ids.append((self._opaque, taken))
+            count -= taken
+        return b"".join(parts), ids
+
+    def answers(self, data: bytearray) -> Iterator[tuple[int, int]]:
+        """As L{RemotingFrames.answers}."""
+        frames = self._buffer.feed(bytes(data))
+        data.clear()
+        for _kind, frame in frames:
+            opaque, message = self._decode(frame)
+            yield opaque, int(getattr(message, "code", -1))
+
+
+def run_window(
+    frames: RemotingFrames | NativeFrames, *, address: str, window: int, warm_up_s: float, seconds: float
+) -> Sample:
+    """
+    Keep C{window} appends unanswered until the time is over.
+
+    @raise LoadError: no connection, or no answer for ten seconds.
+    """
+    host, _colon, port = address.rpartition(":")
+    try:
+        link = socket.create_connection((host, int(port)), timeout=10.0)
+    except OSError as error:
+        raise LoadError(f"{address}: {error}") from error
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    begin_s = time.perf_counter() + warm_up_s
+    meter = Meter(begin_s=begin_s, end_s=begin_s + seconds)
+    sent: dict[int, tuple[float, int]] = {}
+    received = bytearray()
+    free = window
+    with link:
+        while (now_s := time.perf_counter()) < meter.end_s:
+            if free:
+                data, ids = frames.requests(free)
+                for opaque, count in ids:
+                    sent[opaque] = (now_s, count)
+                free = 0
+                link.sendall(data)
+            try:
+                data = link.recv(1 << 18)
+            except OSError as error:
+                raise LoadError(f"{address}: {error}") from error
+            if not data:
+                raise LoadError(f"{address} closed the connection")
+            received += data
+            now_s = time.perf_counter()
+            for opaque, code in frames.answers(received):
+                sent_s, count = sent.pop(opaque)
+                free += count
+                if code == 200:
+                    meter.acknowledged(sent_s, now_s, count)
+                else:
+                    meter.not_done(f"code {code}", count)
+    return meter.sample()
+
+
+def load_in_child(
+    *, address: str, remote_id: str, group: str, wire: str, window: int, body_bytes: int, warm_up_s: float,
+    seconds: float, peers: str = "", watch: Callable[[], None] | None = None,
+) -> Sample:
+    """
+    Run a generator as a process of its own.
+
+    @param watch: called a few times a second while it runs.
+    @raise LoadError: it failed or hung.
+    """
+    command = [
+        sys.executable, "-m", "benchmarks.load", "--address", address, "--remote-id", remote_id,
+        "--group", group, "--wire", wire, "--window", str(window), "--body-bytes", str(body_bytes),
+        "--warm-up", str(warm_up_s), "--seconds", str(seconds), "--peers", peers,
+    ]
+    deadline = time.monotonic() + warm_up_s + seconds + 30
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while True:
+            try:
+                answer, complaint = running.communicate(timeout=0.3)
+                break
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    raise LoadError(f"the generator for {address} hung") from None
+                if watch is not None:
+                    watch()
+    finally:
+        running.kill()
+        running.wait()
+    if running.returncode:
+        raise LoadError(f"the generator for {address} failed:\n{complaint[-1500:]}")
+    return Sample(**json.loads(answer.splitlines()[-1]))
+
+
+@click.command()
+@click.option("--address", required=True, help="host:port of the leader")
+@click.option("--remote-id", required=True, help="its member id")
+@click.option("--group", default="default", show_default=True)
+@click.option("--peers", default="", help="all members, for --wire client")
+@click.option("--wire", type=click.Choice(["remoting", "native", "client"]), default="remoting")
+@click.option("--window", default=64, show_default=True, help="appends in flight")
+@click.option("--body-bytes", default=100, show_default=True)
+@click.option("--warm-up", default=1.0, show_default=True, help="seconds before the measured span")
+@click.option("--seconds", default=3.0, show_default=True, help="length of the measured span")
+def main(
+    address: str, remote_id: str, group: str, peers: str, wire: str, window: int, body_bytes: int,
+    warm_up: float, seconds: float,
+) -> None:
+    """Load one member; one line of JSON comes out."""
+    body = random.Random(1).randbytes(body_bytes)
+    try:
+        if wire == "client":
+            from benchmarks.client_load import run_client
+
+            sample = run_client(
+                peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds
+            )
+        else:
+            frames = (RemotingFrames if wire == "remoting" else NativeFrames)(
+                group=group, remote_id=remote_id, body=body
+            )
+            sample = run_window(frames, address=address, window=window, warm_up_s=warm_up, seconds=seconds)
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(attrs.asdict(sample)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What C{make demo} runs."""

@@ -1,0 +1,316 @@
+# -*- test-case-name: tests.processes.test_demo -*-
+"""
+Three members on this machine, one of them killed in the middle of the work, and nothing lost.
+
+    make demo                                  every line of every text file of this repository
+    python -m demo.run --input /var/log/syslog  any other file
+
+The members are C{twistd} processes on free ports of the loopback interface, in a temporary directory.
+The writer numbers its lines. When the leader is killed, some of its lines are under way, and nobody can
+tell yet whether they will be in the log; so it waits for a new leader, has a mark committed there (what
+stands before it is final), reads the log, and goes on behind the last line that is in it. At the end
+the files of all three members are read, without the help of the members.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+if __package__ in (None, ""):  # run as a file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import attrs
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+import dledger
+from dledger.client.blocking import Log
+from dledger.client.values import AppendError
+from tests.processes.children import ChildError, end_all
+from tests.processes.ledgers import LedgerFault, assert_identical, read_records
+from tests.processes.members import Group, Member, ended_well
+
+ROOT = Path(__file__).resolve().parents[1]
+_SKIPPED = {"build", "dist", "node_modules", "__pycache__", "dledger-data", "demo-data"}
+_LINES_MAX = 2_000_000
+#: Files of the ledger, preallocated: small ones, so that the demo needs little room.
+FILE_OPTIONS = {"mapped_file_size_for_entry_data": 64 << 20, "mapped_file_size_for_entry_index": 8 << 20}
+#: Lines under way.
+WINDOW = 1000
+#: A record that holds this alone is a mark, not a line.
+MARK = b"mark"
+console = Console()
+
+
+class Lost(Exception):
+    """The log is not what it should be; each argument is a sentence."""
+
+
+def text_lines(paths: list[Path]) -> Iterator[bytes]:
+    """Every line of every one of these files that is text (UTF-8), without its line end."""
+    for path in paths:
+        try:
+            data = path.read_bytes()
+            data.decode()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if b"\0" not in data:
+            yield from data.splitlines()
+
+
+def repository_files() -> list[Path]:
+    """The files of this repository, but for hidden and built ones."""
+    found = []
+    for path in sorted(ROOT.rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        hidden = any(part.startswith((".", "_trial_temp")) or part in _SKIPPED for part in parts)
+        if not hidden and path.is_file():
+            found.append(path)
+    return found
+
+
+def record_of(number: int, line: bytes) -> bytes:
+    """What is appended for one line."""
+    return b"%d\t%s" % (number, line)
+
+
+def number_of(body: bytes) -> int | None:
+    """Number of the line in a record; None if it holds no line (a mark, an empty term-start entry)."""
+    head, tab, _line = body.partition(b"\t")
+    return int(head) if tab else None
+
+
+@attrs.define
+class Story:
+    """What happened, for the table at the end."""
+
+    lines: int
+    bytes: int
+    append_seconds: float = 0.0
+    killed: str = ""
+    killed_at_line: int = 0
+    failover_ms: float = 0.0
+    unknown: int = 0
+    unknown_in_log: int = 0
+    entries: int = 0
+
+
+class Writer:
+    """
+    Appends the lines in order, each exactly once, whatever happens to the leader.
+
+    Invariant: lines before C{_next} are in the log, once and in order.
+    """
+
+    def __init__(self, group: Group, bodies: list[bytes], story: Story, progress: Progress) -> None:
+        self._group = group
+        self._bodies = bodies
+        self._story = story
+        self._progress = progress
+        self._task = progress.add_task("appending", total=len(bodies))
+        self._next = 0
+        self._killed_s = 0.0
+        self._victim: Member | None = None
+
+    def run(self) -> None:
+        """Append everything; the leader dies half-way, and comes back later."""
+        begin_s = time.monotonic()
+        while self._next < len(self._bodies):
+            with dledger.connect(self._group.peers_text, timeout=20.0) as log:
+                if self._victim is not None and not self._victim.is_running:
+                    self._find_out(log)
+                self._append_rest(log)
+        self._story.append_seconds = time.monotonic() - begin_s
+
+    def _append_rest(self, log: Log) -> None:
+        """Append until the leader is killed, or to the end."""
+        first = self._next
+        try:
+            summary = log.append_many(
+                self._feed(), window=WINDOW,
+                progress=lambda count: self._progress.update(self._task, completed=first + count),
+            )
+        except AppendError as error:
+            acknowledged = error.facts.get("acknowledged")
+            assert isinstance(acknowledged, int)
+            self._next = first + acknowledged
+            self._story.unknown += error.unknown
+            if self._victim is None or self._victim.is_running:
+                raise
+        else:
+            self._next = first + summary.count
+
+    def _feed(self) -> Iterator[bytes]:
+        """The lines that are missing; ends early when the leader was killed."""
+        half = len(self._bodies) // 2
+        leader_id = ""
+        for number in range(self._next, len(self._bodies)):
+            if self._victim is None:
+                if not leader_id and number >= half - 3 * WINDOW:
+                    leader_id = self._group.leader()
+                if number == half:
+                    self._kill(leader_id, number)
+                    return
+            yield self._bodies[number]
+
+    def _kill(self, leader_id: str, number: int) -> None:
+        self._killed_s = time.monotonic()
+        self._victim = self._group.members[leader_id]
+        self._victim.kill()
+        self._story.killed, self._story.killed_at_line = leader_id, number
+        self._progress.console.print(f"line {number:,}: leader [bold]{leader_id}[/] killed with SIGKILL")
+
+    def _find_out(self, log: Log) -> None:
+        """Which of the lines under way are in the log? Before the mark, nothing changes any more."""
+        assert self._victim is not None
+        mark = log.append(MARK)
+        self._story.failover_ms = (time.monotonic() - self._killed_s) * 1000
+        self._progress.console.print(f"after {self._story.failover_ms:,.0f} ms the others acknowledge again")
+        known = self._next
+        for entry in log.tail(0):
+            number = number_of(entry.body)
+            if number is not None and number >= self._next:
+                self._next = number + 1
+            if entry.index >= mark.index:
+                break
+        self._story.unknown_in_log = self._next - known
+        self._victim.start()
+        self._progress.console.print(
+            f"{self._story.unknown:,} lines were under way: {self._story.unknown_in_log:,} of them are in "
+            f"the log; {self._story.killed} is started again"
+        )
+
+
+def judge(group: Group, bodies: list[bytes], end_index: int) -> list[list[str]]:
+    """
+    Read every member's files; each line must be there once and in order, and all must be the same.
+
+    @return: a row for the table per member.
+    @raise Lost: it is not so.
+    """
+    wrong: list[str] = []
+    rows = []
+    for peer_id, member in group.members.items():
+        digest = hashlib.sha256()
+        expected = count = 0
+        terms: set[int] = set()
+        for record in read_records(member.ledger_path):
+            digest.update(record.raw)
+            terms.add(record.term)
+            count += 1
+            number = number_of(record.body)
+            if number is None:
+                continue
+            if number != expected or record.body != bodies[number]:
+                wrong.append(f"{peer_id}: line {number} at index {record.index}, {expected} is expected")
+                if len(wrong) > 10:
+                    raise Lost(*wrong)
+            expected = number + 1
+        if expected != len(bodies):
+            wrong.append(f"{peer_id}: lines {expected} to {len(bodies) - 1} are lost")
+        terms_text = ", ".join(map(str, sorted(terms)))
+        rows.append([peer_id, f"{expected:,}", f"{count:,}", terms_text, digest.hexdigest()[:16]])
+    try:
+        assert_identical([member.ledger_path for member in group.members.values()], end_index)
+    except LedgerFault as fault:
+        wrong.append(str(fault))
+    if wrong:
+        raise Lost(*wrong)
+    return rows
+
+
+def show(story: Story, rows: list[list[str]]) -> None:
+    """The tables at the end."""
+    facts = Table(show_header=False, title="What happened", title_justify="left")
+    facts.add_column()
+    facts.add_column(justify="right")
+    seconds = max(story.append_seconds - story.failover_ms / 1000, 1e-9)
+    for name, value in (
+        ("lines appended", f"{story.lines:,} ({story.bytes / 2**20:.1f} MiB)"),
+        ("per second, the failover not counted", f"{story.lines / seconds:,.0f}"),
+        ("leader killed", f"{story.killed} at line {story.killed_at_line:,}"),
+        ("failover: SIGKILL to the next acknowledgement", f"{story.failover_ms:,.0f} ms"),
+        ("lines under way at that moment", f"{story.unknown:,}"),
+        ("... found in the log", f"{story.unknown_in_log:,}"),
+        ("... appended again", f"{max(0, story.unknown - story.unknown_in_log):,}"),
+    ):
+        facts.add_row(name, value)
+    members = Table(title="What is in the files", title_justify="left")
+    for column in ("member", "lines, once and in order", "entries", "terms", "sha256 of the records"):
+        members.add_column(column)
+    for row in rows:
+        members.add_row(*row)
+    console.print(facts)
+    console.print(members)
+    console.print(
+        f"[bold green]Nothing lost, nothing doubled:[/] {story.lines:,} lines on three members, "
+        "byte for byte the same.", soft_wrap=True,
+    )
+
+
+def play(directory: Path, bodies: list[bytes]) -> None:
+    """
+    The whole demo.
+
+    @raise Lost: a line is missing, doubled or out of place, or the members differ.
+    """
+    story = Story(lines=len(bodies), bytes=sum(map(len, bodies)))
+    group = Group(directory, options=FILE_OPTIONS)
+    with console.status("starting three members"):
+        group.start()
+        leader_id = group.leader()
+    addresses = ", ".join(f"{peer_id} {address}" for peer_id, address in group.peers.items())
+    console.print(f"three members: {addresses}; {leader_id} leads", soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console) as progress:
+        Writer(group, bodies, story, progress).run()
+    with console.status("waiting until all members hold the same"):
+        story.entries = group.wait_settled() + 1
+        for peer_id, status in group.stop().items():
+            if not ended_well(status):
+                raise Lost(f"{peer_id} ended with status {status}\n{group.members[peer_id].log_tail()}")
+    with console.status("reading the files"):
+        rows = judge(group, bodies, story.entries - 1)
+    show(story, rows)
+
+
+@click.command()
+@click.option(
+    "--input", "inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True,
+    help="a text file to append instead of the repository; may be given more than once",
+)
+def main(inputs: tuple[Path, ...]) -> None:
+    """Append real lines to three members, kill the leader half-way, prove that nothing is lost."""
+    lines = list(text_lines(list(inputs) or repository_files()))[:_LINES_MAX]
+    if len(lines) < 2:
+        raise click.ClickException("at least two lines of text are needed")
+    bodies = [record_of(number, line) for number, line in enumerate(lines)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="dledger-demo-", ignore_cleanup_errors=True) as name:
+            with contextlib.ExitStack() as stack:
+                stack.callback(end_all)
+                play(Path(name), bodies)
+    except Lost as lost:
+        console.print("[bold red]LOST[/]")
+        for sentence in lost.args:
+            console.print(sentence, markup=False, soft_wrap=True)
+        sys.exit(1)
+    except (AppendError, ChildError) as error:
+        console.print("[bold red]The demo could not be finished:[/]")
+        console.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("interrupted; the members are ended and the files removed")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main(standalone_mode=True)

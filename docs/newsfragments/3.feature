@@ -1,0 +1,1 @@
+A group may be mixed with Java DLedger 0.3.1.2 and 0.2.7: `tox -e interop -- --rounds N` plays seeded scenarios of kills, pauses, one-way loss and transfers against real Java members and compares all files.
