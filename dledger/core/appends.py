@@ -28,13 +28,14 @@ class Written:
     count: int
     pos: int
     size: int
+    requests: int
 
 
 @attrs.define
 class PendingAppends:
     """
     Invariant: C{_by_token} has exactly the tokens that wait; C{_bytes} is the sum of their sizes
-    and of those in C{_writing}.
+    and of those in C{_writing}; C{_requests} likewise, of their appends.
     """
 
     member: MemberState
@@ -45,10 +46,11 @@ class PendingAppends:
     _by_token: dict[int, Written] = attrs.Factory(dict)
     _writing: tuple[Proposal, ...] | None = None
     _bytes: int = 0
+    _requests: int = 0
 
     def __len__(self) -> int:
-        """Proposals that wait for the commit."""
-        return len(self._waiting)
+        """Appends without an outcome, as Java counts them: one for each request."""
+        return self._requests
 
     def propose(self, proposals: tuple[Proposal, ...], refusal: ResponseCode | None) -> None:
         """
@@ -63,7 +65,7 @@ class PendingAppends:
             code = refusal
             if code is None and not proposal.bodies:
                 code = ResponseCode.REQUEST_WITH_EMPTY_BODYS
-            if code is None and len(self._waiting) + len(taken) >= config.max_pending_requests_num:
+            if code is None and self._requests + proposal.requests > config.max_pending_requests_num:
                 code = ResponseCode.LEADER_PENDING_FULL
             size = sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
             if code is None and self._bytes and self._bytes + size > config.max_pending_bytes:
@@ -72,6 +74,7 @@ class PendingAppends:
                 self._refuse(proposal, code)
                 continue
             self._bytes += size
+            self._requests += proposal.requests
             taken.append(proposal)
             bodies.extend(proposal.bodies)
         if taken:
@@ -91,7 +94,9 @@ class PendingAppends:
         for proposal in proposals:
             count = len(proposal.bodies)
             size = sum(map(len, proposal.bodies)) + 64 * count
-            self._by_token[proposal.token] = Written(index, count, written.positions[at], size)
+            self._by_token[proposal.token] = Written(
+                index, count, written.positions[at], size, proposal.requests
+            )
             index, at = index + count, at + count
             self._waiting.add(proposal.token, threshold=index - 1, deadline_ms=deadline_ms)
         assert at == written.count, "the store wrote another number of entries"
@@ -103,6 +108,7 @@ class PendingAppends:
         proposals, self._writing = self._writing, None
         for proposal in proposals:
             self._bytes -= sum(map(len, proposal.bodies)) + 64 * len(proposal.bodies)
+            self._requests -= proposal.requests
             self._refuse(proposal, code)
 
     def committed(self, committed_index: int) -> None:
@@ -124,11 +130,12 @@ class PendingAppends:
             proposals, self._writing = self._writing, None
             for proposal in proposals:
                 self._refuse(proposal, code)
-            self._bytes = 0
+            self._bytes = self._requests = 0
 
     def _end(self, token: int, code: ResponseCode) -> None:
         written = self._by_token.pop(token)
         self._bytes -= written.size
+        self._requests -= written.requests
         self.member.out.emit(fx.AnswerAppend(
             token=token, code=code, term=self.member.term, count=written.count,
             first_index=written.first_index, pos=written.pos, leader_id=self.member.leader_id,

@@ -32,13 +32,15 @@ class Started(Input):
 @attrs.frozen(kw_only=True)
 class Proposal:
     """
-    Bodies that one caller wants appended.
+    Bodies that one caller, or several neighbours, want appended.
 
     @ivar token: identifies the caller to the driver; comes back in C{AnswerAppend}.
+    @ivar requests: how many appends it holds, as they are counted against the bound of pending ones.
     """
 
     token: int
     bodies: tuple[bytes, ...]
+    requests: int = 1
 
 
 @attrs.frozen

@@ -130,7 +130,9 @@ class AppendGate:
     def _seal(self) -> None:
         """Neighbours so far become one proposal."""
         token = self._next_token()
-        self._proposals.append(Proposal(token=token, bodies=tuple(self._bodies)))
+        self._proposals.append(
+            Proposal(token=token, bodies=tuple(self._bodies), requests=len(self._claims))
+        )
         self._pending[token] = self._claims
         self._turn_bytes += self._bytes
         self._bodies, self._claims, self._bytes = [], [], 0

@@ -201,6 +201,22 @@ class BoundTests(SynchronousTestCase):
         appends.propose((proposal(5, b"x"),), None)
         self.assertEqual(self.codes(appends), [(1, "SUCCESS")])
 
+    def test_neighbours_count_one_by_one(self) -> None:
+        """A proposal of several requests is counted as so many appends, and gives them all back."""
+        appends = gate(max_pending_requests_num=5)
+        shared = Proposal(token=1, bodies=(b"x",) * 4, requests=4)
+        appends.propose((shared, Proposal(token=2, bodies=(b"x",) * 2, requests=2), proposal(3, b"x")), None)
+        self.assertEqual(self.codes(appends), [(2, "LEADER_PENDING_FULL")])
+        self.assertEqual(len(appends), 5)
+        written(appends, 0, 0, 100, 200, 300, 400)
+        appends.committed(3)
+        self.assertEqual(len(appends), 1)
+        appends.propose((Proposal(token=4, bodies=(b"x",) * 4, requests=4),), None)
+        appends.on_write_refused(ResponseCode.DISK_FULL)
+        self.assertEqual(len(appends), 1)
+        appends.fail_all(ResponseCode.TERM_CHANGED)
+        self.assertEqual(len(appends), 0)
+
     def test_bytes(self) -> None:
         """Likewise in bytes; one that is too big alone is taken when nothing else waits."""
         appends = gate(max_pending_bytes=100)

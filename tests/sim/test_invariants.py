@@ -219,6 +219,5 @@ class InvariantTests(SynchronousTestCase):
 
     def test_bounds(self) -> None:
         """8: tables are bounded."""
-        for number in range(self.leader.config.max_pending_requests_num + 1):
-            self.leader.core._appends._waiting._waiting[number] = (99, 99)
+        self.leader.core._appends._requests = self.leader.config.max_pending_requests_num + 1
         self.broken(8, lambda: self.invariants.bounded(self.leader))
