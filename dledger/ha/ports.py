@@ -21,6 +21,9 @@ class CommitLog(Protocol):
     """
     Invariant: C{begin_offset <= flushed_offset <= end_offset}, and C{begin_offset} is a multiple of
     C{file_size}. The log is empty when C{begin_offset == end_offset}.
+
+    A log that is opened again after a crash ends where a record ends, not below the last such place
+    at or below C{flushed_offset}, and holds what was appended, byte for byte.
     """
 
     @property

@@ -1,0 +1,180 @@
+# -*- test-case-name: tests.wire.test_ha -*-
+"""
+RocketMQ's replication stream: offset reports one way, pieces of the commit log the other way.
+
+A slave sends nothing but 8-byte offsets. A master sends a 12-byte header, then as many raw bytes of its
+commit log as the header says; none is a heartbeat. There is no greeting, no version and no checksum, and
+4.9 and 5.x (without controller) are alike.
+
+Rule: bodies are not gathered. What a read brought of a body is handed on as a view of that read.
+
+Source: HAConnection.java and HAService.HAClient (4.9.8), DefaultHAConnection and DefaultHAClient (5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import attrs
+from construct import Int32sb, Int64sb, Struct
+
+from protocols.wire.errors import WireError
+from protocols.wire.layout import struct_of
+
+OFFSET_REPORT_DECLARATION = Struct(
+    "offset" / Int64sb,  # the first byte that the slave does not have
+)
+TRANSFER_HEADER_DECLARATION = Struct(
+    "offset" / Int64sb,  # where the body starts in the commit log
+    "body_size" / Int32sb,  # bytes that follow; 0 is a heartbeat
+)
+OFFSET_REPORT = struct_of(OFFSET_REPORT_DECLARATION)
+TRANSFER_HEADER = struct_of(TRANSFER_HEADER_DECLARATION)
+OFFSET_REPORT_SIZE = 8
+TRANSFER_HEADER_SIZE = 12
+assert OFFSET_REPORT.size == OFFSET_REPORT_SIZE
+assert TRANSFER_HEADER.size == TRANSFER_HEADER_SIZE
+
+#: A Java slave's read buffer has 4 MiB: a longer frame would never be complete there.
+BODY_SIZE_MAX = 4 * 1024 * 1024 - TRANSFER_HEADER_SIZE
+
+#: What RocketMQ puts into one frame unless it is told otherwise (haTransferBatchSize).
+TRANSFER_BATCH_SIZE = 32 * 1024
+
+#: Bytes of the commit log and the offset of their first one; no bytes for a heartbeat or a bare header.
+Piece: TypeAlias = tuple[int, memoryview]
+
+_EMPTY = memoryview(b"")
+
+
+@attrs.frozen(kw_only=True)
+class TransferHeader:
+    """
+    What stands in front of a body.
+
+    @ivar offset: of the body's first byte in the commit log; of a heartbeat, what will be sent next.
+    @ivar body_size: bytes that follow.
+    """
+
+    offset: int
+    body_size: int
+
+
+def encode_report(offset: int) -> bytes:
+    """@param offset: the first byte that the slave does not have."""
+    return OFFSET_REPORT.pack(offset)
+
+
+def encode_transfer_header(header: TransferHeader) -> bytes:
+    """The bytes of a header."""
+    return TRANSFER_HEADER.pack(header.offset, header.body_size)
+
+
+def decode_transfer_header(data: bytes, *, body_size_max: int = BODY_SIZE_MAX) -> TransferHeader:
+    """
+    @param data: exactly L{TRANSFER_HEADER_SIZE} bytes.
+    @raise WireError: an offset below 0, or a size outside C{0..body_size_max}.
+    """
+    assert len(data) == TRANSFER_HEADER_SIZE
+    offset, body_size = TRANSFER_HEADER.unpack(data)
+    _check_header(offset, body_size, body_size_max)
+    return TransferHeader(offset=offset, body_size=body_size)
+
+
+def _check_header(offset: int, body_size: int, body_size_max: int) -> None:
+    if not 0 <= body_size <= body_size_max:
+        raise WireError(f"transfer header: body_size={body_size} outside 0..{body_size_max}")
+    if offset < 0:
+        raise WireError(f"transfer header: offset={offset} below 0")
+
+
+class ReportReader:
+    """
+    Offset reports from bytes in any pieces.
+
+    Invariant: fewer than 8 bytes are kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """
+        The newest complete report, as RocketMQ reads them: those before it in the same read say less.
+
+        @return: None if none is complete.
+        @raise WireError: an offset below 0.
+        """
+        if self._kept:
+            data = self._kept + data
+        whole = len(data) // OFFSET_REPORT_SIZE * OFFSET_REPORT_SIZE
+        self._kept = bytes(data[whole:])
+        if not whole:
+            return None
+        (offset,) = OFFSET_REPORT.unpack_from(data, whole - OFFSET_REPORT_SIZE)
+        if offset < 0:
+            raise WireError(f"offset report: offset={offset} below 0")
+        return int(offset)
+
+
+class TransferReader:
+    """
+    Pieces of the commit log from bytes in any pieces.
+
+    Invariant: fewer than 12 bytes are kept; C{_left} bytes of a body are still to come, the first of them for
+    C{_offset}.
+    """
+
+    def __init__(self, *, body_size_max: int = BODY_SIZE_MAX) -> None:
+        self._body_size_max = body_size_max
+        self._kept = b""
+        self._offset = 0
+        self._left = 0
+
+    @property
+    def is_inside_body(self) -> bool:
+        """Whether the stream stopped in the middle of a frame."""
+        return self._left > 0 or bool(self._kept)
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """
+        The pieces in C{data}, in order, as views of it. A header whose body has not begun yet comes as a
+        piece without bytes, as a heartbeat does: its offset can be checked already.
+
+        To be exhausted before the next call.
+
+        @raise WireError: a header with an offset or a size that cannot be; what stood before it has come.
+        """
+        view = memoryview(data)
+        at, end = 0, len(data)
+        if self._left == 0 and self._kept:
+            at = min(TRANSFER_HEADER_SIZE - len(self._kept), end)
+            self._kept += data[:at]
+            if len(self._kept) < TRANSFER_HEADER_SIZE:
+                return
+            header, self._kept = self._kept, b""
+            self._begin(header, 0)
+            if self._left == 0 or at == end:
+                yield self._offset, _EMPTY
+        while at < end:
+            if self._left:
+                size = min(self._left, end - at)
+                offset = self._offset
+                self._offset += size
+                self._left -= size
+                yield offset, view[at : at + size]
+                at += size
+            elif end - at < TRANSFER_HEADER_SIZE:
+                self._kept = bytes(view[at:])
+                return
+            else:
+                self._begin(data, at)
+                at += TRANSFER_HEADER_SIZE
+                if self._left == 0 or at == end:
+                    yield self._offset, _EMPTY
+
+    def _begin(self, data: bytes, at: int) -> None:
+        offset, body_size = TRANSFER_HEADER.unpack_from(data, at)
+        _check_header(offset, body_size, self._body_size_max)
+        self._offset, self._left = offset, body_size
