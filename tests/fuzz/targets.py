@@ -26,11 +26,21 @@ from protocols.wire.messages import AppendRequest, EntryBatch, PushEntryRequest,
 from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
+from protocols.wire.rocketmq_message import (
+    check_message,
+    decode_batch,
+    decode_message,
+    encode_batch,
+    encode_message,
+    plain_body,
+)
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.recovery import fuzz_recovery
 from tests.wire.golden import BODIES, EXAMPLES, HELLO, PUSHES_0_4
 from tests.wire.test_entry import three
 from tests.wire.test_json_bodies import FULL
+from tests.wire.test_rocketmq_message import BROKER_RECORD, SHAPES
+from tests.wire.test_rocketmq_message import BatchTests as _Batches
 
 Target = Callable[[random.Random], None]
 
@@ -73,6 +83,8 @@ _BODIES = tuple(
 ) + tuple((RequestCode.PUSH, False, body) for body in PUSHES_0_4)
 _JSON_BODIES = tuple(body for _, _, body in _BODIES)
 _FRAMES = (*_NATIVE_FRAMES, *_COMMANDS)
+_ROCKETMQ_RECORDS = (BROKER_RECORD, *map(encode_message, SHAPES))
+_ROCKETMQ_BATCH = encode_batch(_Batches.ITEMS)
 _KINDS = tuple(RequestCode)
 
 
@@ -219,9 +231,35 @@ def fuzz_records(rng: random.Random) -> None:
     assert [body for _, body in iterate_records(batch)] == bodies_of(batch)
 
 
+def fuzz_rocketmq(rng: random.Random) -> None:
+    """A damaged message, or a damaged batch; what is read can be written, and is what stood there."""
+    offset = rng.choice((0, 0, 3, rng.randrange(200)))
+    data = rng.randbytes(offset) + damaged(rng.choice(_ROCKETMQ_RECORDS), _ROCKETMQ_RECORDS, rng)
+    try:
+        message = decode_message(data, offset, verify_body=rng.random() < 0.5)
+    except WireError:
+        pass
+    else:
+        assert check_message(data, offset, verify_body=False) == message.size
+        assert encode_message(message) == data[offset : offset + message.size]
+        assert all(isinstance(text, str) for item in message.properties.items() for text in item)
+        assert message.keys is not None and message.tags_code == message.tags_code and message.message_id
+        try:
+            assert len(plain_body(message, bytes_max=1000)) <= max(1000, len(message.body))
+        except WireError:
+            pass
+    batch = damaged(_ROCKETMQ_BATCH, _ROCKETMQ_RECORDS, rng)
+    try:
+        items = decode_batch(batch)
+    except WireError:
+        return
+    assert decode_batch(encode_batch(items)) == items and len(encode_batch(items)) == len(batch)
+
+
 #: What no bytes from a network or a file may surprise: the targets that decode.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "appends", "records",
+    "rocketmq",
 )  # fmt: skip
 
 #: Name on the command line to target. More may be added: anything that takes its chance from the argument.
@@ -234,5 +272,6 @@ TARGETS: Mapping[str, Target] = {
     "native": fuzz_native,
     "appends": fuzz_appends,
     "records": fuzz_records,
+    "rocketmq": fuzz_rocketmq,
     "recovery": fuzz_recovery,
 }

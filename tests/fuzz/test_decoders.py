@@ -20,6 +20,7 @@ from protocols.wire.fastjson import read_object
 from protocols.wire.json_bodies import decode_request
 from protocols.wire.messages import EntryBatch
 from protocols.wire.push import decode_frame
+from protocols.wire.rocketmq_message import decode_message
 from tests.fuzz import run, targets
 from tests.fuzz.mutation import damaged, damaged_json, loosely
 from tests.fuzz.run import chance_of, fuzz, main
@@ -45,7 +46,8 @@ class FuzzTests(SynchronousTestCase):
     def test_both_outcomes_are_reached(self) -> None:
         """Damage that is always refused, or never, would prove little."""
         for name, function in (("native", "decode_frame"), ("remoting", "decode_command"),
-                               ("json-values", "decode_request"), ("records", "check_records")):  # fmt: skip
+                               ("json-values", "decode_request"), ("records", "check_records"),
+                               ("rocketmq", "decode_message"), ("rocketmq", "decode_batch")):  # fmt: skip
             passed: list[bool] = []
             original: Callable[..., Any] = getattr(targets, function)
             with mock.patch.object(targets, function, counting(original, passed)):
@@ -57,9 +59,9 @@ class FuzzTests(SynchronousTestCase):
 def counting(function: Callable[..., Any], passed: list[bool]) -> Callable[..., Any]:
     """C{function}, noting whether it took its bytes."""
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         try:
-            result = function(*arguments)
+            result = function(*arguments, **options)
         except WireError:
             passed.append(False)
             raise
@@ -121,6 +123,14 @@ class NoticeTests(SynchronousTestCase):
 
         self.assertIn("AssertionError", self.found("framing", "FrameBuffer", Forgetful))
         self.assertIn("bytes kept", self.found("framing", "FrameBuffer", Hoarder))
+
+    def test_messages_that_are_read_wrongly(self) -> None:
+        """Another number, or a checked size that is not the one that was read."""
+
+        def wrong(data: bytes, offset: int, **options: Any) -> Any:
+            return attrs.evolve(decode_message(data, offset, **options), queue_id=-77)
+
+        self.assertIn("encode_message", self.found("rocketmq", "decode_message", wrong))
 
     def test_records_that_are_not_checked(self) -> None:
         """Nobody could walk them."""
