@@ -25,6 +25,7 @@ from protocols.wire.push_layout import (
     RESPONSE_DECLARATIONS,
 )
 from protocols.wire.remoting import BINARY_HEADER_DECLARATION, FRAME_START_DECLARATION, LANGUAGES
+from protocols.wire.rocketmq_layout import BATCH_ITEM_DECLARATION, HEAD_DECLARATION, MIDDLE_DECLARATIONS
 from tests.wire.test_json_bodies import OURS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire-format.md"
@@ -55,6 +56,9 @@ DECLARED = {
     "Blank": fields_of(BLANK_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
+    "Message head": fields_of(HEAD_DECLARATION),
+    "Message middle": fields_of(MIDDLE_DECLARATIONS[False, False]),
+    "Message in a batch request": fields_of(BATCH_ITEM_DECLARATION),
     **{
         f"{kind.name} {word}": fields_of(declarations[kind])[len(BASE) :]
         for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS))
