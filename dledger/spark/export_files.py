@@ -1,0 +1,305 @@
+# -*- test-case-name: tests.spark.test_export_files -*-
+"""
+The directory that an export writes: what is in it, and how a part gets into it exactly once.
+
+    OUT/part-<first>-<last>.parquet            rows of the entries first to last, both inclusive
+    OUT/term=3/part-<first>-<last>.parquet     the same with --partition-by term
+    OUT/_export.json                           how far the export is, and what it was told at its start
+    OUT/_pending/                              files that are not finished
+    OUT/_lock                                  held while somebody exports here
+
+Readers of data sets (Spark, pyarrow, DuckDB) pass by what begins with an underscore.
+
+Rule 1: a file is written in C{_pending}, brought to stable storage, and renamed: what has its name is whole
+and never changes again.
+Rule 2: before the first rename of a part, C{_export.json} says durably what will be renamed. Whoever comes
+after a crash finishes these renames and nothing else: a file that is neither here nor in C{_pending} was
+renamed and taken away by a reader, which is its right.
+Rule 3: the next part begins where C{_export.json} says, not where the files end: finished files may be moved
+away at any time.
+
+Knows nothing of ledgers, Arrow and Spark. Needs a file system with an atomic rename; object storage has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+
+STATE_NAME = "_export.json"
+PENDING_NAME = "_pending"
+LOCK_NAME = "_lock"
+_VERSION = 1
+#: What Hive, Spark and Arrow call the value that is none.
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class ExportError(Exception):
+    """An export that cannot be started or cannot go on; the message says why and what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """
+    Rows that become visible together.
+
+    @ivar first, last: of its entries, inclusive.
+    @ivar files: where each is below C{_pending}, and where it will be below the directory.
+    @ivar rows: in all files.
+    """
+
+    first: int
+    last: int
+    files: tuple[tuple[str, str], ...]
+    rows: int
+
+
+def part_name(first: int, last: int, suffix: str, number: int = -1) -> str:
+    """The name of a file. @param number: where one part has several files in a directory."""
+    several = f"-{number:05d}" if number >= 0 else ""
+    return f"part-{first:020d}-{last:020d}{several}.{suffix}"
+
+
+def partition_folder(columns: Sequence[str], values: Sequence[object]) -> str:
+    """C{term=3/channel=0}, as Hive spells it; empty without columns."""
+    pieces = []
+    for column, value in zip(columns, values, strict=True):
+        text = NULL_PARTITION if value is None else quote(str(value), safe=" !#$&'()*+,;@^_`{|}~-.")
+        pieces.append(f"{column}={text}")
+    return "/".join(pieces)
+
+
+def _sync_directory(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _sync_file(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _write_durably(path: Path, text: str) -> None:
+    aside = path.with_name(path.name + ".new")
+    with open(aside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    _sync_directory(path.parent)
+
+
+class ExportDirectory:
+    """
+    An open directory; nobody else writes to it.
+
+    @ivar path: the directory.
+    @ivar next_index: where the next part begins; None until the first L{begin}.
+    @ivar rows: in all parts so far.
+    @ivar proof: what was told with the last part, to recognise the log by.
+    """
+
+    def __init__(self, path: Path, lock: int, state: dict[str, Any]) -> None:
+        self.path = path
+        self._lock = lock
+        self._state = state
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], settings: Mapping[str, object]) -> ExportDirectory:
+        """
+        Open or make the directory, and finish the renames that a crash has interrupted.
+
+        @param settings: what must be the same for all parts; JSON values.
+        @raise ExportError: it is in use, is no export's, or was begun with other settings.
+        """
+        path = Path(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            is_new = not (path / STATE_NAME).exists()
+            foreign = [name for name in sorted(os.listdir(path)) if not name.startswith(("_", "."))]
+            if is_new and foreign:
+                raise ExportError(
+                    f"{path} is not empty and holds no export ({foreign[0]!r} is in it, {STATE_NAME} not): "
+                    "name a new directory"
+                )
+            lock = _take_lock(path)
+        except OSError as error:
+            raise ExportError(f"{path} cannot be written: {error.strerror}") from error
+        try:
+            state = _new_state(settings) if is_new else _read_state(path / STATE_NAME, settings)
+            directory = cls(path, lock, state)
+            directory._recover(is_new)
+        except BaseException:
+            os.close(lock)
+            raise
+        return directory
+
+    @property
+    def next_index(self) -> int | None:
+        """See the class."""
+        found: int | None = self._state["next"]
+        return found
+
+    @property
+    def rows(self) -> int:
+        """See the class."""
+        found: int = self._state["rows"]
+        return found
+
+    @property
+    def proof(self) -> Mapping[str, int]:
+        """See the class."""
+        found: Mapping[str, int] = self._state["proof"]
+        return found
+
+    def _recover(self, is_new: bool) -> None:
+        pending = self._state["pending"]
+        if pending is not None:
+            self._rename(pending["files"])
+            self._finish(pending)
+        shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
+        (self.path / PENDING_NAME).mkdir(exist_ok=True)
+        if is_new:
+            self._save()
+
+    def _save(self) -> None:
+        _write_durably(self.path / STATE_NAME, json.dumps(self._state, indent=1) + "\n")
+
+    def begin(self, index: int) -> None:
+        """The next part begins here: at the start, and where entries are passed over."""
+        assert self.next_index is None or index >= self.next_index, "an export never goes back"
+        self._state["next"] = index
+        self._save()
+
+    def stage(self, name: str) -> Path:
+        """Where to write a file, or make a directory, that is to be committed; it is not there."""
+        path = self.path / PENDING_NAME / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def discard(self, name: str) -> None:
+        """Forget what was staged under this name."""
+        with contextlib.suppress(OSError):
+            (self.path / PENDING_NAME / name).unlink()
+
+    def commit(self, part: Part, proof: Mapping[str, int]) -> None:
+        """
+        Make a part visible, durably; L{next_index} is behind it then.
+
+        @param part: its files are below C{_pending}, closed.
+        @raise OSError: the disk is full or fails. What is visible is still right, and the next to open the
+            directory finishes the part or begins it again.
+        """
+        assert part.first == self.next_index, "parts follow one another"
+        staging = self.path / PENDING_NAME
+        folders = {staging}
+        for staged, _final in part.files:
+            _sync_file(staging / staged)
+            folders.add((staging / staged).parent)
+        for folder in folders:
+            _sync_directory(folder)
+        pending = {
+            "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
+            "files": [list(pair) for pair in part.files],
+        }
+        self._state["pending"] = pending
+        self._save()
+        self._rename(pending["files"])
+        self._finish(pending)
+
+    def _rename(self, files: Sequence[Sequence[str]]) -> None:
+        folders = set()
+        for staged, final in files:
+            source, target = self.path / PENDING_NAME / staged, self.path / final
+            if not source.exists():
+                continue  # Rule 2
+            self._make_folder(target.parent)
+            os.rename(source, target)
+            folders.add(target.parent)
+        for folder in folders:
+            _sync_directory(folder)
+
+    def _make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+            _sync_directory(folder.parent)
+
+    def _finish(self, pending: Mapping[str, Any]) -> None:
+        self._state |= {
+            "next": pending["last"] + 1, "rows": self.rows + pending["rows"], "proof": pending["proof"],
+            "pending": None,
+        }
+        self._save()
+
+    def close(self) -> None:
+        """Leave what is committed, remove what is not, let others in."""
+        shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _take_lock(path: Path) -> int:
+    lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        os.close(lock)
+        raise ExportError(f"{path} is being written by another export, process {owner or '?'}") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _new_state(settings: Mapping[str, object]) -> dict[str, Any]:
+    return {
+        "version": _VERSION, "settings": dict(settings), "next": None, "rows": 0, "proof": {}, "pending": None
+    }
+
+
+def _read_state(path: Path, settings: Mapping[str, object]) -> dict[str, Any]:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        version = state["version"]
+        said = state["settings"]
+        if not {"next", "rows", "proof", "pending"} <= state.keys():
+            raise KeyError("next")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(
+            f"{path} is damaged ({type(error).__name__}: {error}), so it is not known how far the export is: "
+            "export to a new directory"
+        ) from None
+    if version != _VERSION:
+        raise ExportError(f"{path} is of version {version}; this program knows {_VERSION}")
+    for name, value in settings.items():
+        if said.get(name) != value:
+            raise ExportError(
+                f"{path.parent} was begun with {name}={_shown(said.get(name))}, and {_shown(value)} is asked "
+                "for now: go on as it was begun, or name a new directory"
+            )
+    assert isinstance(state, dict)
+    return state
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "nothing"
+    return str(value) if value not in (None, "") else "nothing"
