@@ -31,7 +31,10 @@ setup(
     license="Apache-2.0",
     author="The dledger contributors",
     python_requires=">=3.11",
-    packages=[*find_packages(include=["dledger", "dledger.*", "protocols", "protocols.*"]), PLUGINS],
+    packages=[
+        *find_packages(include=["dledger", "dledger.*", "protocols", "protocols.*", "pyspark_dledger"]),
+        PLUGINS,
+    ],
     package_data={"dledger": ["py.typed", "admin/dashboard/*"], "protocols": ["py.typed"]},
     entry_points={"console_scripts": ["dledger = dledger.cli:main"]},
     install_requires=[

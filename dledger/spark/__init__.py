@@ -1,7 +1,33 @@
 """
-Ledgers in Apache Spark: C{spark.read.format("dledger")}, and export without Spark.
+The committed part of a ledger as columns: for Spark, in batch and as a stream, and for Arrow without it.
 
-L{session} gives a ready local session. Importing this package imports neither PySpark nor Arrow.
+    import dledger.spark
+
+    spark = dledger.spark.session()
+    dledger.spark.register(spark)
+    spark.read.format("dledger").load("store/dledger-n0").show()
+
+L{dledger.spark.scan.Scan} is the same without Spark. Nothing here needs Twisted: it runs on executors.
 """
 
-from dledger.spark.session import session as session
+from __future__ import annotations
+
+from typing import Any
+
+from dledger.spark.session import SparkMissing, session
+
+__all__ = ("SparkMissing", "register", "session")
+
+
+def register(spark: Any) -> None:
+    """
+    Make C{format("dledger")} known to a session.
+
+    Needed only where Spark does not find C{pyspark_dledger} by itself: see docs/spark.md, "Registration".
+
+    @param spark: a C{SparkSession}.
+    """
+    # Here, not above: Arrow export has no need of PySpark.
+    from dledger.spark.source import DLedgerDataSource
+
+    spark.dataSource.register(DLedgerDataSource)

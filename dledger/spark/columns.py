@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.spark.test_scan -*-
+"""
+Records to columns without a Python object for each entry.
+
+All headers of a chunk are taken in one step: a view of the bytes at every offset, indexed with where the
+records start. Bodies are one binary array over whole records, cut behind the header by Arrow. What the
+header says is held against where it was found, as arrays; a record that does not fit is damaged.
+
+Column names and types are docs/spark.md's, under a test. A schema of the user's may be any of the columns in
+any order. The Arrow types are exactly those that Spark expects.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32 as zlib_crc32
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dledger.spark.log import Chunk, DamageError, skipped
+from dledger.spark.options import OptionError, ScanOptions
+from protocols.wire.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC
+from protocols.wire.layout import dtype_of
+
+HEADER_DTYPE = np.dtype(dtype_of(ENTRY_HEADER_DECLARATION))
+assert HEADER_DTYPE.itemsize == ENTRY_HEADER_SIZE
+#: What C{binary_slice} takes for "to the end"; without it, it fails (pyarrow 26).
+_TO_THE_END = 2**31 - 1
+
+
+@attrs.frozen(kw_only=True)
+class Column:
+    """A column: its Arrow type, and the same as Spark writes it in a schema."""
+
+    name: str
+    arrow: pa.DataType
+    ddl: str
+
+
+#: C{format=dledger}.
+ENTRY_COLUMNS: tuple[Column, ...] = (
+    Column(name="index", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="term", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="pos", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="size", arrow=pa.int32(), ddl="INT"),
+    Column(name="channel", arrow=pa.int32(), ddl="INT"),
+    Column(name="chain_crc", arrow=pa.int32(), ddl="INT"),
+    Column(name="body_crc", arrow=pa.int32(), ddl="INT"),
+    Column(name="body", arrow=pa.binary(), ddl="BINARY"),
+)
+#: These stand in the index, too.
+INDEXED = frozenset(("index", "term", "pos", "size"))
+
+
+def schema_of(columns: Sequence[Column]) -> pa.Schema:
+    """The Arrow schema; every column may be null, as Spark has it unless told otherwise."""
+    return pa.schema([pa.field(column.name, column.arrow) for column in columns])
+
+
+def ddl_of(columns: Sequence[Column]) -> str:
+    """The schema as Spark reads it."""
+    return ", ".join(f"`{column.name}` {column.ddl}" for column in columns)
+
+
+def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | None) -> tuple[Column, ...]:
+    """
+    The columns that a schema names, in its order.
+
+    @param wanted: name and type, the latter as in C{Column.ddl}, in any case; None: all.
+    @raise OptionError: an unknown column, another type, a column twice, or none.
+    """
+    if wanted is None:
+        return tuple(columns)
+    known = {column.name.lower(): column for column in columns}
+    found: list[Column] = []
+    for name, ddl in wanted:
+        column = known.get(name.lower())
+        if column is None:
+            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+            hint = f" (did you mean {known[near[0]].name}?)" if near else ""
+            raise OptionError(f"unknown column {name}{hint}; there are {ddl_of(columns)}")
+        if ddl.upper() != column.ddl.upper():
+            raise OptionError(f"column {name} is {column.ddl}, not {ddl.upper()}; cast it after reading")
+        if column in found:
+            raise OptionError(f"column {name} is named twice")
+        found.append(attrs.evolve(column, name=name))
+    if not found:
+        raise OptionError("the schema names no column; for a count take the column that costs least, index")
+    return tuple(found)
+
+
+def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The structure that stands at each of C{starts}, which need not be aligned: one copy of it all."""
+    room = len(data) - dtype.itemsize + 1
+    if room <= 0 or not len(starts):
+        return np.empty(0, dtype=dtype)
+    view: NDArray[Any] = np.ndarray((room,), dtype=dtype, buffer=data, strides=(1,))
+    return view[starts]
+
+
+def native(values: NDArray[Any], arrow: pa.DataType) -> pa.Array:
+    """Big-endian numbers as an Arrow array."""
+    return pa.array(values.astype(values.dtype.newbyteorder("=")), type=arrow)
+
+
+def slices(data: bytes | memoryview, starts: NDArray[np.int64]) -> pa.Array:
+    """C{data} cut at C{starts} (one more than there are pieces) as a binary array, without a copy."""
+    offsets = np.ascontiguousarray(starts, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(starts) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def _crc32() -> Any:
+    """isal's is three times as fast on long bodies; it is no dependency."""
+    try:
+        from isal.isal_zlib import crc32
+    except ImportError:
+        return zlib_crc32
+    return crc32
+
+
+def check_headers(chunk: Chunk, headers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which records are where they should be and as long as they say."""
+    sizes = np.diff(chunk.starts)
+    units = chunk.units
+    is_sound: NDArray[np.bool_] = (headers["magic"] == MAGIC) & (headers["size"] == sizes)
+    is_sound &= headers["body_length"] == sizes - ENTRY_HEADER_SIZE
+    is_sound &= headers["index"] == np.arange(chunk.first, chunk.first + chunk.count, dtype=np.int64)
+    if units is not None:
+        is_sound &= (headers["pos"] == units["pos"]) & (headers["term"] == units["term"])
+    return is_sound
+
+
+def check_bodies(chunk: Chunk, headers: NDArray[Any], is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of the sound records, those whose body has the CRC that is recorded; 0 is "not recorded"."""
+    crc32 = _crc32()
+    view = memoryview(chunk.data if chunk.data is not None else b"")
+    edges = chunk.starts.tolist()
+    # Of what is not sound nothing is looked at, so the edges, which come from the index, bound the bodies.
+    found = np.fromiter(
+        (crc32(view[first + ENTRY_HEADER_SIZE : last])
+         for first, last in zip(edges, edges[1:], strict=False)),
+        dtype=np.uint32, count=chunk.count,
+    )
+    recorded = headers["body_crc"].astype(np.int32).view(np.uint32)
+    matches: NDArray[np.bool_] = (recorded == 0) | (recorded == found)
+    return is_sound & matches
+
+
+class EntryDecoder:
+    """
+    C{format=dledger}: each entry a row.
+
+    @ivar needs_data: whether the index alone does not do.
+    @ivar damaged: records that were skipped.
+    """
+
+    def __init__(self, options: ScanOptions, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._schema = schema_of(columns)
+        names = {column.name.lower() for column in columns}
+        self.needs_data = options.verify_crc or not names <= INDEXED
+        self._needs_body = "body" in names
+        self.damaged = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+        return self._schema
+
+    def decode(self, chunk: Chunk) -> pa.RecordBatch:
+        """
+        The rows of a chunk.
+
+        @raise DamageError: a record is damaged, and C{failOnDamage} is set.
+        """
+        if chunk.data is None:
+            assert chunk.units is not None
+            return self._batch(chunk.units, None)
+        headers, is_sound = sound_headers(chunk, self._options)
+        bodies = None
+        if self._needs_body:
+            bodies = pc.binary_slice(slices(chunk.data, chunk.starts), ENTRY_HEADER_SIZE, _TO_THE_END)
+        if is_sound.all():
+            return self._batch(headers, bodies)
+        self.damaged += int(np.count_nonzero(~is_sound))
+        if bodies is not None:
+            bodies = bodies.filter(pa.array(is_sound))
+        return self._batch(headers[is_sound], bodies)
+
+    def _batch(self, headers: NDArray[Any], bodies: pa.Array | None) -> pa.RecordBatch:
+        arrays = []
+        for column in self._columns:
+            name = column.name.lower()
+            arrays.append(bodies if name == "body" else native(headers[name], column.arrow))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def finish(self) -> None:
+        """Tell how much was left out."""
+        if self.damaged:
+            skipped(f"{self.damaged} damaged entries were skipped")
+
+
+def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """
+    All headers, and which of them may be used.
+
+    @raise DamageError: not all of them, and C{failOnDamage} is set.
+    """
+    assert chunk.data is not None
+    headers = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)
+    is_sound = check_headers(chunk, headers)
+    what = "its header does not fit where it stands"
+    if options.verify_crc and is_sound.all():
+        is_sound = check_bodies(chunk, headers, is_sound)
+        what = "its body does not match its body_crc"
+    elif options.verify_crc:
+        is_sound = check_bodies(chunk, headers, is_sound)
+    if options.fail_on_damage and not is_sound.all():
+        at = int(np.argmin(is_sound))
+        raise damage(chunk, at, what)
+    return headers, is_sound
+
+
+def damage(chunk: Chunk, at: int, what: str) -> DamageError:
+    """The error for record number C{at} of a chunk."""
+    return DamageError(
+        f"entry {chunk.first + at} is damaged: {chunk.place} at {chunk.place_at + int(chunk.starts[at])}: "
+        f"{what}. With option failOnDamage=false it is skipped"
+    )

@@ -1,0 +1,191 @@
+# -*- test-case-name: tests.spark.test_scan -*-
+"""
+What every place that records come from has in common, and how a range is cut into parts.
+
+An I{offset} counts entries where the log is a ledger (its indexes) and bytes where it is a broker's commit
+log. Ends of ranges are exclusive, as Kafka's are. A log is opened where it is used, reads only what is
+committed, and raises only what is defined here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import warnings
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from dledger.spark.options import ScanOptions
+
+Offsets: TypeAlias = NDArray[np.int64]
+
+
+class ReadError(Exception):
+    """The log cannot be read; the message says where, why, and if possible what to do."""
+
+
+class DataLossError(ReadError):
+    """Entries that were asked for have expired, and C{failOnDataLoss} is set."""
+
+
+class DamageError(ReadError):
+    """A record is not what was written; the message names file (or member) and offset."""
+
+
+class ScanWarning(UserWarning):
+    """Something was left out, as an option allows; the message says how much."""
+
+
+@attrs.frozen(kw_only=True)
+class Extent:
+    """
+    What of a log can be read.
+
+    @ivar begin: first offset that is still there.
+    @ivar end: offset behind the last committed record; C{begin} when there is none.
+    """
+
+    begin: int
+    end: int
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """A range that one task reads; C{end} is exclusive, C{size_bytes} an estimate."""
+
+    begin: int
+    end: int
+    size_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class Chunk:
+    """
+    Whole consecutive records in memory.
+
+    @ivar data: their bytes, without anything between them; None where only C{units} were wanted.
+    @ivar starts: where each record begins in C{data}; one more: where the last one ends.
+    @ivar units: their index units, where there is an index.
+    @ivar first: offset of the first record.
+    @ivar place: where the bytes stand, for messages: a path or a member.
+    @ivar place_at: byte in C{place} where C{data} begins.
+    """
+
+    data: bytes | memoryview | None
+    starts: Offsets
+    units: NDArray[Any] | None = None
+    first: int
+    place: str
+    place_at: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.starts) - 1
+
+
+class Log(Protocol):
+    """A place that records come from."""
+
+    def extent(self) -> Extent:
+        """
+        Look what is there now.
+
+        @raise ReadError: nothing can be said.
+        """
+
+    def position_of(self, offset: int) -> int:
+        """
+        Bytes of the log before C{offset}, which is within the last L{extent}, its end included.
+
+        @raise ReadError: it cannot be read (any more).
+        """
+
+    def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
+        """
+        Records from C{begin} to C{end} (exclusive), in order, each once.
+
+        @param with_data: false: C{units} may be enough.
+        @raise ReadError: they cannot be read.
+        """
+
+    def close(self) -> None:
+        """Release handles and connections."""
+
+
+def skipped(what: str) -> None:
+    """Tell the user that something was left out: once for each task, on the worker's standard error."""
+    warnings.warn(what, ScanWarning, stacklevel=3)
+
+
+def lost(options: ScanOptions, begin: int, first: int) -> None:
+    """
+    Entries from C{begin} to C{first} (exclusive) have expired.
+
+    @raise DataLossError: that must not be passed over.
+    """
+    what = f"offsets {begin}..{first - 1} have expired; the first one still there is {first}"
+    if options.fail_on_data_loss:
+        raise DataLossError(f"{what}. With option failOnDataLoss=false reading goes on from {first}")
+    skipped(f"{what}; reading goes on there")
+
+
+def cut(log: Log, options: ScanOptions, begin: int, end: int) -> list[Part]:
+    """
+    Parts of about C{partitionBytes}, of at most C{maxRecordsPerPartition}, and C{minPartitions} of them if
+    there are so many offsets. The largest one is halved until that is so: one look at the log for each cut.
+    """
+    if begin >= end:
+        return []
+    position = log.position_of(begin)
+    # Largest first; of equal ones the first.
+    heap = [(position - log.position_of(end), begin, end, position)]
+    whole: list[tuple[int, int, int]] = []  # what cannot be halved
+    while heap:
+        size, first, last, position = heap[0]
+        if len(heap) + len(whole) >= options.min_partitions and -size <= options.partition_bytes * 3 // 2:
+            break
+        heapq.heappop(heap)
+        if last - first < 2:
+            whole.append((first, last, -size))
+            continue
+        middle = (first + last) // 2
+        middle_position = log.position_of(middle)
+        heapq.heappush(heap, (position - middle_position, first, middle, position))
+        heapq.heappush(heap, (middle_position - position + size, middle, last, middle_position))
+    whole += [(first, last, -size) for size, first, last, _ in heap]
+    parts = [Part(begin=first, end=last, size_bytes=size) for first, last, size in sorted(whole)]
+    return _capped(parts, options.max_records_per_partition)
+
+
+def _capped(parts: list[Part], most: int) -> list[Part]:
+    if not most:
+        return parts
+    found = []
+    for part in parts:
+        pieces = -(-(part.end - part.begin) // most)
+        edges = [part.begin + (part.end - part.begin) * number // pieces for number in range(pieces + 1)]
+        found += [Part(begin=first, end=last, size_bytes=part.size_bytes // pieces)
+                  for first, last in zip(edges, edges[1:], strict=False)]
+    return found
+
+
+def furthest(log: Log, begin: int, end: int, max_bytes: int) -> int:
+    """
+    The highest offset up to C{end} before which there are at most C{max_bytes} from C{begin} on; at least
+    one entry beyond C{begin} if there is one.
+    """
+    if begin >= end:
+        return begin
+    limit = log.position_of(begin) + max_bytes
+    low, high = begin + 1, end
+    while low < high:
+        middle = (low + high + 1) // 2
+        if log.position_of(middle) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,213 @@
+# -*- test-case-name: tests.spark.test_options -*-
+"""
+The options of the source: names as in Kafka's source where it has them, whatever their case.
+
+L{OPTIONS} is the table that docs/spark.md shows, under a test. Rule: an unknown name, and a name that makes
+no sense where it is given, is an error that names the nearest known one or the reason.
+
+Knows nothing of files, sockets and Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+DLEDGER, ROCKETMQ = "dledger", "rocketmq"
+#: What C{startingOffsets} and C{endingOffsets} may say besides numbers.
+EARLIEST, LATEST = "earliest", "latest"
+
+#: A batch is one allocation in the JVM, and several are under way; larger ones are not faster.
+FETCH_BYTES_MAX = 64 * 1024 * 1024
+
+
+class OptionError(ValueError):
+    """An option that does not exist or makes no sense; the message says what is allowed."""
+
+
+def _text(name: str, value: str) -> str:
+    if not value.strip():
+        raise OptionError(f"option {name} is empty")
+    return value.strip()
+
+
+def _flag(name: str, value: str) -> bool:
+    lower = value.strip().lower()
+    if lower not in ("true", "false"):
+        raise OptionError(f"option {name}={value!r}: true or false is allowed")
+    return lower == "true"
+
+
+def _number(least: int, most: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        try:
+            number = int(value.strip())
+        except ValueError:
+            raise OptionError(f"option {name}={value!r} is no whole number") from None
+        if not least <= number <= most:
+            raise OptionError(f"option {name}={number} is outside {least}..{most}")
+        return number
+
+    return read
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        lower = value.strip().lower()
+        if lower not in allowed:
+            raise OptionError(f"option {name}={value!r}: allowed are {', '.join(allowed)}")
+        return lower
+
+    return read
+
+
+def _offset(name: str, value: str) -> str | int | dict[str, int]:
+    """C{earliest}, C{latest}, a number, or C{{"group": number}}."""
+    text = value.strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+        return found
+    if isinstance(found, dict) and len(found) == 1:
+        (number,) = found.values()
+        if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+            return found
+    raise OptionError(
+        f"option {name}={value!r}: allowed are {EARLIEST}, {LATEST}, a number from 0 on, or "
+        '{"group": number}'
+    )
+
+
+_MANY = 2**62
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """
+    One line of the table.
+
+    @ivar field: of L{ScanOptions}; empty for those that are read together with another one.
+    @ivar default: as docs/spark.md shows it.
+    """
+
+    name: str
+    field: str
+    read: Callable[[str, str], Any]
+    default: str
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(name="path", field="path", read=_text, default="-"),
+    Option(name="dataPath", field="data_path", read=_text, default="`data` in `path`"),
+    Option(name="bootstrap", field="bootstrap", read=_text, default="-"),
+    Option(name="group", field="group", read=_text, default="`default`"),
+    Option(name="format", field="format", read=_one_of(DLEDGER, ROCKETMQ), default="`dledger`"),
+    Option(name="startingOffsets", field="starting", read=_offset,
+           default="batch `earliest`, stream `latest`"),
+    Option(name="endingOffsets", field="ending", read=_offset, default="`latest`"),
+    Option(name="failOnDataLoss", field="fail_on_data_loss", read=_flag, default="`true`"),
+    Option(name="failOnDamage", field="fail_on_damage", read=_flag, default="`true`"),
+    Option(name="verifyCrc", field="verify_crc", read=_flag, default="`false`"),
+    Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
+    Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=_number(1, _MANY), default="-"),
+    Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=_number(1, _MANY), default="-"),
+    Option(name="minPartitions", field="min_partitions", read=_number(1, 100_000), default="`1`"),
+    Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=_number(1, _MANY),
+           default="-"),
+    Option(name="partitionBytes", field="partition_bytes", read=_number(1, _MANY), default="`134217728`"),
+    Option(name="fetchBytes", field="fetch_bytes", read=_number(1, FETCH_BYTES_MAX), default="`4194304`"),
+    Option(name="readFrom", field="read_from", read=_one_of("follower", "leader", "any"),
+           default="`follower`"),
+    Option(name="requestTimeoutMs", field="request_timeout_ms", read=_number(1, 86_400_000),
+           default="`30000`"),
+)
+_BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTIONS}
+
+
+@attrs.frozen(kw_only=True)
+class ScanOptions:
+    """
+    What was asked for; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
+
+    @ivar starting, ending: C{earliest}, C{latest}, a number, or group to number; None: not given.
+    @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
+    """
+
+    path: str = ""
+    data_path: str = ""
+    bootstrap: str = ""
+    group: str = "default"
+    format: str = DLEDGER
+    starting: str | int | dict[str, int] | None = None
+    ending: str | int | dict[str, int] | None = None
+    fail_on_data_loss: bool = True
+    fail_on_damage: bool = True
+    verify_crc: bool = False
+    include_internal: bool = False
+    max_offsets_per_trigger: int = 0
+    max_bytes_per_trigger: int = 0
+    min_partitions: int = 1
+    max_records_per_partition: int = 0
+    partition_bytes: int = 128 * 1024 * 1024
+    fetch_bytes: int = 4 * 1024 * 1024
+    read_from: str = "follower"
+    request_timeout_ms: int = 30_000
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, is_stream: bool | None = False) -> ScanOptions:
+        """
+        Read the options of C{spark.read} or C{spark.readStream}.
+
+        @param given: names in any case.
+        @param is_stream: None: not known; what only one of both allows is allowed.
+        @raise OptionError: see the rule of this module.
+        """
+        values: dict[str, Any] = {}
+        for name, text in given.items():
+            option = _BY_NAME.get(name.lower())
+            if option is None:
+                raise _unknown(name, text)
+            values[option.field] = option.read(option.name, str(text))
+        found = cls(**values)
+        found._check(is_stream)
+        return found
+
+    def _check(self, is_stream: bool | None) -> None:
+        if bool(self.path) == bool(self.bootstrap):
+            have = "both are" if self.path else "neither is"
+            raise OptionError(
+                "option path (a member's directory; or load(DIR)) or option bootstrap (addresses of members) "
+                f"is needed, and {have} given"
+            )
+        if self.data_path and not self.path:
+            raise OptionError("option dataPath belongs to path: a member's directory whose data is elsewhere")
+        if is_stream and self.ending is not None:
+            raise OptionError("option endingOffsets is for batches; a stream has no end")
+        if is_stream is False and (self.max_offsets_per_trigger or self.max_bytes_per_trigger):
+            raise OptionError("options maxOffsetsPerTrigger and maxBytesPerTrigger are for streams; "
+                              "endingOffsets ends a batch")
+        for name, value in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
+            if isinstance(value, dict) and self.group not in value:
+                raise OptionError(f"option {name} names group {next(iter(value))!r}, "
+                                  f"but option group is {self.group!r}")
+
+    def number_of(self, value: str | int | dict[str, int] | None) -> str | int | None:
+        """An offset option without the name of the group."""
+        return value[self.group] if isinstance(value, dict) else value
+
+
+def _unknown(name: str, text: object) -> OptionError:
+    if name.lower() == "paths":
+        return OptionError(f"load() was given several directories ({text}): read one member's; "
+                           "all members of a group hold the same")
+    near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
+    hint = f" (did you mean {_BY_NAME[near[0]].name}?)" if near else ""
+    return OptionError(f"unknown option {name}{hint}; known are {', '.join(o.name for o in OPTIONS)}")

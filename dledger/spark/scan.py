@@ -1,0 +1,153 @@
+# -*- test-case-name: tests.spark.test_scan -*-
+"""
+A log as Arrow record batches: what the Spark source and the export are made of. Needs no Spark.
+
+    scan = Scan.of({"path": "store/dledger-n0"})
+    extent = scan.extent()
+    for part in scan.parts(extent.begin, extent.end):
+        for batch in scan.batches(part):
+            ...
+
+A scan is a value and can be pickled; every call opens what it needs and closes it again (but for L{Scan.log},
+for who asks often). Parts can be read in any order, by any process, more than once: the rows are the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+
+import attrs
+import pyarrow as pa
+
+from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
+from dledger.spark.directory import DirectoryLog
+from dledger.spark.log import Extent, Log, Part, cut, lost
+from dledger.spark.options import EARLIEST, LATEST, OptionError, ScanOptions
+
+
+def columns_of(options: ScanOptions) -> tuple[Column, ...]:
+    """All columns that there are with these options."""
+    return ENTRY_COLUMNS
+
+
+def open_log(options: ScanOptions) -> Log:
+    """
+    The log that the options name; close it.
+
+    @raise ReadError: it cannot be read.
+    """
+    return DirectoryLog(options)
+
+
+@attrs.frozen(kw_only=True)
+class Scan:
+    """
+    @ivar columns: wanted ones, in this order.
+    """
+
+    options: ScanOptions
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, str], *, wanted: Sequence[tuple[str, str]] | None = None,
+        is_stream: bool = False,
+    ) -> Scan:
+        """
+        @param given: options of docs/spark.md, names in any case.
+        @param wanted: name and Spark type of the columns wanted; None: all.
+        @raise OptionError: an option or a column that does not exist or makes no sense.
+        """
+        options = ScanOptions.of(given, is_stream=is_stream)
+        if options.path:
+            # Workers need not have the working directory of who asks.
+            options = attrs.evolve(
+                options, path=_absolute(options.path), data_path=_absolute(options.data_path)
+            )
+        return cls(options=options, columns=projection(columns_of(options), wanted))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+        return schema_of(self.columns)
+
+    def log(self) -> Log:
+        """The open log; close it. @raise ReadError: it cannot be read."""
+        return open_log(self.options)
+
+    def extent(self) -> Extent:
+        """What is there now, C{end} exclusive. @raise ReadError: nothing can be said."""
+        with closing(self.log()) as log:
+            return log.extent()
+
+    def bounds(self, extent: Extent) -> tuple[int, int]:
+        """
+        The range that C{startingOffsets} and C{endingOffsets} of a batch name, C{end} exclusive.
+
+        @raise DataLossError: it begins before the extent.
+        @raise OptionError: it ends behind the extent or before its own beginning.
+        """
+        begin = self.starting(extent, default=EARLIEST)
+        end = self._number(self.options.ending, extent, LATEST)
+        if end > extent.end:
+            raise OptionError(f"option endingOffsets={end} is behind the committed end {extent.end}")
+        if begin > end:
+            raise OptionError(f"option startingOffsets={begin} is behind the end {end}")
+        return begin, end
+
+    def starting(self, extent: Extent, *, default: str) -> int:
+        """
+        What C{startingOffsets} names.
+
+        @raise DataLossError: an offset before the extent, and C{failOnDataLoss} is set.
+        """
+        begin = self._number(self.options.starting, extent, default)
+        if begin < extent.begin:
+            lost(self.options, begin, extent.begin)
+            return extent.begin
+        return begin
+
+    def _number(self, value: str | int | dict[str, int] | None, extent: Extent, default: str) -> int:
+        named = self.options.number_of(value if value is not None else default)
+        if named == EARLIEST:
+            return extent.begin
+        if named == LATEST:
+            return extent.end
+        assert isinstance(named, int)
+        return named
+
+    def after_rows(self, log: Log, begin: int, end: int, count: int) -> int:
+        """The offset behind C{count} records from C{begin} on, at most C{end}."""
+        return min(begin + count, end)
+
+    def parts(self, begin: int, end: int) -> list[Part]:
+        """
+        The range in parts for tasks, in order, covering it exactly.
+
+        @raise ReadError: it cannot be planned.
+        """
+        with closing(self.log()) as log:
+            log.extent()
+            return cut(log, self.options, begin, end)
+
+    def batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """
+        The rows of a part, in order.
+
+        @raise ReadError: see L{dledger.spark.log} for its kinds.
+        """
+        decoder = EntryDecoder(self.options, self.columns)
+        with closing(self.log()) as log:
+            for chunk in log.chunks(part.begin, part.end, with_data=decoder.needs_data):
+                yield decoder.decode(chunk)
+        decoder.finish()
+
+
+def _absolute(path: str) -> str:
+    for scheme in ("file://", "file:"):
+        path = path.removeprefix(scheme)
+    if "://" in path:
+        raise OptionError(f"option path={path!r}: only directories of a mounted file system can be read")
+    return os.path.abspath(path) if path else ""

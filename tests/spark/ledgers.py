@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.spark.test_scan -*-
+"""
+Ledgers for the tests, and what must be read from them: a plain reader that knows nothing of numpy.
+
+The plain reader walks the data files record by record with C{struct}; it does not use the index, nor any
+code of L{dledger.spark} or L{dledger.storage.reader}.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dledger.config import DLedgerConfig
+from dledger.spark.scan import Scan
+from dledger.storage.disk import OsDisk
+from dledger.storage.file_store import FileStore
+from tests.storage.support import append_bare, config_of, flush
+
+#: A row of C{format=dledger}, in the order of its columns.
+Row = tuple[int, int, int, int, int, int, int, bytes]
+
+
+def mixed_bodies(count: int, *, seed: int, longest: int = 200) -> list[bytes]:
+    """Bodies of many sizes, empty ones among them."""
+    chance = random.Random(seed)
+    return [chance.randbytes(chance.choice((0, 1, 47, 48, 49, chance.randrange(longest + 1))))
+            for _ in range(count)]
+
+
+class Ledger:
+    """
+    A member's directory with a store that writes to it: small files, so that there are many.
+
+    @ivar path: what a user of Spark names.
+    """
+
+    def __init__(self, base: str, **options: Any) -> None:
+        self.config: DLedgerConfig = config_of(os.path.abspath(base), **options)
+        self.path = self.config.self_path
+        self.store = FileStore.open(self.config, OsDisk())
+
+    def append(self, bodies: Iterable[bytes], *, term: int = 1) -> None:
+        """Entries with checksums."""
+        self.store.append_bodies(tuple(bodies), term)
+
+    def append_without_checksums(self, bodies: Iterable[bytes], *, term: int = 1) -> None:
+        """Entries as Java writes them."""
+        append_bare(self.store, bodies, term)
+
+    def commit(self, index: int | None = None) -> None:
+        """Flush, commit up to C{index} (None: all), and let readers know."""
+        flush(self.store)
+        self.store.record_commit(self.store.ledger_end_index if index is None else index)
+        self.store.check_point()
+
+    def fill(self, count: int, *, seed: int = 1, per_term: int = 25) -> None:
+        """C{count} entries of mixed sizes, a new term every C{per_term}."""
+        bodies = mixed_bodies(count, seed=seed)
+        first = self.store.ledger_end_index + 1
+        for number, body in enumerate(bodies, first):
+            self.append((body,), term=1 + number // per_term)
+
+    def close(self) -> None:
+        """Release the directory."""
+        self.store.abandon()
+
+
+def plain_rows(path: str, end: int | None = None) -> list[Row]:
+    """
+    Every row up to C{end} (exclusive), from the data files alone.
+
+    @param path: a member's directory.
+    """
+    rows: list[Row] = []
+    for file in sorted((Path(path) / "data").iterdir()):
+        data, at = file.read_bytes(), 0
+        while at + 8 <= len(data):
+            magic, size = struct.unpack_from(">ii", data, at)
+            if magic != 1:
+                break  # the blank, or nothing yet
+            _, _, index, term, pos, channel, chain, crc, length = struct.unpack_from(">iiqqqiiii", data, at)
+            assert pos == int(file.name) + at and size == 48 + length
+            rows.append((index, term, pos, size, channel, chain, crc, data[at + 48 : at + size]))
+            at += size
+    return rows if end is None else [row for row in rows if row[0] < end]
+
+
+def scanned(
+    given: Mapping[str, object], wanted: Sequence[tuple[str, str]] | None = None
+) -> list[tuple[Any, ...]]:
+    """What a scan gives, part by part, as rows."""
+    scan = Scan.of({name: str(value) for name, value in given.items()}, wanted=wanted)
+    begin, end = scan.bounds(scan.extent())
+    rows: list[tuple[Any, ...]] = []
+    following = begin
+    for part in scan.parts(begin, end):
+        assert part.begin == following < part.end
+        following = part.end
+        for batch in scan.batches(part):
+            assert batch.schema == scan.schema
+            batch.validate(full=True)
+            rows += zip(*[column.to_pylist() for column in batch.columns], strict=True)
+    assert following == end
+    return rows

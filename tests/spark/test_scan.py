@@ -1,0 +1,289 @@
+# -*- test-case-name: tests.spark.test_scan -*-
+"""A scan of a directory gives every committed entry once, value by value, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import warnings
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.spark.log import DamageError, DataLossError, Part, ReadError, ScanWarning
+from dledger.spark.options import OptionError
+from dledger.spark.scan import Scan
+from tests.spark.ledgers import Ledger, plain_rows, scanned
+
+
+class LedgerCase(SynchronousTestCase):
+    """A ledger in a directory of its own."""
+
+    def setUp(self) -> None:
+        self.ledger = self.make()
+        self.path = self.ledger.path
+
+    def make(self) -> Ledger:
+        """A new one."""
+        ledger = Ledger(self.mktemp())
+        self.addCleanup(ledger.close)
+        return ledger
+
+    def warned(self) -> list[str]:
+        """What scans said from now on; the list grows."""
+        said: list[str] = []
+        catcher = warnings.catch_warnings()
+        catcher.__enter__()
+        self.addCleanup(catcher.__exit__, None, None, None)
+        warnings.simplefilter("always")
+
+        def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+            if issubclass(category, ScanWarning):
+                said.append(str(message))
+
+        warnings.showwarning = show
+        return said
+
+
+class ReadTests(LedgerCase):
+    """Value by value."""
+
+    def test_mixed(self) -> None:
+        """Many files, blanks, empty bodies, several terms, with and without checksums; and an open end."""
+        self.ledger.fill(300)
+        self.ledger.append_without_checksums([b"", b"java", bytes(200)], term=20)
+        self.ledger.append([b"behind the commit"] * 5, term=20)
+        self.ledger.commit(302)
+        expected = plain_rows(self.path, 303)
+        self.assertEqual(len(expected), 303)
+        self.assertGreater(len(os.listdir(f"{self.path}/data")), 20)
+        self.assertGreater(len(os.listdir(f"{self.path}/index")), 20)
+        for options in (
+            {}, {"fetchBytes": 1}, {"fetchBytes": 300}, {"minPartitions": 7}, {"partitionBytes": 1000},
+            {"maxRecordsPerPartition": 11}, {"verifyCrc": "true"}, {"minPartitions": 10_000},
+        ):
+            with self.subTest(**options):
+                self.assertEqual(scanned({"path": self.path, **options}), expected)
+
+    def test_nothing(self) -> None:
+        """A new ledger, and one of which nothing is known to be committed, have no rows."""
+        self.assertEqual(scanned({"path": self.path}), [])
+        self.ledger.append([b"a", b"b"])
+        self.assertEqual(scanned({"path": self.path}), [])
+        self.assertEqual(Scan.of({"path": self.path}).extent().begin, 0)
+
+    def test_one(self) -> None:
+        """One entry without a body."""
+        self.ledger.append([b""])
+        self.ledger.commit()
+        self.assertEqual(scanned({"path": self.path}), plain_rows(self.path))
+        self.assertEqual(len(scanned({"path": self.path})), 1)
+
+    def test_stopped(self) -> None:
+        """A stopped member's directory reads as a live one's; nothing in it is touched."""
+        self.ledger.fill(60)
+        self.ledger.commit(50)
+        live = scanned({"path": self.path})
+        self.ledger.store.clean_close()
+        before = {path: path.read_bytes() for path in Path(self.path).rglob("*") if path.is_file()}
+        self.assertEqual(scanned({"path": self.path}), live)
+        after = {path: path.read_bytes() for path in Path(self.path).rglob("*") if path.is_file()}
+        self.assertEqual(before, after)
+
+    def test_projection(self) -> None:
+        """Some columns, in the user's order; without a body, and from the index alone."""
+        self.ledger.fill(80)
+        self.ledger.commit()
+        rows = plain_rows(self.path)
+        for names, columns in (
+            (("body", "index"), (7, 0)), (("size", "pos", "term", "index"), (3, 2, 1, 0)),
+            (("chain_crc",), (5,)), (("BODY_CRC", "Channel"), (6, 4)),
+        ):
+            types = ("bigint", "BIGINT", "bigint", "int", "int", "int", "int", "binary")
+            wanted = [(name, types[column]) for name, column in zip(names, columns, strict=True)]
+            with self.subTest(names=names):
+                expected = [tuple(row[column] for column in columns) for row in rows]
+                self.assertEqual(scanned({"path": self.path}, wanted), expected)
+
+    def test_data_is_not_opened_for_the_index(self) -> None:
+        """Columns that stand in the index cost nothing but the index."""
+        self.ledger.fill(40)
+        self.ledger.commit()
+        rows = [row[:2] for row in plain_rows(self.path)]
+        scan = Scan.of({"path": self.path}, wanted=[("index", "bigint"), ("term", "bigint")])
+        (part,) = scan.parts(0, 40)
+        found = []
+        log = scan.log()
+        self.addCleanup(log.close)
+        for chunk in log.chunks(part.begin, part.end, with_data=False):
+            self.assertIsNone(chunk.data)
+        for batch in scan.batches(part):
+            found += list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
+        self.assertEqual(found, rows)
+
+    def test_parts_have_the_size(self) -> None:
+        """Parts are cut by bytes: none is much larger than was asked for, and they are few."""
+        self.ledger.append([bytes(10)] * 200)
+        self.ledger.append([bytes(900)] * 40)
+        self.ledger.commit()
+        parts = Scan.of({"path": self.path, "partitionBytes": "8000"}).parts(0, 240)
+        self.assertLessEqual(max(part.size_bytes for part in parts), 12_000)
+        self.assertLess(len(parts), 3 * sum(part.size_bytes for part in parts) // 8000)
+        self.assertEqual((parts[0].begin, parts[-1].end), (0, 240))
+
+    def test_offsets(self) -> None:
+        """C{startingOffsets} is inclusive, C{endingOffsets} exclusive; what is not there is an error."""
+        self.ledger.fill(50)
+        self.ledger.commit(39)
+
+        def indexes(**options: object) -> list[int]:
+            return [row[0] for row in scanned({"path": self.path, **options})]
+
+        self.assertEqual(indexes(startingOffsets=7, endingOffsets=9), [7, 8])
+        self.assertEqual(indexes(startingOffsets="latest"), [])
+        self.assertEqual(indexes(startingOffsets='{"default": 38}'), [38, 39])
+        self.assertEqual(indexes(STARTINGOFFSETS=39, endingOffsets="LATEST"), [39])
+        self.assertRaisesRegex(OptionError, "endingOffsets=41 is behind the committed end 40",
+                               indexes, endingOffsets=41)
+        self.assertRaisesRegex(OptionError, "startingOffsets=9 is behind the end 8",
+                               indexes, startingOffsets=9, endingOffsets=8)
+
+    def test_wrong_places(self) -> None:
+        """What is no member's directory is refused with a sentence."""
+        empty = os.path.abspath(self.mktemp())
+        os.makedirs(empty)
+        for path, words in (
+            (os.path.dirname(self.path), "holds members' directories"),
+            (f"{self.path}/nowhere", "does not exist"), (empty, "is no member's directory"),
+        ):
+            with self.subTest(path=path):
+                self.assertRaisesRegex(ReadError, words, Scan.of({"path": path}).extent)
+        self.assertRaisesRegex(OptionError, "mounted file system", Scan.of, {"path": "s3://bucket/dir"})
+
+
+class DamageTests(LedgerCase):
+    """Damage is an error with a place, or skipped with a count; never a wrong row."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger.fill(60)
+        self.ledger.commit()
+        self.rows = plain_rows(self.path)
+        self.bad = self.rows[33]
+
+    def spoil(self, at: int, word: bytes) -> tuple[str, int]:
+        """Overwrite bytes of entry 33's record; returns file and offset of the record."""
+        size = self.ledger.config.mapped_file_size_for_entry_data
+        name = f"{self.path}/data/{self.bad[2] // size * size:020d}"
+        with open(name, "r+b") as file:
+            file.seek(self.bad[2] % size + at)
+            file.write(word)
+        return name, self.bad[2] % size
+
+    def test_headers(self) -> None:
+        """Each field that can be held against something is."""
+        others = [row for row in self.rows if row[0] != 33]
+        original = struct.pack(">iiqqqiiii", 1, *[self.bad[column] for column in (3, 0, 1, 2, 4, 5, 6)],
+                               len(self.bad[7]))
+        for name, at, word in (
+            ("magic", 0, b"\0\0\0\2"), ("size", 4, b"\0\0\0\1"), ("index", 8, bytes(8)),
+            ("term", 16, bytes(8)), ("pos", 24, b"\1" * 8), ("body_length", 44, b"\x7f\xff\xff\xff"),
+        ):
+            with self.subTest(name=name):
+                file, offset = self.spoil(at, word)
+                error = self.assertRaises(DamageError, scanned, {"path": self.path})
+                self.assertIn(f"entry 33 is damaged: {file} at {offset}:", str(error))
+                said = self.warned()
+                self.assertEqual(scanned({"path": self.path, "failOnDamage": "false"}), others)
+                self.assertEqual(said, ["1 damaged entries were skipped"])
+                self.spoil(0, original)
+        self.assertEqual(scanned({"path": self.path}), self.rows)
+
+    def test_body(self) -> None:
+        """A flipped bit in a body is found by C{verifyCrc}; a CRC of 0 is none."""
+        self.bad = next(row for row in self.rows if row[0] >= 33 and row[7])
+        self.spoil(48, bytes([self.bad[7][0] ^ 1]))
+        scanned({"path": self.path})
+        error = self.assertRaises(DamageError, scanned, {"path": self.path, "verifyCrc": "true"})
+        self.assertIn(f"entry {self.bad[0]} is damaged", str(error))
+        self.assertIn("body_crc", str(error))
+        found = scanned({"path": self.path, "verifyCrc": "true", "failOnDamage": "false"})
+        self.assertEqual(found, [row for row in self.rows if row[0] != self.bad[0]])
+        self.spoil(40, bytes(4))
+        self.assertEqual(len(scanned({"path": self.path, "verifyCrc": "true"})), 60)
+
+    def test_index(self) -> None:
+        """An index unit that is not sound: entry and index file are named; or one entry is skipped."""
+        size = self.ledger.config.mapped_file_size_for_entry_index
+        name = f"{self.path}/index/{33 * 32 // size * size:020d}"
+        with open(name, "r+b") as file:
+            file.seek(33 * 32 % size)
+            file.write(bytes(32))
+        # The one look at the end finds the end by halving; hold it where it was.
+        error = self.assertRaises(DamageError, scanned, {"path": self.path})
+        self.assertIn(f"entry 33 cannot be read: {name} at {33 * 32 % size}", str(error))
+        said = self.warned()
+        self.assertEqual(scanned({"path": self.path, "failOnDamage": "false"}),
+                         [row for row in self.rows if row[0] != 33])
+        self.assertIn("1 entries without a sound index unit were skipped", said[0])
+
+
+class ExpiryTests(LedgerCase):
+    """Files that expire while they are read."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger.fill(120)
+        self.ledger.commit()
+        self.rows = plain_rows(self.path)
+
+    def expire(self, files: int) -> int:
+        """Remove the oldest data files, as a live member does; the first index still there."""
+        for name in sorted(os.listdir(f"{self.path}/data"))[:files]:
+            os.unlink(f"{self.path}/data/{name}")
+        return plain_rows(self.path)[0][0]
+
+    def test_before(self) -> None:
+        """C{earliest} is what is still there; a named offset before it is lost."""
+        first = self.expire(3)
+        self.assertEqual(scanned({"path": self.path}), plain_rows(self.path))
+        options = {"path": self.path, "startingOffsets": "2"}
+        error = self.assertRaises(DataLossError, scanned, options)
+        self.assertIn(f"offsets 2..{first - 1} have expired; the first one still there is {first}",
+                      str(error))
+        said = self.warned()
+        self.assertEqual(scanned({**options, "failOnDataLoss": "false"}), plain_rows(self.path))
+        self.assertEqual(len(said), 1)
+
+    def test_during(self) -> None:
+        """Between planning and reading: an error, or the rest."""
+        strict, loose = Scan.of({"path": self.path}), Scan.of({"path": self.path, "failOnDataLoss": "false"})
+        parts = strict.parts(0, 120)
+        first = self.expire(4)
+        self.assertRaises(DataLossError, lambda: [list(strict.batches(part)) for part in parts])
+        said = self.warned()
+        indexes = [index for part in parts for batch in loose.batches(part)
+                   for index in batch.column(0).to_pylist()]
+        self.assertEqual(indexes, list(range(first, 120)))
+        self.assertIn(f"0..{first - 1} have expired", said[0])
+
+    def test_under_the_hand(self) -> None:
+        """Files that go while a part is being read."""
+        scan = Scan.of({"path": self.path, "fetchBytes": "200", "failOnDataLoss": "false"})
+        batches = scan.batches(Part(begin=0, end=120, size_bytes=0))
+        seen = next(batches).column(0).to_pylist()
+        self.warned()
+        first = self.expire(6)
+        for batch in batches:
+            seen += batch.column(0).to_pylist()
+        # The file that was open stays readable; behind it reading goes on where the ledger begins now.
+        self.assertEqual(seen, [*range(seen.index(first)), *range(first, 120)])
+        self.assertLess(seen.index(first), first)
+
+    def test_a_file_that_is_missing_in_the_middle(self) -> None:
+        """That is damage, not expiry."""
+        names = sorted(os.listdir(f"{self.path}/data"))
+        shutil.move(f"{self.path}/data/{names[5]}", f"{self.path}/elsewhere")
+        error = self.assertRaises(DamageError, scanned, {"path": self.path})
+        self.assertIn("the data file that it names is not there", str(error))
