@@ -216,7 +216,7 @@ class ExportDirectory:
             folders.add((staging / staged).parent)
         for folder in folders:
             _sync_directory(folder)
-        pending = {
+        pending: dict[str, Any] = {
             "first": part.first, "last": part.last, "rows": part.rows, "proof": dict(proof),
             "files": [list(pair) for pair in part.files],
         }
