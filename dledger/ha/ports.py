@@ -50,12 +50,6 @@ class CommitLog(Protocol):
         @param offset: C{begin_offset} to C{end_offset}.
         """
 
-    def file_at(self, offset: int) -> tuple[int, int] | None:
-        """
-        Where C{offset} stands on the file system, for C{sendfile}: an open file descriptor, valid until
-        the call returns to the reactor, and the position in it. None where there is no such thing.
-        """
-
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """
         Write bytes that came from a master, as they are. They need not end where a record ends.

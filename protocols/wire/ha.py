@@ -154,8 +154,7 @@ class TransferReader:
             if len(self._kept) < TRANSFER_HEADER_SIZE:
                 return
             header, self._kept = self._kept, b""
-            self._begin(header, 0)
-            if self._left == 0 or at == end:
+            if self._begin(header, 0) == 0 or at == end:
                 yield self._offset, _EMPTY
         while at < end:
             if self._left:
@@ -169,12 +168,13 @@ class TransferReader:
                 self._kept = bytes(view[at:])
                 return
             else:
-                self._begin(data, at)
+                size = self._begin(data, at)
                 at += TRANSFER_HEADER_SIZE
-                if self._left == 0 or at == end:
+                if size == 0 or at == end:
                     yield self._offset, _EMPTY
 
-    def _begin(self, data: bytes, at: int) -> None:
+    def _begin(self, data: bytes, at: int) -> int:
         offset, body_size = TRANSFER_HEADER.unpack_from(data, at)
         _check_header(offset, body_size, self._body_size_max)
         self._offset, self._left = offset, body_size
+        return self._left

@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.ha.test_acks -*-
+"""
+How much of the log each slave has said to hold, and what that makes of a put.
+
+Rule 1: only living connections count. RocketMQ remembers the highest number that anybody ever sent, so
+one stray client satisfies every later put.
+Rule 2: where one slave is enough any connection will do. Where several are needed they must be several
+slaves: of each address the newest connections count, as many as C{slaves_per_host}.
+
+Decides, knows nothing of time, connections or Deferreds.
+
+Source: HAService.isSlaveOK, CommitLog.calcNeedAckNums, GroupTransferService (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.core.quorum import held_by
+from dledger.ha.config import ANY_SLAVE, HAConfig
+from dledger.ha.put_status import PutStatus
+
+
+@attrs.define
+class _Slave:
+    host: str
+    ack_offset: int = -1
+
+
+class Acks:
+    """
+    Invariant: there is one mark for each living connection, -1 before its first report; it never falls.
+    """
+
+    def __init__(self, *, slaves_per_host: int = 1) -> None:
+        self._slaves_per_host = slaves_per_host
+        self._by_serial: dict[int, _Slave] = {}
+
+    def __len__(self) -> int:
+        """Living connections, whether they have reported or not."""
+        return len(self._by_serial)
+
+    def add(self, serial: int, host: str) -> None:
+        """A connection was made. @param serial: rises with each."""
+        self._by_serial[serial] = _Slave(host)
+
+    def remove(self, serial: int) -> None:
+        """It has ended."""
+        self._by_serial.pop(serial, None)
+
+    def record(self, serial: int, ack_offset: int) -> bool:
+        """@return: whether its mark rose; it never falls."""
+        slave = self._by_serial[serial]
+        if ack_offset <= slave.ack_offset:
+            return False
+        slave.ack_offset = ack_offset
+        return True
+
+    def marks(self) -> list[int]:
+        """One mark for each distinct slave."""
+        counted: dict[str, int] = {}
+        found = []
+        for _, slave in sorted(self._by_serial.items(), reverse=True):
+            if slave.ack_offset < 0:
+                continue  # a port that was probed is no slave
+            count = counted.get(slave.host, 0)
+            if count < self._slaves_per_host:
+                counted[slave.host] = count + 1
+                found.append(slave.ack_offset)
+        return found
+
+    def held(self, needed: int) -> int:
+        """The highest offset that C{needed} slaves have reached; -1 while there are fewer."""
+        if needed == 1:
+            return max((slave.ack_offset for slave in self._by_serial.values()), default=-1)
+        marks = self.marks()
+        return held_by(marks, needed) if len(marks) >= needed else -1
+
+    def in_sync(self, end_offset: int, gap: int) -> int:
+        """Distinct slaves that lack less than C{gap} bytes."""
+        return sum(end_offset - mark < gap for mark in self.marks())
+
+
+def refusal(config: HAConfig, acks: Acks, end_offset: int) -> PutStatus | None:
+    """Why a put must not even be stored, as far as slaves are concerned; None if it may."""
+    if not config.waits_for_slaves or config.sync_rule == ANY_SLAVE or config.min_in_sync_replicas == 1:
+        return None
+    if 1 + acks.in_sync(end_offset, config.ha_max_gap_not_in_sync) < config.min_in_sync_replicas:
+        return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    return None
+
+
+def needed_for(config: HAConfig, acks: Acks, end_offset: int) -> int | PutStatus:
+    """
+    How many slaves a put has to wait for, or what it is told at once.
+
+    @param end_offset: where it ends in the log.
+    """
+    if not config.waits_for_slaves:
+        return PutStatus.PUT_OK
+    gap = config.ha_max_gap_not_in_sync
+    if config.sync_rule == ANY_SLAVE:
+        # A slave that has not reported yet is waited for, as RocketMQ does.
+        is_usable = len(acks) > 0 and end_offset - max(acks.held(1), 0) < gap
+        return 1 if is_usable else PutStatus.SLAVE_NOT_AVAILABLE
+    replicas = config.in_sync_replicas
+    if config.enable_auto_in_sync_replicas:
+        replicas = max(min(replicas, 1 + acks.in_sync(end_offset, gap)), config.min_in_sync_replicas)
+    return replicas - 1 if replicas > 1 else PutStatus.PUT_OK
