@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import attrs
@@ -30,8 +30,10 @@ from dledger.cli_common import (
     write_json,
 )
 from dledger.cli_files import read_file, verify
+from dledger.cli_rocketmq import write_messages
 from dledger.cli_status import status
 from dledger.client.blocking import AppendInterrupted
+from dledger.client.values import Entry
 from dledger.errors import DLedgerError
 from protocols.wire.codes import WIRE_VERSION, Consistency, ResponseCode
 
@@ -165,17 +167,38 @@ def _summary_line(summary: Any) -> str:
     return f"appended {entries}, {where}, in {summary.seconds:.3f} s ({summary.rate:,.0f}/s)"
 
 
+def _entry_writer(style: str, as_json: bool) -> Callable[[Sequence[Entry]], None]:
+    """What writes entries as the options say. @raise UsageError: they contradict each other."""
+    if style == "rocketmq":
+        return lambda entries: write_messages(entries, as_json=as_json)
+    if style == "raw" and as_json:
+        raise click.UsageError("--format raw writes bodies as they are, so --json cannot be given with it")
+    return lambda entries: write_entries(entries, "json" if as_json else style)
+
+
+_format_option = click.option(
+    "--format", "style", type=click.Choice([*FORMATS, "rocketmq"]), default="text", show_default=True,
+    help="text: index, term, body; json: an object a line; raw: bodies; rocketmq: messages of a RocketMQ "
+    "broker in DLedger mode.",
+)  # fmt: skip
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="An object a line: of text the same as --format json."
+)
+
+
 @cli.command()
 @click.argument("index", type=click.IntRange(min=0))
 @click.option("--consistency", type=click.Choice([kind.value for kind in Consistency]),
               default=Consistency.LINEARIZABLE.value, show_default=True,
               help="linearizable: the leader, proven; committed: any member, may lag.")  # fmt: skip
-@click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
+@_format_option
+@_json_option
 @click.pass_obj
-def get(target: Target, index: int, consistency: str, style: str) -> None:
+def get(target: Target, index: int, consistency: str, style: str, as_json: bool) -> None:
     """Show the entry at INDEX."""
+    write = _entry_writer(style, as_json)
     with target.open() as log:
-        write_entries([log.get(index, consistency)], style)
+        write([log.get(index, consistency)])
 
 
 @cli.command()
@@ -184,16 +207,19 @@ def get(target: Target, index: int, consistency: str, style: str) -> None:
               help="First index wanted.")  # fmt: skip
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
               help="The last so many; with --from: at most so many. Default: the last 10.")  # fmt: skip
-@click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True,
-              help="text: index, term, body; json: an object a line; raw: bodies.")  # fmt: skip
+@_format_option
+@_json_option
 @click.pass_obj
-def tail(target: Target, follow: bool, from_index: int | None, lines: int | None, style: str) -> None:
+def tail(
+    target: Target, follow: bool, from_index: int | None, lines: int | None, style: str, as_json: bool
+) -> None:
     """
     Show committed entries.
 
     From a Java group, the first index must be named, and its leader shows entries that are not
     committed yet.
     """
+    write = _entry_writer(style, as_json)
     left = lines if from_index is not None else None
     first = from_index if from_index is not None else -(10 if lines is None else lines)
     if left == 0 or (first == 0 and from_index is None and not follow):
@@ -206,13 +232,13 @@ def tail(target: Target, follow: bool, from_index: int | None, lines: int | None
             gathered.append(entry)
             # What is there goes out at once when following; else in pieces.
             if follow or len(gathered) >= _WRITE_AT_ONCE:
-                write_entries(gathered, style)
+                write(gathered)
                 gathered = []
             if left is not None:
                 left -= 1
                 if not left:
                     break
-        write_entries(gathered, style)
+        write(gathered)
 
 
 @cli.command()

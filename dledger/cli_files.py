@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from dledger.cli_common import EXIT_FAILED, shown, write_json
+from dledger.cli_rocketmq import message_columns
+from dledger.client.values import Entry
 from dledger.storage.reader import ReadOnlyDisk
 from dledger.storage.verify import VerifyReport, verify_directory
 from protocols.wire.entry import (
@@ -86,17 +88,20 @@ def _print_report(report: VerifyReport) -> None:
 @click.option("--size", type=int, default=-1, help="So many bytes of records; -1 for all.")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=None, help="At most so many records.")
 @click.option("--body", "with_body", is_flag=True, help="Show bodies, too.")
-def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool) -> None:
+@click.option("--format", "style", type=click.Choice(["text", "rocketmq"]), default="text", show_default=True,
+              help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")  # fmt: skip
+def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool, style: str) -> None:
     """
     Show the headers of the records in PATH: a data file, an index file, or a directory of such.
     """
+    bodies = style if style == "rocketmq" else "text" if with_body else ""
     files = _files(Path(path))
     if not files:
         raise click.ClickException(f"{path} holds no data file (20 digits, the offset of its first byte)")
     left = count
     end = pos + size if size >= 0 else None
     for file in files:
-        lines = _units(file) if file.parent.name == _INDEX_FOLDER else _records(file, pos, end, with_body)
+        lines = _units(file) if file.parent.name == _INDEX_FOLDER else _records(file, pos, end, bodies)
         for line in lines:
             click.echo(line)
             if left is not None:
@@ -112,7 +117,7 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if len(file.name) == 20 and file.name.isdecimal())
 
 
-def _records(file: Path, pos: int, end: int | None, with_body: bool) -> Iterator[str]:
+def _records(file: Path, pos: int, end: int | None, bodies: str) -> Iterator[str]:
     base = int(file.name) if file.name.isdecimal() else 0
     if end is not None and base >= end:
         return
@@ -120,7 +125,7 @@ def _records(file: Path, pos: int, end: int | None, with_body: bool) -> Iterator
         length = stream.seek(0, 2)
         at = max(0, pos - base)
         while at + BLANK.size <= length and (end is None or base + at < end):
-            line, step = _record(stream, at, base, length, with_body)
+            line, step = _record(stream, at, base, length, bodies)
             if line:
                 yield line
             if not step:
@@ -128,7 +133,7 @@ def _records(file: Path, pos: int, end: int | None, with_body: bool) -> Iterator
             at += step
 
 
-def _record(stream: IO[bytes], at: int, base: int, length: int, with_body: bool) -> tuple[str, int]:
+def _record(stream: IO[bytes], at: int, base: int, length: int, bodies: str) -> tuple[str, int]:
     """A line about what stands at C{at}, and how far the next record is; 0 when there is none."""
     stream.seek(at)
     data = stream.read(ENTRY_HEADER_SIZE)
@@ -145,8 +150,13 @@ def _record(stream: IO[bytes], at: int, base: int, length: int, with_body: bool)
         f"magic={header.magic} channel={header.channel} chainCrc={header.chain_crc & 0xFFFFFFFF:08x} "
         f"bodyCrc={header.body_crc & 0xFFFFFFFF:08x}"
     )
-    if with_body:
-        line += f" body={shown(stream.read(size - ENTRY_HEADER_SIZE))}"
+    if bodies:
+        body = stream.read(size - ENTRY_HEADER_SIZE)
+        if bodies == "rocketmq":
+            entry = Entry(index=header.index, term=header.term, pos=header.pos, body=body)
+            line = "\t".join([line, *message_columns(entry)])
+        else:
+            line += f" body={shown(body)}"
     return line, size
 
 
