@@ -80,6 +80,10 @@ class DirectoryLog:
             f"there are entries {extent.begin}..{extent.end - 1}"
         )
 
+    def after(self, begin: int, end: int, count: int) -> int:
+        """See L{dledger.spark.log.Log.after}."""
+        return min(begin + count, end)
+
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
         """See L{dledger.spark.log.Log.chunks}."""
         index, unreadable = begin, 0

@@ -104,6 +104,13 @@ class Log(Protocol):
         @raise ReadError: it cannot be read (any more).
         """
 
+    def after(self, begin: int, end: int, count: int) -> int:
+        """
+        The offset behind C{count} records from C{begin} on, at most C{end}.
+
+        @raise ReadError: it cannot be read.
+        """
+
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
         """
         Records from C{begin} to C{end} (exclusive), in order, each once.

@@ -17,19 +17,37 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from typing import Protocol
 
 import attrs
 import pyarrow as pa
 
 from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
+from dledger.spark.commit_log import CommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
-from dledger.spark.log import Extent, Log, Part, cut, lost
-from dledger.spark.options import EARLIEST, LATEST, OptionError, ScanOptions
+from dledger.spark.log import Chunk, Extent, Log, Part, cut, lost
+from dledger.spark.messages import MESSAGE_COLUMNS, MessageDecoder
+from dledger.spark.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
+from dledger.storage.commit_mark import COMMIT_MARK_NAME
+
+
+class Decoder(Protocol):
+    """Makes rows of chunks."""
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether index units alone do not do."""
+
+    def decode(self, chunk: Chunk) -> pa.RecordBatch:
+        """The rows of a chunk. @raise DamageError: see L{dledger.spark.log}."""
+
+    def finish(self) -> None:
+        """Tell how much was left out."""
 
 
 def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     """All columns that there are with these options."""
-    return ENTRY_COLUMNS
+    return MESSAGE_COLUMNS if options.format == ROCKETMQ else ENTRY_COLUMNS
 
 
 def open_log(options: ScanOptions) -> Log:
@@ -38,7 +56,20 @@ def open_log(options: ScanOptions) -> Log:
 
     @raise ReadError: it cannot be read.
     """
+    if options.format == ROCKETMQ and options.path and not options.data_path:
+        path = options.path
+        is_ledger = os.path.isdir(f"{path}/data") or os.path.isfile(f"{path}/{COMMIT_MARK_NAME}")
+        directory = None if is_ledger else commit_log_directory(path)
+        if directory is not None:
+            return CommitLog(options, directory)
     return DirectoryLog(options)
+
+
+def decoder_of(options: ScanOptions, columns: Sequence[Column], log: Log) -> Decoder:
+    """What makes rows of the log's chunks."""
+    if options.format == ROCKETMQ:
+        return MessageDecoder(options, columns, in_entries=not isinstance(log, CommitLog))
+    return EntryDecoder(options, columns)
 
 
 @attrs.frozen(kw_only=True)
@@ -118,10 +149,6 @@ class Scan:
         assert isinstance(named, int)
         return named
 
-    def after_rows(self, log: Log, begin: int, end: int, count: int) -> int:
-        """The offset behind C{count} records from C{begin} on, at most C{end}."""
-        return min(begin + count, end)
-
     def parts(self, begin: int, end: int) -> list[Part]:
         """
         The range in parts for tasks, in order, covering it exactly.
@@ -138,8 +165,8 @@ class Scan:
 
         @raise ReadError: see L{dledger.spark.log} for its kinds.
         """
-        decoder = EntryDecoder(self.options, self.columns)
         with closing(self.log()) as log:
+            decoder = decoder_of(self.options, self.columns, log)
             for chunk in log.chunks(part.begin, part.end, with_data=decoder.needs_data):
                 yield decoder.decode(chunk)
         decoder.finish()

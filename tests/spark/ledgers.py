@@ -44,9 +44,9 @@ class Ledger:
         self.path = self.config.self_path
         self.store = FileStore.open(self.config, OsDisk())
 
-    def append(self, bodies: Iterable[bytes], *, term: int = 1) -> None:
-        """Entries with checksums."""
-        self.store.append_bodies(tuple(bodies), term)
+    def append(self, bodies: Iterable[bytes], *, term: int = 0) -> None:
+        """Entries with checksums, of the term of the last one unless another is named."""
+        self.store.append_bodies(tuple(bodies), term or max(self.store.ledger_end_term, 1))
 
     def append_without_checksums(self, bodies: Iterable[bytes], *, term: int = 1) -> None:
         """Entries as Java writes them."""

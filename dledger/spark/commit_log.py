@@ -1,0 +1,282 @@
+# -*- test-case-name: tests.spark.test_commit_log -*-
+"""
+Mode C{path} on a RocketMQ broker's commit log, Java's or ours, live or stopped. Offsets are bytes.
+
+There is no index, so records are found by walking from one to the next. A range may begin anywhere: what
+begins in it is read. Where its first byte is not where a record stands, that is found by walking from the
+beginning of the file.
+
+The log ends behind its last whole record. The broker may be writing the next one at this moment, so the last
+records are held against all that they say of themselves: lengths, checksum of the body, and a last byte
+(properties are text) that has been written. There is no commit: docs/spark.md says what that means.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from dledger.spark.log import Chunk, DamageError, Extent, ReadError, lost, skipped
+from dledger.spark.options import OptionError, ScanOptions
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq_layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
+from protocols.wire.rocketmq_message import decode_message
+
+#: At least the largest record that a broker takes by default (4 MiB and 64 KiB).
+_BLOCK_BYTES = 8 * 1024 * 1024
+#: How many records at the end are looked at closely.
+_LAST_RECORDS = 64
+
+
+def commit_log_directory(path: str) -> str | None:
+    """Where the commit log of a broker's store is: C{path} itself, or C{commitlog} in it; None if nowhere."""
+    for directory in (path, f"{path}/commitlog"):
+        if _offsets_in(directory):
+            return directory
+    return None
+
+
+def _offsets_in(directory: str) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name) for name in names if len(name) == 20 and name.isascii() and name.isdecimal())
+
+
+@attrs.frozen(kw_only=True)
+class _Walked:
+    """
+    Whole records in a block.
+
+    @ivar position: of the block's first byte, which is that of the first record.
+    @ivar data: up to the end of the last record.
+    @ivar starts: of each record in C{data}, and one more for its end.
+    @ivar stop: why there is not more: C{more}, C{blank} (the file is used up), or C{end} (nothing sound).
+    """
+
+    position: int
+    data: bytes
+    starts: list[int]
+    stop: str
+
+    @property
+    def end(self) -> int:
+        """Position behind the last record."""
+        return self.position + self.starts[-1]
+
+
+class CommitLog:
+    """A broker's commit log."""
+
+    def __init__(self, options: ScanOptions, directory: str) -> None:
+        """@raise OptionError: an option that makes no sense where offsets are bytes."""
+        if options.max_records_per_partition:
+            raise OptionError("option maxRecordsPerPartition counts entries, but the offsets of a broker's "
+                              "commit log are bytes: take partitionBytes")
+        self._options = options
+        self._directory = directory
+        self._files: list[int] = []
+        self._file_size = 0
+        self._open: tuple[int, int] | None = None
+        #: Behind a record that was found sound at the end; the next look begins there.
+        self._known_end = -1
+
+    def _list(self) -> None:
+        self._files = _offsets_in(self._directory)
+        if not self._files:
+            raise ReadError(f"{self._directory}: no commit log files (20 digits) are left there")
+        try:
+            self._file_size = os.stat(self._path(self._files[0])).st_size
+        except OSError as error:
+            raise ReadError(f"{self._directory} cannot be read: {error}") from None
+
+    def _path(self, base: int) -> str:
+        return f"{self._directory}/{base:020d}"
+
+    def _base(self, position: int) -> int:
+        at = bisect_right(self._files, position) - 1
+        return self._files[at] if at >= 0 and position < self._files[at] + self._file_size else -1
+
+    def _pread(self, size: int, position: int) -> bytes:
+        """Up to C{size} bytes of one file; nothing where there is no file."""
+        base = self._base(position)
+        if base < 0:
+            return b""
+        if self._open is None or self._open[0] != base:
+            self.close()
+            try:
+                self._open = base, os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return b""
+        return os.pread(self._open[1], min(size, base + self._file_size - position), position - base)
+
+    def extent(self) -> Extent:
+        """See L{dledger.spark.log.Log.extent}."""
+        self._list()
+        begin = self._files[0]
+        # From the newest file on back to one in which there is a record: brokers make files ahead.
+        for base in reversed(self._files):
+            known = max(self._known_end, base) if self._known_end <= base + self._file_size else base
+            end = known if known == base + self._file_size else self._end_from(known)
+            if end > base:
+                self._known_end = end
+                return Extent(begin=begin, end=end)
+        return Extent(begin=begin, end=begin)
+
+    def _end_from(self, position: int) -> int:
+        """Behind the last whole record of one file, walking from one."""
+        last: deque[int] = deque(maxlen=_LAST_RECORDS)
+        while True:
+            walked = self._walk(position, _BLOCK_BYTES)
+            last.extend(walked.position + start for start in walked.starts[:-1])
+            position = walked.end
+            if walked.stop == "blank":
+                return self._base(walked.position) + self._file_size
+            if walked.stop == "end" or len(walked.starts) == 1:
+                break
+        while last:
+            start = last.pop()
+            if self._is_written(start, position - start):
+                break
+            position = start
+        return position
+
+    def _is_written(self, start: int, size: int) -> bool:
+        try:
+            message = decode_message(self._pread(size, start))
+        except WireError:
+            return False
+        # The record ends with a text: the properties, or the topic if there are none (their length is 0).
+        return not (message.properties_data or message.topic.encode()).endswith(b"\0")
+
+    def _walk(self, position: int, size: int) -> _Walked:
+        """Whole records from C{position} on, where one must stand, in about C{size} bytes of one file."""
+        base = self._base(position)
+        file_end = base + self._file_size if base >= 0 else position
+        data = self._pread(max(size, HEAD_SIZE), position)
+        starts, at, stop = [0], 0, "more"
+        unpack, total = HEAD.unpack_from, len(data)
+        is_cut = total < min(max(size, HEAD_SIZE), file_end - position)
+        while at < total:
+            if at + HEAD_SIZE > total:
+                if position + total == file_end:
+                    stop = "blank" if _is_blank(data, at) else "end"
+                break
+            length, magic, _, _, _, _, physical, _, _ = unpack(data, at)
+            if magic not in (MAGIC_V1, MAGIC_V2):
+                stop = "blank" if magic == MAGIC_BLANK else "end"
+                break
+            if length < MIN_MESSAGE_SIZE or position + at + length > file_end or physical != position + at:
+                stop = "end"
+                break
+            if at + length > total:
+                if at == 0 and not is_cut:
+                    return self._walk(position, length)
+                break
+            at += length
+            starts.append(at)
+        if at == 0 and stop == "more":
+            stop = "end"  # no file, or one that is cut
+        return _Walked(position=position, data=data[:at], starts=starts, stop=stop)
+
+    def position_of(self, offset: int) -> int:
+        """See L{dledger.spark.log.Log.position_of}."""
+        return offset
+
+    def after(self, begin: int, end: int, count: int) -> int:
+        """See L{dledger.spark.log.Log.after}."""
+        left, position = count, self._first_from(begin, end)
+        while position < end:
+            walked = self._walk(position, _BLOCK_BYTES)
+            if len(walked.starts) - 1 >= left:
+                return min(walked.position + walked.starts[left], end)
+            left -= len(walked.starts) - 1
+            position = self._next(walked, end)
+        return end
+
+    def _first_from(self, begin: int, end: int) -> int:
+        """Where the first record stands that begins at C{begin} or behind it."""
+        walked = self._walk(begin, HEAD_SIZE) if self._base(begin) >= 0 else None
+        if walked is not None and len(walked.starts) > 1:
+            return begin
+        position = self._base(begin)
+        if position < 0:
+            return begin
+        while position < begin:
+            walked = self._walk(position, _BLOCK_BYTES)
+            for start in walked.starts[1:]:
+                if walked.position + start >= begin:
+                    return walked.position + start
+            if walked.stop == "end":
+                return max(begin, walked.end)
+            position = self._next(walked, end)
+        return position
+
+    def _next(self, walked: _Walked, end: int) -> int:
+        if walked.stop == "blank":
+            return self._base(walked.position) + self._file_size
+        return walked.end if walked.stop == "more" else end
+
+    def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
+        """See L{dledger.spark.log.Log.chunks}."""
+        self._list()
+        if begin < self._files[0]:
+            lost(self._options, begin, min(self._files[0], end))
+            begin = self._files[0]
+        position, unreadable = self._first_from(begin, end), 0
+        while position < end:
+            walked = self._walk(position, self._options.fetch_bytes)
+            starts = np.array(walked.starts, dtype=np.int64)
+            count = int(np.searchsorted(starts[:-1], end - position))
+            if count:
+                base = self._base(position)
+                size = int(starts[count])
+                yield Chunk(
+                    data=memoryview(walked.data)[:size], starts=starts[: count + 1], first=position,
+                    place=self._path(base), place_at=position - base,
+                )
+                position += size
+            elif walked.stop == "blank":
+                position = self._base(position) + self._file_size
+            else:
+                following = self._after_trouble(position, end)
+                unreadable += following - position
+                position = following
+        if unreadable:
+            skipped(f"{self._directory}: {unreadable} bytes behind damaged records were skipped")
+
+    def _after_trouble(self, position: int, end: int) -> int:
+        """
+        Where to go on when no record stands at C{position}.
+
+        @raise DataLossError, DamageError: nowhere.
+        """
+        base, before = self._base(position), self._files
+        self._list()
+        if position < self._files[0]:
+            following = min(self._files[0], end)
+            lost(self._options, position, following)
+            return following
+        if self._files != before and self._base(position) != base:
+            return position
+        path = self._path(max(base, 0))
+        what = f"{path} at {position - max(base, 0)}: no sound message stands there"
+        if self._options.fail_on_damage:
+            raise DamageError(f"{what}. With option failOnDamage=false the rest of the file is skipped")
+        return min(base + self._file_size if base >= 0 else end, end)
+
+    def close(self) -> None:
+        """See L{dledger.spark.log.Log.close}."""
+        if self._open is not None:
+            os.close(self._open[1])
+            self._open = None
+
+
+def _is_blank(data: bytes, at: int) -> bool:
+    return data[at + 4 : at + 8] == (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")

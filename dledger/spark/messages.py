@@ -1,0 +1,356 @@
+# -*- test-case-name: tests.spark.test_messages -*-
+"""
+C{format=rocketmq}: each message a row, without a Python object for each message.
+
+A message's parts stand where the lengths before them say, so they are found step by step, each step for all
+messages of a chunk at once: fixed head, lengths of addresses by their flags, body length, topic length,
+properties length. Whatever does not add up is damaged. The rules are those of
+L{protocols.wire.rocketmq_message}, which is also asked for the words of an error; the tests hold the two
+against each other.
+
+What is rare is done one by one: texts that are not UTF-8, and properties with the same name twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dledger.spark.columns import Column, gather, native, schema_of, slices, sound_headers
+from dledger.spark.log import Chunk, DamageError, Offsets, skipped
+from dledger.spark.options import ScanOptions
+from protocols.wire.entry import ENTRY_HEADER_SIZE
+from protocols.wire.errors import WireError
+from protocols.wire.layout import dtype_of
+from protocols.wire.rocketmq_layout import (
+    DLEDGER_BODY_OFFSET,
+    HEAD_DECLARATION,
+    HEAD_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_MESSAGE_SIZE,
+    NAME_END,
+    VALUE_END,
+    SysFlag,
+)
+from protocols.wire.rocketmq_message import decode_message, decode_properties
+
+assert DLEDGER_BODY_OFFSET == ENTRY_HEADER_SIZE
+HEAD_DTYPE = np.dtype(dtype_of(HEAD_DECLARATION))
+assert HEAD_DTYPE.itemsize == HEAD_SIZE
+_BIG64, _BIG32, _BIG16, _SMALL = np.dtype(">i8"), np.dtype(">i4"), np.dtype(">i2"), np.dtype("i1")
+#: Bytes of an address and its port.
+_V4_SIZE, _V6_SIZE = 8, 20
+#: Milliseconds beyond these are no times.
+_MS_MAX = 2**62 // 1000
+
+_TIME = pa.timestamp("us", tz="UTC")
+_MAP = pa.map_(pa.string(), pa.string())
+
+#: C{format=rocketmq}. C{index} and C{term} are null where messages stand in a broker's commit log.
+MESSAGE_COLUMNS: tuple[Column, ...] = (
+    Column(name="index", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="term", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="topic", arrow=pa.string(), ddl="STRING"),
+    Column(name="queueId", arrow=pa.int32(), ddl="INT"),
+    Column(name="queueOffset", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="physicalOffset", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="keys", arrow=pa.string(), ddl="STRING"),
+    Column(name="tags", arrow=pa.string(), ddl="STRING"),
+    Column(name="bornTimestamp", arrow=_TIME, ddl="TIMESTAMP"),
+    Column(name="storeTimestamp", arrow=_TIME, ddl="TIMESTAMP"),
+    Column(name="flag", arrow=pa.int32(), ddl="INT"),
+    Column(name="sysFlag", arrow=pa.int32(), ddl="INT"),
+    Column(name="reconsumeTimes", arrow=pa.int32(), ddl="INT"),
+    Column(name="preparedTransactionOffset", arrow=pa.int64(), ddl="BIGINT"),
+    Column(name="bodyCrc", arrow=pa.int32(), ddl="INT"),
+    Column(name="properties", arrow=_MAP, ddl="MAP<STRING,STRING>"),
+    Column(name="body", arrow=pa.binary(), ddl="BINARY"),
+)
+_HEAD_FIELDS = {"queueid": "queue_id", "queueoffset": "queue_offset", "physicaloffset": "physical_offset",
+                "flag": "flag", "sysflag": "sys_flag", "bodycrc": "body_crc"}
+_FROM_PROPERTIES = {"keys": "KEYS", "tags": "TAGS"}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Found:
+    """
+    Messages and where their parts are, as arrays of one length. What is not C{is_sound} has no meaning.
+
+    @ivar middle: where what follows the address of the producer begins (C{storeTimestamp}).
+    @ivar tail: where C{reconsumeTimes} stands.
+    """
+
+    data: bytes | memoryview
+    starts: Offsets
+    ends: Offsets
+    is_sound: NDArray[np.bool_]
+    head: NDArray[Any]
+    middle: Offsets
+    tail: Offsets
+    body: Offsets
+    body_ends: Offsets
+    topic: Offsets
+    topic_ends: Offsets
+    properties: Offsets
+
+    def only(self, chosen: NDArray[np.bool_]) -> Found:
+        """Some of them."""
+        names = [field.name for field in attrs.fields(Found) if field.name != "data"]
+        return Found(data=self.data, **{name: getattr(self, name)[chosen] for name in names})
+
+
+def _at(data: bytes | memoryview, offsets: Offsets, dtype: np.dtype[Any]) -> NDArray[np.int64]:
+    """Numbers at C{offsets}; anything where they are out of bounds."""
+    bounded = np.clip(offsets, 0, max(len(data) - dtype.itemsize, 0))
+    return gather(data, bounded, dtype).astype(np.int64)
+
+
+def find(data: bytes | memoryview, starts: Offsets, ends: Offsets, physical: Offsets) -> Found:
+    """
+    Where the parts of messages are.
+
+    @param starts, ends: where each must begin and end; within C{data}, at least L{MIN_MESSAGE_SIZE} apart.
+    @param physical: what each must say of where it stands.
+    """
+    head = gather(data, starts, HEAD_DTYPE)
+    magic = head["magic"]
+    is_sound: NDArray[np.bool_] = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    is_sound &= (head["size"] == ends - starts) & (head["physical_offset"] == physical)
+    flags = head["sys_flag"].astype(np.int64)
+    middle = starts + HEAD_SIZE + np.where(flags & SysFlag.BORN_HOST_V6, _V6_SIZE, _V4_SIZE)
+    tail = middle + 8 + np.where(flags & SysFlag.STORE_HOST_V6, _V6_SIZE, _V4_SIZE)
+    body = tail + 16
+    topic_word = np.where(magic == MAGIC_V2, 2, 1)
+    # What must stand behind the body even if everything is empty.
+    room = ends - 2 - topic_word - body
+    length = _at(data, tail + 12, _BIG32)
+    is_sound &= (room >= 0) & (length >= 0) & (length <= room)
+    body_ends = np.where(is_sound, body + length, body)
+    topic = body_ends + topic_word
+    short, long = _at(data, body_ends, _SMALL), _at(data, body_ends, _BIG16)
+    topic_length = np.where(magic == MAGIC_V2, long, short)
+    is_sound &= (topic_length >= 0) & (topic_length <= ends - 2 - topic)
+    topic_ends = np.where(is_sound, topic + topic_length, topic)
+    properties = topic_ends + 2
+    is_sound &= _at(data, topic_ends, _BIG16) == ends - properties
+    return Found(data=data, starts=starts, ends=ends, is_sound=is_sound, head=head, middle=middle, tail=tail,
+                 body=body, body_ends=body_ends, topic=topic, topic_ends=topic_ends, properties=properties)
+
+
+def _pieces(data: bytes | memoryview, begins: Offsets, ends: Offsets) -> pa.Array:
+    """The bytes from each begin to its end; pieces are in order and do not overlap."""
+    edges = np.empty(2 * len(begins), dtype=np.int64)
+    edges[0::2], edges[1::2] = begins, ends
+    if not len(begins):
+        return pa.array([], type=pa.binary())
+    # Every other piece is what stands between them.
+    return slices(data, edges).take(pa.array(np.arange(0, 2 * len(begins) - 1, 2)))
+
+
+def _texts(raw: pa.Array) -> pa.Array | None:
+    """As strings; None if some are not UTF-8."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def properties_of(raw: pa.Array) -> pa.MapArray:
+    """Properties as stored, as maps: the rules of L{decode_properties}."""
+    texts = _texts(raw)
+    found = None if texts is None else _fast_properties(texts)
+    if found is None:
+        found = pa.array([list(decode_properties(value).items()) for value in raw.to_pylist()], type=_MAP)
+    return found
+
+
+def _fast_properties(texts: pa.Array) -> pa.MapArray | None:
+    """As L{properties_of}; None if a name stands twice in one message."""
+    lists = pc.split_pattern(texts, VALUE_END)
+    items, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+    is_pair = pc.equal(pc.count_substring(items, NAME_END), 1)
+    for at_edge in (pc.starts_with(items, NAME_END), pc.ends_with(items, NAME_END)):
+        is_pair = pc.and_(is_pair, pc.invert(at_edge))
+    items, parents = items.filter(is_pair), parents[np.asarray(is_pair)]
+    both = pc.split_pattern(items, NAME_END).flatten()
+    names = both.take(pa.array(np.arange(0, len(both), 2)))
+    values = both.take(pa.array(np.arange(1, len(both), 2)))
+    codes = names.dictionary_encode()
+    keys = parents.astype(np.int64) * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
+    if pc.count_distinct(pa.array(keys)).as_py() != len(keys):
+        return None
+    offsets = np.zeros(len(texts) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(parents, minlength=len(texts)), out=offsets[1:])
+    return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+
+
+def _times(ms: NDArray[np.int64]) -> pa.Array:
+    is_none = np.abs(ms) > _MS_MAX
+    return pa.array(np.where(is_none, 0, ms) * 1000, type=pa.int64(), mask=is_none).cast(_TIME)
+
+
+class MessageDecoder:
+    """
+    Chunks of a ledger's entries, or of a broker's commit log, to rows.
+
+    @ivar damaged: messages that were skipped.
+    """
+
+    needs_data = True
+
+    def __init__(self, options: ScanOptions, columns: Sequence[Column], *, in_entries: bool) -> None:
+        """@param in_entries: records are entries of a ledger, and messages their bodies."""
+        self._options = options
+        self._columns = tuple(columns)
+        self._schema = schema_of(columns)
+        self._names = {column.name.lower() for column in columns}
+        self._in_entries = in_entries
+        self.damaged = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches."""
+        return self._schema
+
+    def decode(self, chunk: Chunk) -> pa.RecordBatch:
+        """
+        The rows of a chunk.
+
+        @raise DamageError: a message is damaged, or an entry that is not empty is none, and
+            C{failOnDamage} is set.
+        """
+        assert chunk.data is not None
+        starts, ends = chunk.starts[:-1], chunk.starts[1:]
+        headers: NDArray[Any] | None = None
+        kept = np.ones(chunk.count, dtype=np.bool_)
+        is_message = kept
+        if self._in_entries:
+            headers, kept = sound_headers(chunk, self._options)
+            self.damaged += int(np.count_nonzero(~kept))
+            starts = starts + ENTRY_HEADER_SIZE
+            is_message = kept & (ends > starts)
+            physical = headers["pos"].astype(np.int64) + DLEDGER_BODY_OFFSET
+        else:
+            physical = chunk.first + starts
+        numbers = np.flatnonzero(is_message)
+        is_sound = np.zeros(chunk.count, dtype=np.bool_)
+        large = numbers[(ends - starts)[numbers] >= MIN_MESSAGE_SIZE]
+        found = find(chunk.data, starts[large], ends[large], physical[large])
+        found = self._checked(found)
+        is_sound[large] = found.is_sound
+        bad = is_message & ~is_sound
+        if bad.any():
+            self._note(chunk, np.flatnonzero(bad), starts, ends, physical)
+        found = found.only(found.is_sound)
+        if self._in_entries and self._options.include_internal:
+            return self._spread(found, headers, is_sound, kept & ~is_message)
+        return self._batch(found, headers[is_sound] if headers is not None else None)
+
+    def _checked(self, found: Found) -> Found:
+        """With C{is_sound} also false for what is longer to look at: bodies, and topics that are no text."""
+        is_sound = found.is_sound.copy()
+        numbers = np.flatnonzero(is_sound)
+        view = memoryview(found.data)
+        if self._options.verify_crc:
+            recorded = found.head["body_crc"]
+            for at in numbers.tolist():
+                first, last = found.body[at], found.body_ends[at]
+                is_sound[at] = first == last or crc32(view[first:last]) & 0x7FFFFFFF == recorded[at]
+        sound = found.only(is_sound)
+        topics = _pieces(sound.data, sound.topic, sound.topic_ends)
+        if _texts(topics) is None:
+            are_texts = [_is_text(topic) for topic in topics.to_pylist()]
+            is_sound[np.flatnonzero(is_sound)] = are_texts
+        return attrs.evolve(found, is_sound=is_sound)
+
+    def _note(
+        self, chunk: Chunk, bad: NDArray[Any], starts: Offsets, ends: Offsets, physical: Offsets
+    ) -> None:
+        self.damaged += len(bad)
+        if not self._options.fail_on_damage:
+            return
+        at = int(bad[0])
+        assert chunk.data is not None
+        record = bytes(memoryview(chunk.data)[int(starts[at]) : int(ends[at])])
+        what = "lengths do not add up"
+        try:
+            message = decode_message(record, physical_offset=int(physical[at]))
+            what = f"{len(record) - message.size} bytes behind the message"
+        except WireError as error:
+            what = str(error)
+        name = f"entry {chunk.first + at}" if self._in_entries else f"the message at {physical[at]}"
+        place = f"{chunk.place} at {chunk.place_at + int(chunk.starts[at])}"
+        raise DamageError(f"{name} is no sound message: {place}: {what}. "
+                          "With option failOnDamage=false it is skipped")
+
+    def _batch(self, found: Found, headers: NDArray[Any] | None) -> pa.RecordBatch:
+        properties = None
+        if self._names & {"properties", *_FROM_PROPERTIES}:
+            properties = properties_of(_pieces(found.data, found.properties, found.ends))
+        arrays = [self._column(column, found, headers, properties) for column in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _column(
+        self, column: Column, found: Found, headers: NDArray[Any] | None, properties: pa.MapArray | None
+    ) -> pa.Array:
+        name = column.name.lower()
+        if name in ("index", "term"):
+            if headers is None:
+                return pa.nulls(len(found.starts), type=column.arrow)
+            return native(headers[name], column.arrow)
+        if name in _HEAD_FIELDS:
+            return native(found.head[_HEAD_FIELDS[name]], column.arrow)
+        if name in _FROM_PROPERTIES:
+            return pc.map_lookup(properties, _FROM_PROPERTIES[name], "last")
+        if name == "properties":
+            return properties
+        if name == "topic":
+            return _pieces(found.data, found.topic, found.topic_ends).cast(pa.string())
+        if name == "body":
+            return _pieces(found.data, found.body, found.body_ends)
+        if name == "borntimestamp":
+            return _times(found.head["born_timestamp"].astype(np.int64))
+        if name == "storetimestamp":
+            return _times(_at(found.data, found.middle, _BIG64))
+        if name == "reconsumetimes":
+            return pa.array(_at(found.data, found.tail, _BIG32).astype(np.int32))
+        assert name == "preparedtransactionoffset", name
+        return pa.array(_at(found.data, found.tail + 4, _BIG64))
+
+    def _spread(
+        self, found: Found, headers: NDArray[Any] | None, is_sound: NDArray[np.bool_],
+        is_internal: NDArray[np.bool_],
+    ) -> pa.RecordBatch:
+        """Messages and entries without one, in order; the latter have an index and a term, else nulls."""
+        assert headers is not None
+        batch = self._batch(found, headers[is_sound])
+        shown = is_sound | is_internal
+        # Row of each entry that is shown among the messages; null for those that are none.
+        rows = pa.array((np.cumsum(is_sound) - 1)[shown], mask=~is_sound[shown])
+        arrays = []
+        for column, array in zip(self._columns, batch.columns, strict=True):
+            name = column.name.lower()
+            of_entry = name in ("index", "term")
+            arrays.append(native(headers[name][shown], column.arrow) if of_entry else array.take(rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def finish(self) -> None:
+        """Tell how much was left out."""
+        if self.damaged:
+            skipped(f"{self.damaged} damaged messages were skipped")

@@ -1,0 +1,222 @@
+# -*- test-case-name: tests.spark.test_source -*-
+"""
+The format C{dledger} for Spark: a thin skin over L{dledger.spark.scan.Scan}.
+
+Rules of the engine that are not obvious:
+
+ - C{read} runs in another process than the planning and is repeated when a task fails: it depends on its
+   partition alone. Nothing that cannot be pickled is kept but for the log of a stream's driver side, which
+   is opened when it is first asked and left out of the pickle.
+ - C{latestOffset} never goes back: a member that lags behind is "nothing new", not data loss.
+ - After a crash the engine asks for the interrupted batch again with the offsets of its own log.
+ - There is no C{pushFilters}: Spark 4.3 keeps a plan with pushed filters for later scans that push nothing,
+   and so gives wrong rows (C{tests.spark.test_upstream} tells when that is mended).
+
+PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not: there a stream has no limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from dledger.spark.columns import ddl_of
+from dledger.spark.log import DataLossError, Extent, Log, Part, cut, furthest, lost
+from dledger.spark.options import LATEST, ScanOptions
+from dledger.spark.scan import Scan, columns_of
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_LIMITS = True
+except ImportError:  # PySpark 4.0 and 4.1
+    HAS_LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands in for what this PySpark does not know."""
+
+
+class LogPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+def _wanted(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def _read(scan: Scan, partition: InputPartition | None) -> Iterator[Any]:
+    if partition is None:
+        return iter(())
+    assert isinstance(partition, LogPartition)
+    return scan.batches(partition.part)
+
+
+class DLedgerDataSource(DataSource):
+    """See docs/spark.md for options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What C{format()} is given."""
+        return "dledger"
+
+    def schema(self) -> str:
+        """All columns that there are with these options; the user's own schema takes a part of them."""
+        # Batch or stream is not known here, so what only one of them allows is left to the readers.
+        return ddl_of(columns_of(ScanOptions.of(self._given(), is_stream=None)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For C{spark.read}. @raise OptionError: an option or a column is not right."""
+        return LogReader(Scan.of(self._given(), wanted=_wanted(schema)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For C{spark.readStream}. @raise OptionError: an option or a column is not right."""
+        return LogStreamReader(Scan.of(self._given(), wanted=_wanted(schema), is_stream=True))
+
+    def _given(self) -> Mapping[str, str]:
+        # Some versions keep the options with a lower-cased name only: names in messages are our own.
+        return dict(self.options)
+
+
+class LogReader(DataSourceReader):
+    """A range of committed records that is fixed when it is planned."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+
+    def partitions(self) -> list[InputPartition]:
+        """Asked once for each loaded data frame: all actions on it see the same range."""
+        scan = self._scan
+        begin, end = scan.bounds(scan.extent())
+        return [LogPartition(part) for part in scan.parts(begin, end)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """The rows of one partition, as Arrow batches; where there is none, Spark asks for C{None}."""
+        return _read(self._scan, partition)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    Committed records as they come. Offsets are C{{group: next}}: the next offset to read.
+
+    Invariant: what L{latestOffset} returns is at least what it was given as the start.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._log: Log | None = None
+        self._target: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_log": None}
+
+    def _open(self) -> Log:
+        if self._log is None:
+            self._log = self._scan.log()
+        return self._log
+
+    def _extent(self) -> Extent:
+        return self._open().extent()
+
+    def _offset(self, number: int) -> dict[str, int]:
+        return {self._scan.options.group: number}
+
+    def _number(self, offset: Mapping[str, Any]) -> int:
+        group = self._scan.options.group
+        if group not in offset:
+            raise DataLossError(
+                f"the checkpoint is of group {', '.join(map(repr, offset))}, option group is {group!r}: "
+                "take another checkpoint directory, or the group that it was made with"
+            )
+        return int(offset[group])
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a query without a checkpoint begins: C{startingOffsets}, by default C{latest} as Kafka's."""
+        return self._offset(self._scan.starting(self._extent(), default=LATEST))
+
+    def getDefaultReadLimit(self) -> Any:
+        """One of the options' limits; if both are set, L{latestOffset} keeps both."""
+        options = self._scan.options
+        if options.max_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends with what is committed now."""
+        self._target = self._extent().end
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
+        """
+        Where the next batch ends.
+
+        @param start, limit: missing in PySpark 4.0 and 4.1, which know no limits.
+        """
+        extent = self._extent()
+        end = extent.end if self._target is None else self._target
+        if start is None:
+            return self._offset(end)
+        begin = self._number(start)
+        if end <= begin:
+            return self._offset(begin)
+        if limit is not None and not isinstance(limit, ReadAllAvailable):
+            end = self._limited(max(begin, extent.begin), end, limit)
+        return self._offset(max(end, begin))
+
+    def _limited(self, begin: int, end: int, limit: ReadLimit) -> int:
+        options = self._scan.options
+        max_rows, max_bytes = options.max_offsets_per_trigger, options.max_bytes_per_trigger
+        if isinstance(limit, ReadMaxRows):
+            max_rows = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            max_bytes = limit.max_bytes
+        if max_rows:
+            end = self._open().after(begin, end, max_rows)
+        if max_bytes:
+            end = furthest(self._open(), begin, end, max_bytes)
+        return end
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """For the progress of the query."""
+        return self._offset(self._extent().end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """
+        The parts of one batch.
+
+        @raise DataLossError: the log begins behind C{start}, and C{failOnDataLoss} is set.
+        """
+        begin, last = self._number(start), self._number(end)
+        if begin >= last:
+            return []
+        extent = self._extent()
+        if begin < extent.begin:
+            lost(self._scan.options, begin, min(extent.begin, last))
+            begin = min(extent.begin, last)
+        return [LogPartition(part) for part in cut(self._open(), self._scan.options, begin, last)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """As of a batch. Runs in another process than all the rest."""
+        return _read(self._scan, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: a ledger keeps its entries whether they were read or not."""
+
+    def stop(self) -> None:
+        """Close what is open. Spark does not promise to call it."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()

@@ -1,0 +1,69 @@
+# -*- test-case-name: tests.spark.test_source -*-
+"""The one Spark session of the suite: two cores, a small heap, stopped when the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import tempfile
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger.spark
+from tests.spark.ledgers import Ledger
+
+#: For every JVM of the tests: it starts a second faster and stays small.
+CONFIG = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stopTimeout": "60000",
+}
+
+
+@functools.cache
+def spark() -> SparkSession:
+    """The session, started when it is first asked for."""
+    warehouse = tempfile.mkdtemp(prefix="dledger-spark-")
+    session = dledger.spark.session(
+        "dledger tests", master="local[2]", config={**CONFIG, "spark.sql.warehouse.dir": warehouse}
+    )
+    atexit.register(session.stop)
+    return session
+
+
+def rows_of(frame: DataFrame, *order: str) -> list[tuple[Any, ...]]:
+    """All rows, as tuples of Python values."""
+    ordered = frame.orderBy(*order) if order else frame
+    return [tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
+            for row in ordered.collect()]
+
+
+class SparkCase(SynchronousTestCase):
+    """
+    A test with the session and a ledger.
+
+    @ivar path: of the ledger.
+    """
+
+    def setUp(self) -> None:
+        self.spark = spark()
+        self.ledger = self.make()
+        self.path = self.ledger.path
+
+    def make(self, **options: Any) -> Ledger:
+        """A new ledger."""
+        ledger = Ledger(self.mktemp(), **options)
+        self.addCleanup(ledger.close)
+        return ledger
+
+    def read(self, path: str = "", schema: str = "", **options: object) -> DataFrame:
+        """A data frame of a directory."""
+        reader = self.spark.read.format("dledger")
+        if schema:
+            reader = reader.schema(schema)
+        for name, value in options.items():
+            reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+        return reader.load(path) if path else reader.load()

@@ -1,0 +1,206 @@
+# -*- test-case-name: tests.spark.test_commit_log -*-
+"""A broker's commit log: every whole message once, wherever it is cut and however it ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+from dledger.spark.log import DamageError, DataLossError, ReadError
+from dledger.spark.options import OptionError
+from dledger.spark.scan import Scan
+from protocols.wire.rocketmq_layout import MAGIC_BLANK
+from protocols.wire.rocketmq_message import decode_message, encode_message, make_message
+from tests.spark.ledgers import scanned
+from tests.spark.test_messages import message_at, row_of
+from tests.spark.test_scan import LedgerCase
+
+SIZE = 16_384
+
+
+class BrokerLog:
+    """Files as a broker writes them, by the rule of where a record goes; the next file is made ahead."""
+
+    def __init__(self, directory: str, *, first: int = 0) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True)
+        self.first = self.end = first
+        self.written: list[int] = []
+        self.sizes: list[int] = []
+        self._make(first)
+
+    def path(self, position: int) -> Path:
+        """The file that holds C{position}."""
+        return self.directory / f"{position // SIZE * SIZE:020d}"
+
+    def _make(self, base: int) -> None:
+        for offset in (base, base + SIZE):
+            if not self.path(offset).exists():
+                self.path(offset).write_bytes(bytes(SIZE))
+
+    def write(self, position: int, data: bytes) -> None:
+        """Into one file."""
+        with open(self.path(position), "r+b") as file:
+            file.seek(position % SIZE)
+            file.write(data)
+
+    def append(self, number: int, *, seed: int = 5) -> None:
+        """One message."""
+        def make(at: int) -> bytes:
+            return message_at(at, number, chance=random.Random(seed * 10**6 + number))
+
+        room, size = SIZE - self.end % SIZE, len(make(0))
+        if size + 8 > room:
+            # What stood there before is not erased.
+            self.write(self.end, struct.pack(">ii", room, MAGIC_BLANK) + b"\x55" * (room - 8))
+            self.end += room
+            self._make(self.end)
+        self.write(self.end, make(self.end))
+        self.written.append(self.end)
+        self.sizes.append(size)
+        self.end += size
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What must be read."""
+        found = []
+        for at in self.written:
+            if self.path(at).exists():
+                data = self.path(at).read_bytes()
+                found.append(row_of(decode_message(data, at % SIZE, physical_offset=at), None, None))
+        return found
+
+
+class CommitLogTests(LedgerCase):
+    """Reading."""
+
+    def setUp(self) -> None:
+        self.path = os.path.abspath(self.mktemp())
+        self.log = BrokerLog(f"{self.path}/commitlog", first=3 * SIZE)
+        for number in range(150):
+            self.log.append(number)
+        self.options: dict[str, object] = {"path": self.path, "format": "rocketmq"}
+
+    def test_value_by_value(self) -> None:
+        """All columns; from the store's root and from the directory itself, whatever the cuts."""
+        expected = self.log.rows()
+        self.assertGreater(len(os.listdir(self.log.directory)), 6)
+        for options in (
+            {}, {"path": str(self.log.directory)}, {"fetchBytes": 1}, {"fetchBytes": 5000},
+            {"minPartitions": 9}, {"partitionBytes": 700}, {"verifyCrc": "true"}, {"minPartitions": 3000},
+        ):
+            with self.subTest(**options):
+                self.assertEqual(scanned({**self.options, **options}), expected)
+
+    def test_offsets_are_bytes(self) -> None:
+        """A range may begin and end anywhere: what begins in it is read."""
+        extent = Scan.of({name: str(value) for name, value in self.options.items()}).extent()
+        self.assertEqual((extent.begin, extent.end), (3 * SIZE, self.log.end))
+        starts = self.log.written
+        for begin, end in (
+            (starts[7], starts[9]), (starts[7] - 1, starts[9] + 1), (starts[7] + 1, starts[8]),
+            (extent.begin, starts[1]), (starts[-1], self.log.end), (starts[40] - 90, starts[80]),
+        ):
+            with self.subTest(begin=begin, end=end):
+                found = scanned({**self.options, "startingOffsets": begin, "endingOffsets": end}, [
+                    ("physicalOffset", "bigint")])
+                self.assertEqual(found, [(at,) for at in starts if begin <= at < end])
+
+    def test_an_end_that_is_being_written(self) -> None:
+        """At every byte of the record that is being written, what is whole is read; then the record, too."""
+        wanted = [("physicalOffset", "bigint")]
+        for number in range(1000, 1006):
+            at, before = self.log.end, self.log.path(self.log.end).read_bytes()
+            self.log.append(number)
+            if self.log.written[-1] != at:
+                continue  # in another file
+            after = self.log.path(at).read_bytes()
+            first = self.log.written[-3]
+            for cut in {*range(at % SIZE, self.log.end % SIZE, 29), *range(-60, 0)}:
+                cut = cut if cut >= 0 else self.log.end % SIZE + cut
+                seen = after[:cut] + before[cut:]
+                self.log.path(at).write_bytes(seen)
+                found = scanned({**self.options, "startingOffsets": first}, wanted)
+                last = len(self.log.written) if seen == after else -1
+                self.assertEqual(found, [(place,) for place in self.log.written[-3:last]], (number, cut))
+            self.log.path(at).write_bytes(after)
+        self.assertEqual(scanned(self.options, wanted), [(place,) for place in self.log.written])
+
+    def test_growing(self) -> None:
+        """One open log sees what comes, over the ends of files; limits by number end at records."""
+        log = Scan.of({name: str(value) for name, value in self.options.items()}).log()
+        self.addCleanup(log.close)
+        for number in range(200, 260):
+            end = log.extent().end
+            self.assertEqual(end, self.log.end)
+            self.log.append(number)
+        starts = self.log.written
+        self.assertEqual(log.after(starts[10], self.log.end, 5), starts[15])
+        self.assertEqual(log.after(starts[3], self.log.end, 150), starts[153])
+        self.assertEqual(log.after(starts[3], starts[5], 150), starts[5])
+
+    def test_expiry(self) -> None:
+        """Old files go: an error, or the rest."""
+        scan = Scan.of({name: str(value) for name, value in self.options.items()})
+        extent = scan.extent()
+        parts = scan.parts(extent.begin, extent.end)
+        for base in (3, 4):
+            self.log.path(base * SIZE).unlink()
+        self.assertEqual(scanned(self.options), self.log.rows())
+        self.assertRaises(DataLossError, lambda: [list(scan.batches(part)) for part in parts])
+        said = self.warned()
+        loose = Scan.of({**{name: str(value) for name, value in self.options.items()},
+                         "failOnDataLoss": "false"}, wanted=[("physicalOffset", "bigint")])
+        found = [value for part in parts for batch in loose.batches(part)
+                 for value in batch.column(0).to_pylist()]
+        self.assertEqual(found, [at for at in self.log.written if at >= 5 * SIZE])
+        self.assertIn("have expired", said[0])
+
+    def test_damage(self) -> None:
+        """A size that makes no sense hides the rest of its file; a length within a message hides it alone."""
+        at = self.log.written[20]
+        data = self.log.path(at).read_bytes()
+        wanted = [("physicalOffset", "bigint")]
+        self.log.write(at, struct.pack(">i", 7))
+        error = self.assertRaises(DamageError, scanned, self.options)
+        self.assertIn(f"{self.log.path(at)} at {at % SIZE}: no sound message stands there", str(error))
+        said = self.warned()
+        found = [row[0] for row in scanned({**self.options, "failOnDamage": "false"}, wanted)]
+        hidden = [place for place in self.log.written if at <= place < (at // SIZE + 1) * SIZE]
+        self.assertEqual(found, [place for place in self.log.written if place not in hidden])
+        self.assertIn("bytes behind damaged records were skipped", said[0])
+        self.log.path(at).write_bytes(data)
+        flags = struct.unpack_from(">i", data, at % SIZE + 36)[0]
+        addresses = (20 if flags & 0x10 else 8) + (20 if flags & 0x20 else 8)
+        self.log.write(at + 48 + addresses + 20, b"\x7f\xff")  # the length of its body
+        error = self.assertRaises(DamageError, scanned, self.options)
+        self.assertIn(f"the message at {at} is no sound message", str(error))
+        found = [row[0] for row in scanned({**self.options, "failOnDamage": "false"}, wanted)]
+        self.assertEqual(found, [place for place in self.log.written if place != at])
+
+    def test_body(self) -> None:
+        """A changed body is found by C{verifyCrc}."""
+        record = encode_message(make_message("T", b"the body", physical_offset=self.log.end))
+        self.log.write(self.log.end, record.replace(b"the body", b"The body"))
+        self.log.end += len(record)
+        self.log.append(2000)
+        scanned(self.options)
+        error = self.assertRaises(DamageError, scanned, {**self.options, "verifyCrc": "true"})
+        self.assertIn("bodyCRC", str(error))
+
+    def test_wrong_use(self) -> None:
+        """What makes no sense for bytes, and directories that are none."""
+        self.assertRaisesRegex(OptionError, "take partitionBytes", scanned,
+                               {**self.options, "maxRecordsPerPartition": 5})
+        self.assertRaisesRegex(ReadError, "is no member's directory", scanned, {"path": self.path})
+        for name in list(self.log.directory.iterdir()):
+            name.unlink()
+        self.assertRaisesRegex(ReadError, "is no member's directory", scanned, self.options)
+
+    def test_empty(self) -> None:
+        """A broker that has stored nothing."""
+        path = os.path.abspath(self.mktemp())
+        BrokerLog(f"{path}/commitlog")
+        self.assertEqual(scanned({"path": path, "format": "rocketmq"}), [])

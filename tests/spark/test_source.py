@@ -1,0 +1,173 @@
+# -*- test-case-name: tests.spark.test_source -*-
+"""C{spark.read.format("dledger")}: rows, columns, options, and errors as a user sees them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import functions as sql
+from pyspark.sql.types import _parse_datatype_string
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger.spark
+from dledger.spark.columns import ENTRY_COLUMNS, ddl_of
+from dledger.spark.source import DLedgerDataSource, LogReader, LogStreamReader
+from tests.processes.members import ROOT
+from tests.spark.ledgers import plain_rows
+from tests.spark.sessions import SparkCase, rows_of
+
+ALL = [column.name for column in ENTRY_COLUMNS]
+
+
+class ReadTests(SparkCase):
+    """Batch."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger.fill(200)
+        self.ledger.append([b"uncommitted"])
+        self.ledger.commit(199)
+        self.rows = plain_rows(self.path, 200)
+
+    def test_value_by_value(self) -> None:
+        """All columns of all committed entries, found by the format's name alone, in several partitions."""
+        frame = self.read(self.path, minPartitions=3)
+        self.assertEqual(rows_of(frame, "index"), self.rows)
+        self.assertEqual(frame.rdd.getNumPartitions(), 3)
+        self.assertEqual(frame.schema, _parse_datatype_string(ddl_of(ENTRY_COLUMNS)))
+
+    def test_registered(self) -> None:
+        """C{register} does what is else done by the name of a package."""
+        dledger.spark.register(self.spark)
+        self.assertEqual(self.read(self.path).count(), 200)
+
+    def test_projection(self) -> None:
+        """A schema takes some of the columns, in its order."""
+        frame = self.read(self.path, "body BINARY, index BIGINT")
+        self.assertEqual(rows_of(frame, "index"), [(row[7], row[0]) for row in self.rows])
+        frame = self.read(self.path, "term BIGINT")
+        self.assertEqual(frame.agg(sql.sum("term")).first()[0], sum(row[1] for row in self.rows))
+
+    def test_query(self) -> None:
+        """Filters, joins and grouping see the right rows, also when one data frame is used twice."""
+        frame = self.read(self.path)
+        low = frame.where("index < 10")
+        self.assertEqual((low.count(), frame.count(), low.crossJoin(frame).count()), (10, 200, 2000))
+        frame.createOrReplaceTempView("ledger")
+        found = self.spark.sql("SELECT term, count(*) n FROM ledger GROUP BY term ORDER BY term").collect()
+        self.assertEqual([tuple(row) for row in found], [(term, 25) for term in range(1, 9)])
+        bad = frame.where("body_crc <> 0 AND crc32(body) <> (body_crc & 4294967295)")
+        self.assertEqual(bad.count(), 0)
+
+    def test_snapshot(self) -> None:
+        """A loaded data frame keeps its range; loading again shows what came since."""
+        frame = self.read(self.path)
+        self.assertEqual(frame.count(), 200)
+        self.ledger.fill(10)
+        self.ledger.commit()
+        self.assertEqual((frame.count(), self.read(self.path).count()), (200, 211))
+
+    def test_offsets(self) -> None:
+        """Of a batch."""
+        frame = self.read(self.path, startingOffsets=5, endingOffsets='{"default": 8}')
+        self.assertEqual([row[0] for row in rows_of(frame, "index")], [5, 6, 7])
+        self.assertEqual(self.read(self.path, startingOffsets="latest").count(), 0)
+
+    def test_parquet(self) -> None:
+        """There and back."""
+        target = os.path.abspath(self.mktemp())
+        self.read(self.path).write.parquet(target)
+        self.assertEqual(rows_of(self.spark.read.parquet(target), "index"), self.rows)
+
+    def test_empty(self) -> None:
+        """A ledger without entries is a data frame without rows."""
+        self.assertEqual(rows_of(self.read(self.make().path)), [])
+
+
+class ErrorTests(SparkCase):
+    """What the user is told stands at the end of Spark's own words."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger.fill(50)
+        self.ledger.commit()
+
+    def refused(self, words: str, schema: str = "", path: str = "", **options: object) -> None:
+        """Loading fails so."""
+        def load() -> None:
+            self.read(path or self.path, schema, **options).count()
+
+        error = self.assertRaises(AnalysisException, load)
+        self.assertIn(words, str(error))
+
+    def test_options(self) -> None:
+        """An option that does not exist or makes no sense."""
+        self.refused("unknown option startingoffest (did you mean startingOffsets?)", startingOffest="1")
+        self.refused("endingOffsets=99 is behind the committed end 50", endingOffsets=99)
+        self.refused("maxOffsetsPerTrigger and maxBytesPerTrigger are for streams", maxOffsetsPerTrigger=1)
+
+    def test_schema(self) -> None:
+        """A column that does not exist, or has another type."""
+        self.refused("unknown column offset", schema="offset BIGINT")
+        self.refused("column index is BIGINT, not INT", schema="index INT")
+        self.refused("column body is BINARY, not STRING", schema="body STRING")
+
+    def test_places(self) -> None:
+        """A directory that is none, and several."""
+        self.refused("does not exist: name a member's directory", path=self.path + "x")
+        reader = self.spark.read.format("dledger")
+        error = self.assertRaises(AnalysisException, lambda: reader.load([self.path, self.path]).count())
+        self.assertIn("several directories", str(error))
+
+    def test_damage(self) -> None:
+        """File and offset reach the user through the worker; with the option the rest is read."""
+        row = plain_rows(self.path)[20]
+        size = self.ledger.config.mapped_file_size_for_entry_data
+        name = f"{self.path}/data/{row[2] // size * size:020d}"
+        with open(name, "r+b") as file:
+            file.seek(row[2] % size + 8)
+            file.write(bytes(8))
+        error = self.assertRaises(PythonException, self.read(self.path).collect)
+        self.assertIn(f"entry 20 is damaged: {name} at {row[2] % size}", str(error))
+        frame = self.read(self.path, failOnDamage=False)
+        self.assertEqual([found[0] for found in rows_of(frame, "index")], [*range(20), *range(21, 50)])
+
+    def test_data_loss(self) -> None:
+        """Entries that expire between planning and reading."""
+        strict, loose = self.read(self.path), self.read(self.path, failOnDataLoss=False)
+        for frame in (strict, loose):
+            self.assertEqual(frame.count(), 50)  # planned now
+        for name in sorted(os.listdir(f"{self.path}/data"))[:3]:
+            os.unlink(f"{self.path}/data/{name}")
+        first = plain_rows(self.path)[0][0]
+        self.assertGreater(first, 0)
+        error = self.assertRaises(PythonException, strict.collect)
+        self.assertIn(f"offsets 0..{first - 1} have expired", str(error))
+        self.assertEqual([row[0] for row in rows_of(loose, "index")], list(range(first, 50)))
+
+
+class SkinTests(SynchronousTestCase):
+    """What is promised of the classes themselves."""
+
+    def test_no_filters_are_pushed(self) -> None:
+        """See the rule in L{dledger.spark.source}; the upstream bug is watched by C{test_upstream}."""
+        self.assertNotIn("pushFilters", vars(LogReader))
+        self.assertNotIn("pushFilters", vars(LogStreamReader))
+
+    def test_found_by_name(self) -> None:
+        """The package that Spark looks for holds the class."""
+        import pyspark_dledger
+
+        self.assertIs(pyspark_dledger.DefaultSource, DLedgerDataSource)
+        self.assertEqual(DLedgerDataSource.name(), "dledger")
+
+    def test_executors_need_no_twisted(self) -> None:
+        """What runs on executors drags neither Twisted nor the command line in."""
+        code = ("import sys, pyspark_dledger, dledger.spark.scan\n"
+                "print([m for m in ('twisted', 'klein', 'click', 'rich') if m in sys.modules])")
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertEqual((done.stderr, done.stdout), ("", "[]\n"))
