@@ -38,8 +38,10 @@ from protocols.wire.remoting import FRAME_BYTES_MAX, decode_command
 #: A connection without a byte in either direction for so long is closed, as Java does.
 IDLE_S = 120.0
 
-#: Requests, and bytes of their frames, that one connection may have unanswered at a server.
-UNANSWERED_MAX = 4096
+#: Requests, and bytes of their frames, that one connection may have unanswered at a server. More than a
+#: leader lets wait for the commit by default (10,000, as Java): who asks for too much is to hear
+#: LEADER_PENDING_FULL at once, rather than nothing until others are answered.
+UNANSWERED_MAX = 16384
 UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 
 #: Requests that a client may have outstanding, and bytes that wait for a transport that is held up.
