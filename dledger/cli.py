@@ -29,6 +29,7 @@ from dledger.cli_common import (
     write_entries,
     write_json,
 )
+from dledger.cli_export import export
 from dledger.cli_files import read_file, verify
 from dledger.cli_rocketmq import write_messages
 from dledger.cli_status import status
@@ -269,6 +270,7 @@ def version() -> None:
 cli.add_command(status)
 cli.add_command(verify)
 cli.add_command(read_file)
+cli.add_command(export)
 
 
 def main() -> None:

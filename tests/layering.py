@@ -46,6 +46,7 @@ class Layer:
     @ivar third: third parties that it may import, with all below.
     @ivar refused: what it may not import although C{ours} or the standard library would allow it.
     @ivar lazy: its imports of ours must stand inside functions.
+    @ivar late: those of C{ours} that need what is not always installed: imported inside functions only.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Layer:
     third: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     lazy: bool = False
+    late: tuple[str, ...] = ()
 
 
 LAYERS: tuple[Layer, ...] = (
@@ -127,6 +129,15 @@ LAYERS: tuple[Layer, ...] = (
         ),
         refused=("dledger.node.driver", "logging", "asyncio"),
     ),
+    # Before the command line and twistd, which must do without Arrow.
+    Layer(
+        name="6 export",
+        covers=("dledger.cli_export", "dledger.tap_export"),
+        ours=(*VALUES, "dledger.cli_common", "dledger.tap", "dledger.spark"),
+        third=("attr", "attrs", "twisted", "click", "rich"),
+        refused=("dledger.core", "dledger.node", "logging", "asyncio"),
+        late=("dledger.spark", "dledger.tap"),
+    ),
     Layer(
         name="6 command line",
         covers=("dledger.cli", "dledger.cli_*"),
@@ -135,7 +146,7 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.storage.disk", "dledger.storage.reader", "dledger.storage.verify",
         ),
         third=("attr", "attrs", "twisted", "click", "rich", "treq"),
-        refused=("dledger.core", "dledger.node", "logging", "asyncio"),
+        refused=("dledger.core", "dledger.node", "dledger.spark", "logging", "asyncio"),
     ),
     Layer(
         name="6 twistd",
@@ -247,7 +258,7 @@ def _judge(found: _Import, layer: Layer) -> str | None:
     if _within_any(target, layer.refused):
         return f"{target} is refused here"
     if top in OURS:
-        if layer.lazy and not found.in_function:
+        if (layer.lazy or _within_any(target, layer.late)) and not found.in_function:
             return f"{target} must be imported inside the function that needs it"
         if _within_any(target, layer.covers) or _within_any(target, layer.ours):
             return None

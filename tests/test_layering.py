@@ -52,6 +52,7 @@ class CheckerTests(SynchronousTestCase):
         for name in (
             "dledger", "dledger.core", "dledger.core.effects", "dledger.core.ports", "dledger.core.status",
             "dledger.node", "dledger.node.driver", "dledger.storage.disk", "dledger.client",
+            "dledger.spark", "dledger.spark.export",
             "protocols.wire.entry", "protocols.wire.messages", "protocols.wire.push", "protocols.wire",
             "tests.layering",
         )
@@ -135,6 +136,14 @@ class CheckerTests(SynchronousTestCase):
         """C{import dledger.core} runs C{dledger/__init__.py}, which must not drag the client in."""
         self.assertRefused("dledger", "from dledger.client import client", "inside the function")
         self.assertAllowed("dledger", "def connect():\n    from dledger.client import client")
+
+    def test_export_is_late(self) -> None:
+        """Every command but the export must do without Arrow; the export asks for it when it runs."""
+        self.assertRefused("dledger.cli_export", "from dledger.spark import export", "inside the function")
+        self.assertRefused("dledger.tap_export", "from dledger.spark import export", "inside the function")
+        self.assertAllowed("dledger.cli_export", "def run():\n    from dledger.spark import export")
+        self.assertRefused("dledger.cli", "def run():\n    from dledger.spark import export", "is refused")
+        self.assertRefused("dledger.cli_export", "from dledger.core import effects", "is refused")
 
     def test_status_values_only(self) -> None:
         """The admin part sees the frozen status, not the core behind it."""

@@ -84,9 +84,11 @@ class ExportSource:
     @ivar key: column with the offset of a row.
     @ivar position: column with the byte where its record stands.
     @ivar kind: the option C{format}: what the rows are.
+    @ivar given: the options as they were given.
     """
 
     scan: Scan
+    given: Mapping[str, str]
     names: tuple[str, ...]
     key: str
     position: str
@@ -121,8 +123,14 @@ class ExportSource:
         hidden = [name for name in dict.fromkeys((key, position, "size")) if name not in names]
         scan = Scan.of(options, wanted=[*wanted, *((name, known[name]) for name in hidden)])
         return cls(
-            scan=scan, names=tuple(names), key=key, position=position, kind=every.options.format
+            scan=scan, given=dict(options), names=tuple(names), key=key, position=position,
+            kind=every.options.format,
         )
+
+    @property
+    def proof_names(self) -> dict[str, int]:
+        """Columns, if they are there, by whose values a row of another log is told from one of this."""
+        return dict.fromkeys((self.key, self.position, "size", "term"), 0)
 
     def next_of(self, row: Mapping[str, int]) -> int:
         """The offset behind a row."""
@@ -176,8 +184,10 @@ class Exporter:
     def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Exporter:
         """
         @raise ExportError: see L{ExportDirectory.open}.
+        @raise ReadError: the log cannot be read; nothing was made then.
         """
         check_apart(out, source.scan)
+        source.scan.extent()
         directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.kind})
         return cls(directory, source, settings)
 
@@ -224,7 +234,7 @@ class Exporter:
     def _begin(self, extent: Extent) -> int:
         if self._next is not None:
             if not self._is_recognised:
-                self._recognise(extent)
+                recognise(self.directory, self._source, extent)
                 self._is_recognised = True
                 self._progress = attrs.evolve(self._progress, begin=self._next)
             return self._next
@@ -233,20 +243,6 @@ class Exporter:
         self._is_recognised = True
         self._progress = attrs.evolve(self._progress, begin=self._next)
         return self._next
-
-    def _recognise(self, extent: Extent) -> None:
-        """The last row that was exported must be in this log, if it is still there."""
-        proof = dict(self.directory.proof)
-        at = proof.get(self._source.key, -1)
-        if not extent.begin <= at < extent.end:
-            return
-        for batch in self._source.scan.batches(Range(begin=at, end=at + 1, size_bytes=0)):
-            found = _facts(batch, batch.num_rows - 1, proof)
-            if found != proof:
-                raise ExportError(
-                    f"{self.directory.path} holds another log: its last row is {_shown(proof)}, and this log "
-                    f"has {_shown(found)}. Name a new directory"
-                )
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Cut where files of the log end: a gap between one record and the next."""
@@ -273,8 +269,7 @@ class Exporter:
             self._part_bytes, self._began_ms = 0, now_ms
         self._writer.write(piece.select(list(self._source.names)))
         last = piece.num_rows - 1
-        names = dict.fromkeys((self._source.key, self._source.position, "size", "term"), 0)
-        self._last = _facts(piece, last, names)
+        self._last = _facts(piece, last, self._source.proof_names)
         first_position = piece.column(self._source.position)[0].as_py()
         self._part_end = self._last[self._source.position] + self._last["size"]
         size = self._part_end - first_position
@@ -324,6 +319,35 @@ def _facts(batch: pa.RecordBatch, row: int, names: Mapping[str, Any]) -> dict[st
     return {
         name: int(batch.column(name)[row].as_py()) for name in names if name in batch.schema.names
     }
+
+
+def recognise(directory: ExportDirectory, source: ExportSource, extent: Extent) -> None:
+    """
+    The last row that was exported must be in this log, if it is still there.
+
+    @raise ExportError: it is not.
+    """
+    proof = dict(directory.proof)
+    at = proof.get(source.key, -1)
+    if not extent.begin <= at < extent.end:
+        return
+    found = proof_at(source, at, at + 1, proof)
+    if found and found != proof:
+        raise ExportError(
+            f"{directory.path} holds another log: its last row is {_shown(proof)}, and this log has "
+            f"{_shown(found)}. Name a new directory"
+        )
+
+
+def proof_at(
+    source: ExportSource, begin: int, end: int, names: Mapping[str, Any] | None = None
+) -> dict[str, int]:
+    """What the last row of a range is recognised by; nothing if the range has no row."""
+    found: dict[str, int] = {}
+    for batch in source.scan.batches(Range(begin=begin, end=end, size_bytes=0)):
+        if batch.num_rows:
+            found = _facts(batch, batch.num_rows - 1, names if names is not None else source.proof_names)
+    return found
 
 
 def _shown(facts: Mapping[str, int]) -> str:

@@ -1,6 +1,9 @@
-# -*- test-case-name: tests.node.test_tap -*-
-"""C{twistd dledger}."""
+# -*- test-case-name: tests.node.test_tap,tests.spark.test_sidecar -*-
+"""C{twistd dledger} and C{twistd dledger-export}."""
 
 from twisted.application.service import ServiceMaker
 
 dledger = ServiceMaker("DLedger", "dledger.tap", "A member of a replicated log.", "dledger")
+export = ServiceMaker(
+    "DLedger export", "dledger.tap_export", "Writes a log into files beside a member.", "dledger-export"
+)
