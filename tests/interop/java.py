@@ -62,14 +62,23 @@ def class_path(version: str = DLEDGER_VERSION) -> str:
 
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
     """
+    return class_path_of(_pom(version), SOURCES)
+
+
+def class_path_of(pom: str, sources: Path) -> str:
+    """
+    The class path of what a POM depends on, and of the compiled classes of a folder.
+
+    @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
+    """
     for tool in ("java", "javac"):
         if shutil.which(tool) is None:
             raise JavaMissing(f"no {tool} on the path; install a JDK (17 is known to work)")
     JARS.mkdir(exist_ok=True)
     with open(JARS / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        jars = _fetched(_pom(version))
-        return f"{_compiled(jars)}{os.pathsep}{jars}"
+        jars = _fetched(pom)
+        return f"{_compiled(jars, sources)}{os.pathsep}{jars}"
 
 
 def _fetched(pom: str) -> str:
@@ -95,8 +104,8 @@ def _fetched(pom: str) -> str:
     return kept.read_text().strip()
 
 
-def _compiled(jars: str) -> Path:
-    sources = sorted(SOURCES.glob("*.java"))
+def _compiled(jars: str, folder: Path) -> Path:
+    sources = sorted(folder.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + jars.encode())
     classes = JARS / f"classes-{digest.hexdigest()[:12]}"
     if not classes.exists():

@@ -1,0 +1,369 @@
+# -*- test-case-name: tests.interop.test_rocketmq -*-
+"""
+RocketMQ in DLedger mode: a name server, two brokers, Java's producer and consumer, and a member of ours.
+
+The programs are started as an operator starts them: C{BrokerStartup} and C{NamesrvStartup} with a file of
+properties. The jars come from Maven Central, as in L{tests.interop.java}.
+
+Source of the names of properties: BrokerConfig, MessageStoreConfig, NettyServerConfig, NamesrvConfig.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+import attrs
+
+from protocols.wire.messages import MetadataRequest, MetadataResponse
+from tests.interop.java import SOURCES, class_path_of
+from tests.processes.asking import NoAnswer, ask
+from tests.processes.children import Child, ChildError, TalkingChild, free_ports, peers_text, wait_until
+from tests.processes.ledgers import LedgerFault, Record, assert_identical, read_records
+from tests.processes.members import ROOT, Member
+
+#: Of 4.9.8, Maven Central has neither broker nor name server nor filter. The commit log in DLedger mode is in
+#: the store, which it has; so are the wire and the client.
+_NOT_PUBLISHED = {"4.9.8": "4.9.7"}
+
+GROUP = "broker-a"
+TOPIC = "numbers"
+OURS = "n2"
+COMMIT_LOG_FILE_BYTES = 1 << 16
+
+_ADD_OPENS = (
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED"
+      for package in ("java.nio", "jdk.internal.ref", "sun.nio.ch", "java.lang", "java.util")),
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+#: 4.9 does not start without these; where they would be, 5.x has its own in the jar.
+_LOGBACK = """<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{20} %msg%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+def _dependency(artifact: str, version: str) -> str:
+    return (f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{artifact}</artifactId>"
+            f"<version>{version}</version></dependency>")
+
+
+def _pom(version: str) -> str:
+    servers = _NOT_PUBLISHED.get(version, version)
+    managed = ("store", "client", "remoting", "common", "acl", "srvutil", "tools", "logging")
+    management = "".join(_dependency(name, version) for name in managed if servers != version)
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>dledger.tests</groupId><artifactId>rocketmq-peer</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencyManagement><dependencies>{management}</dependencies></dependencyManagement>
+  <dependencies>
+    {_dependency("broker", servers)}{_dependency("namesrv", servers)}{_dependency("client", version)}
+  </dependencies>
+</project>
+"""
+
+
+def class_path(version: str) -> str:
+    """
+    The class path of brokers, name server and our producer and consumer.
+
+    @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
+    """
+    return class_path_of(_pom(version), SOURCES / "rocketmq")
+
+
+@attrs.frozen(kw_only=True)
+class Sent:
+    """
+    What the producer was told of a message that the broker took.
+
+    @ivar message_id: the broker's name for it.
+    @ivar unique_key: the producer's.
+    """
+
+    number: int
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    unique_key: str
+
+
+def body_of(number: int) -> bytes:
+    """What C{Messages.java} sends with this number."""
+    return f"message {number} \u00fcber\n{'0123456789' * (400 if number % 7 == 0 else 4)}".encode()
+
+
+def _write_properties(path: Path, values: Mapping[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _java(version: str, home: Path, heap: str, *words: str) -> list[str]:
+    return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            f"-Duser.home={home}",
+            # As bin/runbroker.sh does; the second is the share of the disk at which it no longer writes.
+            "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+            "-cp", class_path(version), *words]  # fmt: skip
+
+
+class Server(Child):
+    """A name server or a broker. It says that it runs once in each life."""
+
+    def __init__(
+        self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str
+    ) -> None:
+        configuration = home / f"{name}.conf"
+        _write_properties(configuration, properties)
+        (home / "conf").mkdir(exist_ok=True)
+        for part in ("broker", "namesrv"):
+            (home / "conf" / f"logback_{part}.xml").write_text(_LOGBACK)
+        super().__init__(
+            name, _java(version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(configuration)),
+            log_path=home / f"{name}.log", environment={"ROCKETMQ_HOME": str(home)},
+        )
+        self._lives = 0
+
+    def start(self) -> None:
+        """Start it; returns at once, see L{wait_started}."""
+        self._lives = self._boots() + 1
+        super().start()
+
+    def _boots(self) -> int:
+        if not self.log_path.exists():
+            return 0
+        return len(re.findall("boot success", self.log_path.read_text(errors="replace")))
+
+    def wait_started(self, *, seconds: float = 60.0) -> None:
+        """@raise ChildError: it ended, or did not say in time that it runs."""
+
+        def is_up() -> bool:
+            if not self.is_running:
+                raise ChildError(f"{self.name} ended at its start\n{self.log_tail(30)}")
+            return self._boots() >= self._lives
+
+        wait_until(is_up, seconds=seconds, what=f"{self.name} runs\n{self.log_tail()}", every=0.1)
+
+
+def _broker_port() -> int:
+    """A port whose neighbours are free, too: two below it for the fast lane, one above for replication."""
+    for _attempt in range(200):
+        (port,) = free_ports(1)
+        if _is_free(port - 2) and _is_free(port + 1):
+            return port
+    raise ChildError("no free port with free neighbours")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Messages(TalkingChild):
+    """Java's producer and consumer."""
+
+    def __init__(self, name_server: str, directory: Path, version: str) -> None:
+        command = _java(version, directory, "192m", "Messages", name_server, TOPIC)
+        super().__init__("messages", command, log_path=directory / "messages.log")
+
+    def produce(self, first: int, count: int, *, seconds: int = 60) -> list[Sent]:
+        """
+        Messages C{first} and following, each tried until a broker has acknowledged it.
+
+        @raise ChildError: not all in time.
+        """
+        said = self.ask(f"send {first} {count} {seconds}", seconds=seconds + 15)
+        word, *rest = said.split(" ")
+        if word != "sent" or len(rest) != count:
+            raise ChildError(f"the producer: {said[:400]}\n{self.log_tail()}")
+        sent = []
+        for part in rest:
+            number, queue_id, queue_offset, message_id, unique_key = part.split("/")
+            sent.append(Sent(number=int(number), queue_id=int(queue_id), queue_offset=int(queue_offset),
+                             message_id=message_id, unique_key=unique_key))
+        return sent
+
+    def received(self, count: int, *, seconds: int = 60) -> tuple[int, int]:
+        """
+        Wait until the consumer has seen so many different messages; the first call starts it.
+
+        @return: how many it has seen, and how many of these had another body than was sent.
+        """
+        seen, wrong = self.ask(f"received {count} {seconds}", seconds=seconds + 30).split(" ")
+        return int(seen), int(wrong)
+
+
+class BrokerGroup:
+    """
+    Brokers n0 and n1, and our n2 as the third vote.
+
+    @ivar peers: C{host:port} of the DLedger members.
+    @ivar sent: by number, what the producer was told.
+    """
+
+    def __init__(
+        self, directory: Path, version: str, *, broker: Mapping[str, object] | None = None
+    ) -> None:
+        """@param broker: further properties of both brokers."""
+        self.directory = directory
+        self._more = dict(broker or {})
+        self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
+        (name_port,) = free_ports(1)
+        self.name_server_address = f"127.0.0.1:{name_port}"
+        self.name_server = Server(
+            "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
+        )
+        self.brokers = {peer_id: self._broker(peer_id, version) for peer_id in ("n0", "n1")}
+        self.ours = Member(OURS, self.peers, directory / OURS, group=GROUP, options={
+            "never_lead": True, "mapped_file_size_for_entry_data": COMMIT_LOG_FILE_BYTES,
+        })  # fmt: skip
+        self.messages = Messages(self.name_server_address, directory, version)
+        self.sent: dict[int, Sent] = {}
+
+    def _broker(self, peer_id: str, version: str) -> Server:
+        home = self.directory / peer_id
+        return Server(f"broker-{peer_id}", "broker.BrokerStartup", {
+            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": _broker_port(),
+            "brokerIP1": "127.0.0.1", "namesrvAddr": self.name_server_address,
+            "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
+            "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self.peers),
+            "dLegerSelfId": peer_id, "mappedFileSizeCommitLog": COMMIT_LOG_FILE_BYTES,
+            "mappedFileSizeConsumeQueue": 20 * 1000, "maxHashSlotNum": 1000, "maxIndexNum": 4000,
+            "diskMaxUsedSpaceRatio": 95, "timerWheelEnable": False, "defaultTopicQueueNums": 4,
+            "sendMessageThreadPoolNums": 4, "pullMessageThreadPoolNums": 4,
+            # A busy machine is not an overloaded broker.
+            "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
+            **self._more,
+        }, home, version)  # fmt: skip
+
+    def ledger_path(self, peer_id: str) -> Path:
+        """Where C{data} and C{index} of a member are."""
+        if peer_id == OURS:
+            return self.ours.ledger_path
+        return self.directory / peer_id / "store" / f"dledger-{peer_id}"
+
+    def start(self) -> None:
+        """Start everything but the producer, and wait until it runs."""
+        self.name_server.start()
+        self.ours.start()
+        self.name_server.wait_started()
+        for broker in self.brokers.values():
+            broker.start()
+        for broker in self.brokers.values():
+            broker.wait_started()
+
+    def stop(self) -> None:
+        """Stop brokers and member in good order: the broker that leads is the last of the two."""
+        self.messages.stop()
+        leader_id = self.leader()
+        for _, broker in sorted(self.brokers.items(), key=lambda item: item[0] == leader_id):
+            broker.stop(seconds=60)
+        self.ours.stop()
+        self.name_server.stop(seconds=30)
+
+    def kill(self) -> None:
+        """End every process."""
+        for child in (self.messages, self.ours, *self.brokers.values(), self.name_server):
+            child.kill()
+
+    def running(self) -> list[str]:
+        """Ids of the members that run."""
+        members: dict[str, Child] = {**self.brokers, OURS: self.ours}
+        return [peer_id for peer_id, member in members.items() if member.is_running]
+
+    def leader(self, *, seconds: float = 60.0) -> str:
+        """The member that every running one takes for the leader, itself included."""
+        found: list[str] = []
+
+        def agreed() -> bool:
+            named = [self._leader_of(peer_id) for peer_id in self.running()]
+            if len(set(named)) == 1 and named[0] in self.running():
+                found.append(str(named[0]))
+            return bool(found)
+
+        try:
+            wait_until(agreed, seconds=seconds, what="one leader of brokers and member", every=0.1)
+        except ChildError as error:
+            raise ChildError(f"{error}\n{self._tails()}") from None
+        return found[0]
+
+    def _leader_of(self, peer_id: str) -> str | None:
+        try:
+            answer = ask(self.peers[peer_id], MetadataRequest(group=GROUP, remote_id=peer_id), seconds=2.0)
+        except NoAnswer:
+            return None
+        assert isinstance(answer, MetadataResponse)
+        return answer.leader_id
+
+    def send(self, count: int) -> None:
+        """Send so many further messages; all must be acknowledged."""
+        for sent in self.messages.produce(len(self.sent), count):
+            self.sent[sent.number] = sent
+
+    def _tails(self) -> str:
+        return "\n".join(child.log_tail() for child in (self.name_server, *self.brokers.values(), self.ours))
+
+    def check(self) -> int:
+        """
+        Wait until all members hold the same bytes, in data and in index, and at least one entry a message.
+
+        @return: the last index.
+        """
+        compared: list[int] = []
+        why: list[str] = []
+
+        def equal() -> bool:
+            said = self.ours.metadata()
+            if said is None or said.end_index + 1 < len(self.sent) or said.committed_index < said.end_index:
+                why[:] = [f"ours says {said}"]
+                return False
+            paths = [self.ledger_path(peer_id) for peer_id in self.peers]
+            try:
+                assert_identical(paths, said.end_index)
+            except LedgerFault as fault:
+                why[:] = [str(fault)]
+                return False
+            compared.append(said.end_index)
+            return True
+
+        try:
+            wait_until(equal, seconds=60, what="members that hold the same", every=0.3)
+        except ChildError as error:
+            raise ChildError(f"{error}: {why}\n{self._tails()}") from None
+        return compared[-1]
+
+    def records(self, end_index: int) -> list[Record]:
+        """What our member holds, from its first entry to this one."""
+        return list(islice(read_records(self.ours.ledger_path), end_index + 1))
+
+    def command(self, *words: str) -> str:
+        """
+        Standard output of a C{dledger} command about this group.
+
+        @raise ChildError: its exit status is not 0.
+        """
+        command = [sys.executable, "-c", "from dledger.cli import main; main()", "--group", GROUP,
+                   "--peers", peers_text(self.peers), *words]
+        done = subprocess.run(command, capture_output=True, timeout=120, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "PYTHONPATH": str(ROOT)})
+        if done.returncode:
+            raise ChildError(f"dledger {' '.join(words)}: {done.stderr.decode(errors='replace')[-800:]}")
+        return done.stdout.decode()
