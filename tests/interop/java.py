@@ -21,7 +21,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.processes.children import TalkingChild, peers_text, wait_until
+from tests.processes.children import ChildError, TalkingChild, peers_text, wait_until
 
 DLEDGER_VERSION = "0.3.1.2"
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,9 +170,10 @@ class JavaClient(JavaChild):
     """Java's C{DLedgerClient}."""
 
     def __init__(self, peers: Mapping[str, str], directory: Path, *, group: str = "default") -> None:
+        """@param peers: the members that it is told of; it learns of others by METADATA."""
         super().__init__(
             "java client", "Client", [group, peers_text(peers)], log_path=directory / "java-client.log",
-            heap="128m",
+            heap="256m",
         )
 
     def append(self, body: bytes) -> tuple[int, int]:
@@ -193,6 +194,34 @@ class JavaClient(JavaChild):
     def transfer(self, from_id: str, to_id: str, term: int) -> int:
         """@return: response code."""
         return int(self.ask(f"transfer {from_id} {to_id} {term}", seconds=25.0))
+
+    def at(self, group: str, peer_id: str, address: str, words: str) -> tuple[int, str]:
+        """
+        One request to the member that listens there, whoever leads.
+
+        @param words: C{append BASE64}, C{get INDEX} or C{transfer FROM TO TERM}.
+        @return: response code, leader that the answer names.
+        """
+        code, leader_id = self.ask(f"at {group} {peer_id} {address} {words}", seconds=25.0).split(" ")
+        return int(code), leader_id
+
+    def flood(
+        self, peer_id: str, address: str, *, count: int, refused: int = 1, seconds: float = 30.0
+    ) -> dict[str, int]:
+        """
+        Appends of 20 bytes that are all in flight at once.
+
+        @param refused: its log says so when as many were answered LEADER_PENDING_FULL.
+        @return: how many ended with each code (C{none}: without an answer), and the number of different
+            indexes among those that were taken as C{indexes}.
+        @raise ChildError: some never ended.
+        """
+        words = f"flood {peer_id} {address} {count} 20 {int(seconds * 1000)} {refused}"
+        said = self.ask(words, seconds=seconds + 15)
+        ended, *counts = said.split(" ")
+        if ended != "all":
+            raise ChildError(f"appends of Java's client that never ended: {said}")
+        return {code: int(number) for code, number in (part.split("=") for part in counts)}
 
 
 def wait_leader(members: Mapping[str, JavaMember], *, seconds: float = 30.0) -> str:

@@ -14,25 +14,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 
 from tests.processes.children import free_ports
 
 _CHUNK_BYTES = 1 << 16
+#: Sees what a connection carries: called with who made it and who took it, returns who is told of the bytes
+#: that the first sent, and of those that the second sent.
+Tap = Callable[[str, str], tuple[Callable[[bytes], None], Callable[[bytes], None]]]
 _Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def _untapped(_data: bytes) -> None:
+    """Nobody looks."""
 
 
 class Links:
     """
     Forwarders between all members of a group, run by a thread of their own.
 
-    @ivar lost: bytes that were dropped so far.
+    @ivar lost: bytes that were dropped so far, by who sent them and who did not get them.
     """
 
-    def __init__(self, peers: Mapping[str, str]) -> None:
+    def __init__(self, peers: Mapping[str, str], *, tap: Tap | None = None) -> None:
         """@param peers: where the members listen, C{host:port} by id."""
-        self.lost = 0
+        self._tap = tap
+        self.lost: Counter[tuple[str, str]] = Counter()
         self._peers = dict(peers)
         pairs = [(source, target) for source in peers for target in peers if source != target]
         self._ports = dict(zip(pairs, free_ports(len(pairs)), strict=True))
@@ -88,31 +97,39 @@ class Links:
 
     def _accepter(self, source: str, target: str) -> _Accept:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # The streams do not expect a task of theirs to end by being cancelled, as at the end it does.
+            with contextlib.suppress(asyncio.CancelledError):
+                await connect(reader, writer)
+
+        async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             host, _colon, port = self._peers[target].rpartition(":")
             try:
                 far_reader, far_writer = await asyncio.open_connection(host, int(port))
             except OSError:
                 writer.transport.abort()
                 return
+            there, back = self._tap(source, target) if self._tap else (_untapped, _untapped)
             await asyncio.gather(
-                self._forward(reader, far_writer, (source, target)),
-                self._forward(far_reader, writer, (target, source)),
+                self._forward(reader, far_writer, (source, target), there),
+                self._forward(far_reader, writer, (target, source), back),
                 return_exceptions=True,
             )
 
         return accept
 
     async def _forward(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[str, str]
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[str, str],
+        tap: Callable[[bytes], None],
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK_BYTES):
                 if way in self._dropped:
-                    self.lost += len(data)
+                    self.lost[way] += len(data)
                     self._maimed.add(writer)
                     continue
                 if writer in self._maimed:
                     break
+                tap(data)
                 writer.write(data)
                 await writer.drain()
         self._maimed.discard(writer)

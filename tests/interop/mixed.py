@@ -24,7 +24,7 @@ from protocols.wire.messages import (
     MetadataRequest,
 )
 from tests.interop.java import DLEDGER_VERSION, JavaMember
-from tests.interop.links import Links
+from tests.interop.links import Links, Tap
 from tests.processes.asking import Asker, NoAnswer, ask
 from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.ledgers import assert_identical, read_records
@@ -49,19 +49,21 @@ class MixedGroup:
     def __init__(
         self, directory: Path, kinds: tuple[str, ...], *, java: Mapping[str, object] | None = None,
         ours: Mapping[str, object] | None = None, lossy: bool = False,
-        version: str = DLEDGER_VERSION,
+        version: str = DLEDGER_VERSION, tap: Tap | None = None, only: Mapping[str, object] | None = None,
     ) -> None:
         """
-        @param java: further options of Java members; C{ours}: of ours.
+        @param java: further options of Java members; C{ours}: of ours; C{only}: of n0, if it is ours.
         @param version: of Java members.
         @param lossy: members reach each other through C{links}, which can lose what is sent.
+        @param tap: sees what goes over C{links}.
         """
         self._directory = directory
         self._version = version
         self._java = dict(java or {})
         self._ours = dict(ours or {})
+        self._only = dict(only or {})
         self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(len(kinds)))}
-        self.links = Links(self.peers) if lossy else None
+        self.links = Links(self.peers, tap=tap) if lossy else None
         self.kinds: dict[str, str] = {}
         self.members: dict[str, Member | JavaMember] = {}
         self.acknowledged: dict[int, bytes] = {}
@@ -82,7 +84,8 @@ class MixedGroup:
             )
         else:
             ours = {"mapped_file_size_for_entry_data": DATA_FILE_BYTES,
-                    "mapped_file_size_for_entry_index": INDEX_FILE_BYTES, **self._ours}
+                    "mapped_file_size_for_entry_index": INDEX_FILE_BYTES, **self._ours,
+                    **(self._only if peer_id == "n0" else {})}
             self.members[peer_id] = Member(peer_id, peers, directory, group=self.name, options=ours)
 
     def start(self, *peer_ids: str) -> None:
@@ -168,7 +171,12 @@ class MixedGroup:
         return answer
 
     def append_pipelined(self, bodies: list[bytes]) -> None:
-        """Append many bodies at the present leader; all must be acknowledged."""
+        """
+        Append many bodies at the present leader; all must be acknowledged.
+
+        What was not in time, on a busy machine, is appended again.
+        """
+        late: list[bytes] = []
         leader_id = self.leader()
         with Asker(self.peers[leader_id], seconds=30.0) as asker:
             asked = [
@@ -177,9 +185,13 @@ class MixedGroup:
             ]
             for body, opaque in asked:
                 answer = asker.collect(opaque)
+                if answer.code is ResponseCode.WAIT_QUORUM_ACK_TIMEOUT:
+                    late.append(body)
+                    continue
                 if not isinstance(answer, AppendResponse) or answer.code is not ResponseCode.SUCCESS:
                     raise ChildError(f"append at {leader_id}: {answer}\n{self._tails()}")
                 self.acknowledged[answer.index] = body
+        self.append(*late)
 
     def propose(self, peer_id: str, bodies: list[bytes]) -> None:
         """Send appends to a member without waiting: they are to stay uncommitted."""

@@ -50,7 +50,7 @@ class LinksTests(SynchronousTestCase):
         """What a sends is lost, what b sends arrives; after the loss that connection is gone."""
         self.links.lose(("a", "b"))
         self.near.sendall(b"lost")
-        wait_until(lambda: self.links.lost == 4, seconds=5, what="four lost bytes")
+        wait_until(lambda: self.links.lost["a", "b"] == 4, seconds=5, what="four lost bytes")
         self.far.sendall(b"heard")
         self.assertEqual(self.near.recv(100), b"heard")
         self.links.heal()
