@@ -1,0 +1,140 @@
+# -*- test-case-name: tests.interop.test_gallop -*-
+"""
+A member comes back with a hundred thousand entries that nobody else has; our leader finds the place where
+they begin in some twenty questions (docs/divergence.md W12).
+
+The tail is written by the member itself, as a leader that has lost its followers. Then the others go on
+without it, and commit as many entries of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from math import log2
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from protocols.wire.codes import PushType, ResponseCode
+from protocols.wire.messages import AppendRequest
+from tests.interop.java import JavaMember, JavaMissing, class_path
+from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.pushes import PushTap
+from tests.interop.test_mixed_groups import bodies
+from tests.processes.asking import Asker
+from tests.processes.children import wait_until
+from tests.processes.ledgers import read_records
+
+COMMON = 1_000
+TAIL = 100_000
+SIZES = {"mapped_file_size_for_entry_data": 1 << 23, "mapped_file_size_for_entry_index": 32 << 16}
+JAVA_SIZES = {"mappedFileSizeForEntryData": 1 << 23, "mappedFileSizeForEntryIndex": 32 << 16}
+
+
+class GallopTests(SynchronousTestCase):
+    """n0 has a tail of its own, n1 and n2 are ours and have gone on."""
+
+    def setUp(self) -> None:
+        """The directory."""
+        try:
+            class_path()
+        except JavaMissing as missing:
+            raise SkipTest(str(missing)) from None
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+
+    def group_of(
+        self, *kinds: str, java: dict[str, object] | None = None, only: dict[str, object] | None = None,
+        tap: PushTap | None = None,
+    ) -> MixedGroup:
+        """Not started; ended after the test."""
+        group = MixedGroup(
+            self.directory, kinds, java={**JAVA_SIZES, **(java or {})}, ours=SIZES, only=only,
+            lossy=tap is not None, tap=tap.tap if tap is not None else None,
+        )
+        self.addCleanup(group.kill)
+        return group
+
+    def write(self, group: MixedGroup, peer_id: str, name: str) -> None:
+        """So many entries more at the leader; returns when it has them, acknowledged or not."""
+        native = group.kinds[peer_id] == OURS
+        many, at_once = bodies(name, TAIL, 20), 1_000 if native else 1
+        before = self.end_of(group, peer_id)
+        with Asker(group.peers[peer_id], native=native, seconds=60.0) as asker:
+            for first in range(0, TAIL, at_once):
+                asker.send(AppendRequest(
+                    group=group.name, remote_id=peer_id, bodies=tuple(many[first : first + at_once])
+                ))
+            wait_until(
+                lambda: self.end_of(group, peer_id) >= before + TAIL, seconds=120, every=0.2,
+                what=f"{TAIL} entries at {peer_id}",
+            )
+
+    def end_of(self, group: MixedGroup, peer_id: str) -> int:
+        """The last index of a member's ledger."""
+        member = group.members[peer_id]
+        if isinstance(member, JavaMember):
+            return int(member.status()["end"])
+        said = member.metadata(seconds=20.0)
+        assert said is not None, f"{peer_id} does not answer"
+        return said.end_index
+
+    def count(self, name: str) -> int:
+        """How many entries of n0 are of those."""
+        ledger = self.directory / "n0" / "dledger-n0"
+        return sum(record.body.startswith(name.encode()) for record in read_records(ledger))
+
+    def come_back(self, kind: str) -> None:
+        """The member of that kind returns to a leader of ours."""
+        # A leader that stays one without its followers, and takes what they do not acknowledge.
+        group = self.group_of(
+            kind, OURS, OURS, java={"heartBeatTimeIntervalMs": 30_000, "maxPendingRequestsNum": 2 * TAIL},
+            only={"heart_beat_time_interval_ms": 30_000},
+        )
+        group.start()
+        group.lead("n0")
+        group.append_pipelined(bodies("common", COMMON))
+        end_index = group.check()
+        for peer_id in ("n1", "n2"):
+            group.members[peer_id].kill()
+        self.write(group, "n0", "alone")
+        group.kill()
+        self.assertEqual(self.count("alone"), TAIL)
+        tap = PushTap("n0")
+        group = self.group_of(kind, OURS, OURS, tap=tap)
+        group.start("n1", "n2")
+        group.append(b"a new term")
+        self.write(group, group.leader(), "the others")
+        group.start("n0")
+        self.assertTrue(tap.wait(seconds=60), f"no APPEND was accepted: {tap.pushes[-12:]}")
+        self.judge(kind, tap)
+        self.assertGreater(group.wait_equal(seconds=180), end_index + TAIL)
+        group.check()
+        self.assertEqual(self.count("alone"), 0)
+
+    def judge(self, kind: str, tap: PushTap) -> None:
+        """One TRUNCATE, after a search that gallops down and halves; the time is told, not judged."""
+        accepted = next(push for push in tap.pushes if push.type is PushType.APPEND and push.code is not None)
+        before = tap.pushes[: tap.pushes.index(accepted)]
+        asked = [push for push in before if push.type is PushType.COMPARE and push.answered]
+        cuts = [push for push in before if push.type is PushType.TRUNCATE]
+        sys.stdout.write(
+            f"\ngallop, {kind} follower: {len(asked)} COMPAREs, TRUNCATE done"
+            f" {cuts[0].answered - asked[0].sent:.3f} s after the first,"
+            f" {cuts[0].answered - tap.connected:.3f} s after the connection,"
+            f" first APPEND accepted after {accepted.answered - tap.connected:.3f} s\n"
+        )
+        self.assertEqual([push.code for push in cuts], [ResponseCode.SUCCESS])
+        # Down in doubling steps, then by halves; the first one or two find out where the follower ends.
+        self.assertLessEqual(len(asked), 2 * log2(TAIL) + 4)
+        self.assertGreater(len(asked), log2(TAIL), "there was nothing to search")
+
+    def test_java_follower(self) -> None:
+        """Java 0.3.1.2 comes back with what it wrote alone."""
+        self.come_back(JAVA)
+
+    def test_our_follower(self) -> None:
+        """A member of ours comes back with what it wrote alone."""
+        self.come_back(OURS)
