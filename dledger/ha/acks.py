@@ -6,6 +6,8 @@ Rule 1: only living connections count. RocketMQ remembers the highest number tha
 one stray client satisfies every later put.
 Rule 2: where one slave is enough any connection will do. Where several are needed they must be several
 slaves: of each address the newest connections count, as many as C{slaves_per_host}.
+Rule 3: what a slave holds since before this master began answers for no put that came later: see
+L{dledger.ha.slave_view.SlaveView}.
 
 Decides, knows nothing of time, connections or Deferreds.
 
@@ -25,6 +27,7 @@ from dledger.ha.put_status import PutStatus
 class _Slave:
     host: str
     ack_offset: int = -1
+    claimed_offset: int = -1
 
 
 class Acks:
@@ -48,26 +51,34 @@ class Acks:
         """It has ended."""
         self._by_serial.pop(serial, None)
 
-    def record(self, serial: int, ack_offset: int) -> bool:
-        """@return: whether its mark rose; it never falls."""
+    def record(self, serial: int, ack_offset: int, claimed_offset: int = -1) -> bool:
+        """
+        @param ack_offset: what it has proved to hold: it answers for puts.
+        @param claimed_offset: what it says that it holds, if that is more: it tells who is in sync.
+        @return: whether its mark rose; it never falls.
+        """
         slave = self._by_serial[serial]
+        slave.claimed_offset = max(slave.claimed_offset, claimed_offset, ack_offset)
         if ack_offset <= slave.ack_offset:
             return False
         slave.ack_offset = ack_offset
         return True
 
-    def marks(self) -> list[int]:
-        """One mark for each distinct slave."""
+    def _distinct(self) -> list[_Slave]:
         counted: dict[str, int] = {}
         found = []
         for _, slave in sorted(self._by_serial.items(), reverse=True):
-            if slave.ack_offset < 0:
+            if slave.claimed_offset < 0:
                 continue  # a port that was probed is no slave
             count = counted.get(slave.host, 0)
             if count < self._slaves_per_host:
                 counted[slave.host] = count + 1
-                found.append(slave.ack_offset)
+                found.append(slave)
         return found
+
+    def marks(self) -> list[int]:
+        """One mark for each distinct slave."""
+        return [slave.ack_offset for slave in self._distinct()]
 
     def held(self, needed: int) -> int:
         """The highest offset that C{needed} slaves have reached; -1 while there are fewer."""
@@ -78,7 +89,12 @@ class Acks:
 
     def in_sync(self, end_offset: int, gap: int) -> int:
         """Distinct slaves that lack less than C{gap} bytes."""
-        return sum(end_offset - mark < gap for mark in self.marks())
+        return sum(end_offset - slave.claimed_offset < gap for slave in self._distinct())
+
+    @property
+    def claimed(self) -> int:
+        """The highest offset that some slave says it holds; 0 if none has said anything."""
+        return max((slave.claimed_offset for slave in self._by_serial.values()), default=0)
 
 
 def refusal(config: HAConfig, acks: Acks, end_offset: int) -> PutStatus | None:
@@ -101,7 +117,7 @@ def needed_for(config: HAConfig, acks: Acks, end_offset: int) -> int | PutStatus
     gap = config.ha_max_gap_not_in_sync
     if config.sync_rule == ANY_SLAVE:
         # A slave that has not reported yet is waited for, as RocketMQ does.
-        is_usable = len(acks) > 0 and end_offset - max(acks.held(1), 0) < gap
+        is_usable = len(acks) > 0 and end_offset - max(acks.claimed, 0) < gap
         return 1 if is_usable else PutStatus.SLAVE_NOT_AVAILABLE
     replicas = config.in_sync_replicas
     if config.enable_auto_in_sync_replicas:

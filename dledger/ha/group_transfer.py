@@ -61,6 +61,7 @@ class GroupTransferService:
         self._pending_max = pending_max
         self._puts = _Puts()
         self._waiting: dict[int, ThresholdWaiters] = {}
+        self._is_stopped = False
 
     def __len__(self) -> int:
         """Puts that wait."""
@@ -76,12 +77,12 @@ class GroupTransferService:
         Wait until C{needed} slaves hold everything below C{offset}.
 
         @return: fires with C{PUT_OK}, or with C{FLUSH_SLAVE_TIMEOUT} at the deadline, or at once when too
-            many wait already. Cancelling forgets the wait.
+            many wait already or after L{stop}. Cancelling forgets the wait.
         """
         assert needed >= 1, needed
         if self._acks.held(needed) >= offset:
             return done(PutStatus.PUT_OK)
-        if self.is_full:
+        if self.is_full or self._is_stopped:
             return done(PutStatus.FLUSH_SLAVE_TIMEOUT)
         waiters = self._waiting.get(needed)
         if waiters is None:
@@ -107,6 +108,7 @@ class GroupTransferService:
 
     def stop(self) -> None:
         """Nobody will acknowledge any more: the messages are stored here, and perhaps elsewhere."""
+        self._is_stopped = True
         tokens = [token for waiters in self._waiting.values() for token in waiters.take_all()]
         self._puts.fire(sorted(tokens), PutStatus.FLUSH_SLAVE_TIMEOUT)
 
@@ -120,16 +122,25 @@ class GroupCommitService:
     """
 
     def __init__(
-        self, log: CommitLog, *, pending_max: int, failed: Callable[[Failure], None] = lambda failure: None
+        self,
+        log: CommitLog,
+        *,
+        pending_max: int,
+        failed: Callable[[Failure], None] = lambda failure: None,
+        flushed: Callable[[], None] = lambda: None,
     ) -> None:
-        """@param failed: told that the log cannot be flushed any more; the broker has to stop."""
+        """
+        @param failed: told that the log cannot be flushed any more; the broker has to stop.
+        @param flushed: told after every flush, before those who waited for it.
+        """
         self._log = log
         self._pending_max = pending_max
         self._tell_failed = failed
+        self._tell_flushed = flushed
         self._puts = _Puts()
         self._waiters = ThresholdWaiters(pending_max)
-        self._is_under_way = False
-        self._is_broken = False
+        self._under_way: Deferred[None] | None = None
+        self._is_broken = self._is_stopped = False
 
     def __len__(self) -> int:
         """Puts that wait."""
@@ -145,13 +156,13 @@ class GroupCommitService:
         Wait until everything below C{offset} is on stable storage.
 
         @return: fires with C{PUT_OK}; with C{FLUSH_DISK_TIMEOUT} at the deadline, or at once when too many
-            wait; with C{UNKNOWN_ERROR} when the flush fails.
+            wait or after L{stop}; with C{UNKNOWN_ERROR} when the flush fails.
         """
         if self._is_broken:
             return done(PutStatus.UNKNOWN_ERROR)
         if self._log.flushed_offset >= offset:
             return done(PutStatus.PUT_OK)
-        if self.is_full:
+        if self.is_full or self._is_stopped:
             return done(PutStatus.FLUSH_DISK_TIMEOUT)
         token, waiter = self._puts.add(self._waiters.remove)
         self._waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
@@ -162,25 +173,46 @@ class GroupCommitService:
         """Give up on those whose time has come."""
         self._puts.fire(self._waiters.expired(now_ms), PutStatus.FLUSH_DISK_TIMEOUT)
 
-    def stop(self) -> None:
-        """Nobody will tell how it ended."""
+    def flush(self) -> None:
+        """Begin a flush, if there is something to flush and none is under way."""
+        if not self._is_broken and self._log.flushed_offset < self._log.end_offset:
+            self._flush()
+
+    def stop(self) -> Deferred[None]:
+        """
+        Nobody will tell those who wait how it ended.
+
+        @return: fires when no flush is under way.
+        """
+        self._is_stopped = True
         self._puts.fire(self._waiters.take_all(), PutStatus.FLUSH_DISK_TIMEOUT)
+        stopped: Deferred[None] = Deferred()
+        if self._under_way is None:
+            stopped.callback(None)
+        else:
+            self._under_way.addCallback(lambda _: stopped.callback(None))
+        return stopped
 
     def _flush(self) -> None:
-        if not self._is_under_way:
-            self._is_under_way = True
+        if self._under_way is None and not self._is_stopped:
+            self._under_way = Deferred()
             self._log.flush().addCallbacks(self._flushed, self._failed)
 
     def _flushed(self, offset: int) -> None:
-        self._is_under_way = False
+        ended, self._under_way = self._under_way, None
+        assert ended is not None
         reached = self._waiters.reached(offset)
-        if len(self._waiters) and not self._is_broken:
+        if len(self._waiters):
             self._flush()
+        self._tell_flushed()
         self._puts.fire(reached, PutStatus.PUT_OK)
+        ended.callback(None)
 
     def _failed(self, failure: Failure) -> None:
-        self._is_under_way = False
+        ended, self._under_way = self._under_way, None
+        assert ended is not None
         self._is_broken = True
         waiting = self._waiters.take_all()
         self._tell_failed(failure)
         self._puts.fire(waiting, PutStatus.UNKNOWN_ERROR)
+        ended.callback(None)

@@ -84,13 +84,17 @@ class HAMaster(Factory):
         *,
         failed: Callable[[Failure], None] = lambda failure: None,
     ) -> None:
-        """@param failed: told that the log cannot be read any more; the broker has to stop."""
+        """
+        @param commit_log: open, and not appended to since.
+        @param failed: told that the log cannot be read any more; the broker has to stop.
+        """
         self._config = config
         self._commit_log = commit_log
         self._clock = clock
         self._failed = failed
         self.acks = Acks(slaves_per_host=config.ha_slaves_per_host)
         self.transfers = GroupTransferService(self.acks, pending_max=config.pending_max)
+        self._vouched_offset = commit_log.end_offset
         self._links: dict[HAConnection, _Link] = {}
         self._last_serial = 0
         self._is_pump_asked = False
@@ -117,7 +121,8 @@ class HAMaster(Factory):
     def connected(self, connection: HAConnection) -> None:
         """See L{protocols.ha.HAMasterSink}."""
         now_ms = self._now_ms()
-        self._links[connection] = _Link(connection, SlaveView(heard_ms=now_ms, sent_ms=now_ms))
+        view = SlaveView(heard_ms=now_ms, sent_ms=now_ms, vouched_offset=self._vouched_offset)
+        self._links[connection] = _Link(connection, view)
         self.acks.add(connection.serial, connection.host)
         self.log.info("slave {address} connected", address=connection.address)
 
@@ -137,7 +142,7 @@ class HAMaster(Factory):
                 "slave {address} holds {ack_offset} bytes; we send from {transfer_offset} on",
                 address=connection.address, ack_offset=offset, transfer_offset=link.view.transfer_offset,
             )
-        if self.acks.record(connection.serial, link.view.ack_offset):
+        if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
             self.transfers.acked()
         if is_first:
             self._pump_soon()
@@ -152,7 +157,7 @@ class HAMaster(Factory):
         self.acks.remove(connection.serial)
         self.log.info(
             "slave {address} is gone, it held {ack_offset}: {reason}",
-            address=connection.address, ack_offset=link.view.ack_offset, reason=reason,
+            address=connection.address, ack_offset=link.view.claimed_offset, reason=reason,
         )
 
     def _refuse(self, connection: HAConnection, reason: str) -> None:
@@ -242,10 +247,10 @@ class HAMaster(Factory):
         gap_max = self._config.ha_max_gap_not_in_sync
         return tuple(
             SlaveStatus(
-                address=link.connection.address, ack_offset=link.view.ack_offset,
+                address=link.connection.address, ack_offset=link.view.claimed_offset,
                 transfer_offset=link.view.transfer_offset,
-                gap_bytes=end_offset - max(link.view.ack_offset, 0),
-                is_in_sync=link.view.is_ready and end_offset - link.view.ack_offset < gap_max,
+                gap_bytes=end_offset - max(link.view.claimed_offset, 0),
+                is_in_sync=link.view.is_ready and end_offset - link.view.claimed_offset < gap_max,
                 transferred_bytes=link.transferred_bytes,
             )
             for link in self._links.values()

@@ -57,6 +57,7 @@ class CommitLog(Protocol):
         @param offset: C{end_offset}; in an empty log, the beginning of any file: the log begins there then.
         @param data: at least one byte, none beyond the file of C{offset}.
         @raise ValueError: not such an offset, or too many bytes.
+        @raise WireError: these bytes cannot be records; nothing was appended.
         @raise OSError: nothing was appended; C{end_offset} is what it was.
         """
 
@@ -76,6 +77,6 @@ class CommitLog(Protocol):
         Bring to stable storage what has been appended before the call. May be called while another one is
         under way.
 
-        @return: fires with C{flushed_offset}; fails with L{StoreError} or C{OSError}, after which
-            nothing more may be promised.
+        @return: fires with C{flushed_offset}; fails with L{dledger.errors.StoreError} or C{OSError}, after
+            which nothing more may be promised.
         """

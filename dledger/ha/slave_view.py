@@ -7,7 +7,9 @@ A master's view of one slave: where to begin, what comes next, when it has gone 
 Rule 1: nothing is sent before the first report. 0 says "I am empty": such a slave begins at a file.
 Rule 2: a report may not exceed what the slave can have: our end at first, later what it was sent. RocketMQ
 believes any number, and counts it as an acknowledgement for the rest of its life.
-Rule 3: what cannot be sent, as it lies outside of the log, ends the connection with a reason. RocketMQ sends
+Rule 3: a slave that comes back may hold the tail of a log that we have lost in a crash. What it reports first
+is no acknowledgement of anything beyond our end when we started; what it reports after we sent it more is.
+Rule 4: what cannot be sent, as it lies outside of the log, ends the connection with a reason. RocketMQ sends
 heartbeats for ever, and the slave looks well.
 
 Decides, knows nothing of connections.
@@ -32,10 +34,13 @@ class SlaveView:
     """
     Times in milliseconds of one monotonic clock.
 
-    Invariant: C{ack_offset} never falls, and C{ack_offset <= transfer_offset} but for an empty slave's 0.
+    Invariant: C{ack_offset} and C{claimed_offset} never fall, C{ack_offset <= claimed_offset}, and
+    C{claimed_offset <= transfer_offset} but for an empty slave's 0.
 
+    @ivar vouched_offset: where our log ended when this process began: what was sent since is behind it.
     @ivar request_offset: the first report; -1 before it.
-    @ivar ack_offset: the highest report; -1 before the first.
+    @ivar claimed_offset: the highest report; -1 before the first.
+    @ivar ack_offset: as much of it as answers for puts.
     @ivar transfer_offset: what is sent next; -1 before the first report.
     @ivar heard_ms: when something came last, or the connection was made.
     @ivar sent_ms: when something was sent last, or the connection was made.
@@ -43,7 +48,9 @@ class SlaveView:
 
     heard_ms: int
     sent_ms: int
+    vouched_offset: int
     request_offset: int = -1
+    claimed_offset: int = -1
     ack_offset: int = -1
     transfer_offset: int = -1
 
@@ -76,7 +83,9 @@ class SlaveView:
                 self.transfer_offset = begin if starts_at_first_file else last_file_offset(log)
         elif offset > self.transfer_offset:
             return f"it reports {offset}, but was sent no more than up to {self.transfer_offset}"
-        self.ack_offset = max(self.ack_offset, offset)
+        self.claimed_offset = max(self.claimed_offset, offset)
+        proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)
+        self.ack_offset = max(self.ack_offset, proved)
         return None
 
     def misplaced(self, log: CommitLog) -> str | None:
