@@ -15,7 +15,7 @@ from tests.interop import scenarios
 from tests.processes.children import end_all
 from tests.run_all import read_trial_strictly
 
-ROUNDS, SEED = 4, 1
+ROUNDS, SEED = 20, 1
 
 
 def main() -> int:

@@ -214,17 +214,25 @@ class MixedGroup:
         """Hand leadership to a member, by request, until it has it."""
         deadline = time.monotonic() + seconds
         while (leader_id := self.leader()) != peer_id:
-            term = self.append(b"which term is it? %d" % time.monotonic_ns())
-            request = LeadershipTransferRequest(
-                group=self.name, remote_id=leader_id, transfer_id=leader_id, transferee_id=peer_id, term=term
-            )
-            try:
-                answer: object = ask(self.peers[leader_id], request, seconds=12.0)
-            except NoAnswer as error:
-                answer = error
+            answer = self.transfer(leader_id, peer_id)
             if time.monotonic() > deadline:
                 raise ChildError(f"transfer from {leader_id} to {peer_id}: {answer}\n{self._tails()}")
             time.sleep(0.3)
+
+    def transfer(self, leader_id: str, peer_id: str) -> object:
+        """
+        Ask the leader once to hand leadership over.
+
+        @return: the answer, or why there is none.
+        """
+        term = self.append(b"which term is it? %d" % time.monotonic_ns())
+        request = LeadershipTransferRequest(
+            group=self.name, remote_id=leader_id, transfer_id=leader_id, transferee_id=peer_id, term=term
+        )
+        try:
+            return ask(self.peers[leader_id], request, seconds=12.0)
+        except NoAnswer as error:
+            return error
 
     def wait_equal(self, *, seconds: float = 40.0) -> int:
         """

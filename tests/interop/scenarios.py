@@ -8,7 +8,12 @@ A scenario: somebody leads (a Java member or one of ours, as the seed says), a w
 things happen, appends are acknowledged again, the writer pauses, and then everything that was
 acknowledged must stand in every ledger, the ledgers must be equal byte for byte, data and index, and every
 member must have committed all it has. Five scenarios follow one another in the same group, on the same
-files. The seed and the number of a group say all that is decided; C{--group} plays one again.
+files; then our members end in good order, and their directories must be clean.
+
+Four groups together have everything: every fault under either kind of leader, both mixtures, Java's
+batches and single pushes, a preferred leader. What really happened is counted (L{tests.interop.tally}), and
+twenty scenarios in which something never did have failed. The seed and the number of a group say all that is
+decided; C{--group} plays one again.
 """
 
 from __future__ import annotations
@@ -24,21 +29,42 @@ from pathlib import Path
 import attrs
 import click
 
+from dledger.storage.disk import OsDisk
+from dledger.storage.verify import verify_directory
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import LeadershipTransferResponse
 from tests.interop.java import JavaMember
 from tests.interop.load import BODY_BYTES_MAX, Load
 from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.tally import Tally
 from tests.processes.asking import NoAnswer
 from tests.processes.children import ChildError, end_all, wait_until
 from tests.processes.ledgers import LedgerFault
 
 FAULTS = (
-    "kill-leader", "kill-follower", "kill-leader", "pause-leader", "pause-follower", "lose-from-leader",
-    "lose-to-leader", "transfer", "kill-all",
+    "kill-leader", "kill-follower", "pause-leader", "pause-follower", "lose-from-leader", "lose-to-leader",
+    "transfer", "kill-all",
 )
 PER_GROUP = 5
+#: So many groups have every fault under either kind of leader.
+PER_BLOCK = 4
 DATA_FILE_BYTES = (1 << 13, 1 << 14, 1 << 16)
 INDEX_FILE_ENTRIES = (20, 100, 256)
 assert min(DATA_FILE_BYTES) > 4 * BODY_BYTES_MAX
+assert PER_GROUP * PER_BLOCK >= 2 * len(FAULTS)
+
+
+@attrs.frozen(kw_only=True)
+class Act:
+    """
+    Something that happens.
+
+    @ivar fault: one of L{FAULTS}.
+    @ivar to_other_kind: the follower that has a part in it is not of the leader's kind.
+    """
+
+    fault: str
+    to_other_kind: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +73,7 @@ class Plan:
     What a seed decides about one group.
 
     @ivar preferred: the member that leadership is to come back to by itself, or none.
-    @ivar scenarios: for each, the kind that is to lead, and the faults.
+    @ivar scenarios: for each, the kind that is to lead, and what happens.
     """
 
     kinds: tuple[str, ...]
@@ -55,34 +81,60 @@ class Plan:
     data_file_bytes: int
     index_file_entries: int
     preferred: str | None
-    scenarios: tuple[tuple[str, tuple[str, ...]], ...]
+    scenarios: tuple[tuple[str, tuple[Act, ...]], ...]
 
 
 def plan_group(seed: int, number: int) -> Plan:
     """@return: always the same for the same seed and number."""
-    chance = random.Random(f"{seed}/{number}")
-    kinds = [OURS, JAVA, JAVA] if number % 2 == 0 else [OURS, OURS, JAVA]
-    chance.shuffle(kinds)
-    # Every fault has its turn before one comes again.
-    deck = [fault for _round in range(2) for fault in chance.sample(FAULTS, len(FAULTS))]
-    scenarios = []
-    for scenario in range(PER_GROUP):
-        faults = tuple(deck.pop() for _fault in range(chance.choice((1, 1, 2))))
-        scenarios.append(((JAVA, OURS)[(scenario + number) % 2], faults))
-    return Plan(
-        kinds=tuple(kinds),
-        batch_push=chance.random() < 0.5,
-        data_file_bytes=chance.choice(DATA_FILE_BYTES),
-        index_file_entries=chance.choice(INDEX_FILE_ENTRIES),
-        preferred=f"n{chance.randrange(len(kinds))}" if number % 4 == 3 else None,
-        scenarios=tuple(scenarios),
-    )
+    return plan_block(seed, number // PER_BLOCK)[number % PER_BLOCK]
+
+
+def plan_block(seed: int, block: int) -> tuple[Plan, ...]:
+    """The plans of so many groups, which together leave nothing out."""
+    chance = random.Random(f"{seed}/{block}")
+    mixtures = [[OURS, JAVA, JAVA], [OURS, OURS, JAVA]] * 2
+    batches = [chance.random() < 0.5, chance.random() < 0.5]
+    batches += [not batch for batch in batches]  # either way with either mixture
+    for kinds in mixtures:
+        chance.shuffle(kinds)
+    with_preferred = chance.randrange(PER_BLOCK)
+    preferred = chance.randrange(3)
+    decks = {
+        kind: [Act(fault=fault, to_other_kind=True) for fault in chance.sample(FAULTS, len(FAULTS))]
+        for kind in (JAVA, OURS)
+    }
+    own = mixtures[with_preferred][preferred]
+    # A preferred leader is shown to come back when it was made to go; being killed it may stay one.
+    decks[own].sort(key=lambda act: act.fault == "transfer")
+    own_deck = [(own, decks[own].pop()) for _scenario in range(PER_GROUP)]
+    deck = [(kind, act) for kind, acts in decks.items() for act in acts]
+    while len(deck) < PER_GROUP * (PER_BLOCK - 1):
+        deck.append((chance.choice((JAVA, OURS)), _any_act(chance)))
+    chance.shuffle(deck)
+    plans = []
+    for number, kinds in enumerate(mixtures):
+        mine = own_deck if number == with_preferred else [deck.pop() for _scenario in range(PER_GROUP)]
+        plans.append(Plan(
+            kinds=tuple(kinds),
+            batch_push=batches[number],
+            data_file_bytes=chance.choice(DATA_FILE_BYTES),
+            index_file_entries=chance.choice(INDEX_FILE_ENTRIES),
+            preferred=f"n{preferred}" if number == with_preferred else None,
+            scenarios=tuple(
+                (kind, (act, _any_act(chance)) if chance.random() < 0.3 else (act,)) for kind, act in mine
+            ),
+        ))
+    return tuple(plans)
+
+
+def _any_act(chance: random.Random) -> Act:
+    return Act(fault=chance.choice(FAULTS), to_other_kind=chance.random() < 0.5)
 
 
 class Stage:
     """One group, its writer, and the faults."""
 
-    def __init__(self, directory: Path, plan: Plan, *, seed: int) -> None:
+    def __init__(self, directory: Path, plan: Plan, tally: Tally, *, seed: int) -> None:
         index_bytes = 32 * plan.index_file_entries
         java: dict[str, object] = {
             "mappedFileSizeForEntryData": plan.data_file_bytes,
@@ -94,19 +146,45 @@ class Stage:
         }
         if plan.preferred is not None:
             java["preferredLeaderIds"] = ours["preferred_leader_ids"] = plan.preferred
-        self.plan = plan
-        self.group = MixedGroup(directory, plan.kinds, java=java, ours=ours, lossy=True)
+        self.plan, self.tally = plan, tally
+        kinds = {f"n{number}": kind for number, kind in enumerate(plan.kinds)}
+        self.group = MixedGroup(
+            directory, plan.kinds, java=java, ours=ours, lossy=True, tap=tally.tap(kinds)
+        )
+        push = "in batches" if plan.batch_push else "one by one"
+        tally.add(f"group whose Java members push {push}")
         self.group.start()
         self.group.leader()
         self.load = Load(self.group.peers, self.group.name, self.group.acknowledged, seed=seed)
         self._chance = random.Random(seed)
+        self._was_handed_over = False
 
     def close(self) -> None:
         """End the writer and every member."""
         self.load.close()
         self.group.kill()
 
-    def play(self, kind: str, faults: tuple[str, ...]) -> str:
+    def end(self) -> None:
+        """
+        The group has played: count what it leaves; our members end in good order.
+
+        @raise ChildError: one of ours did not, or its directory is not clean.
+        """
+        links = self.group.links
+        assert links is not None
+        for (source, target), lost in links.lost.items():
+            kinds = self.group.kinds
+            self.tally.add(f"bytes lost from {kinds[source]} to {kinds[target]}", lost)
+        for peer_id in self.group.of_kind(OURS):
+            member = self.group.members[peer_id]
+            member.stop()
+            ledger = member.directory / f"dledger-{peer_id}"
+            found = verify_directory(OsDisk(), str(ledger)).findings
+            if found:
+                raise ChildError(f"{peer_id} has stopped, and verify says: {found[:3]}")
+        self.tally.add_files(ledger)
+
+    def play(self, kind: str, acts: tuple[Act, ...]) -> str:
         """
         One scenario.
 
@@ -114,22 +192,28 @@ class Stage:
         @raise ChildError: somebody did not do what was waited for, or something was lost.
         @raise LedgerFault: the ledgers differ.
         """
-        if self.plan.preferred is None and self.group.kinds[self.group.leader()] != kind:
+        if self.plan.preferred is not None:
+            self._wait_preferred()
+        elif self.group.kinds[self.group.leader()] != kind:
             self.group.lead(self._chance.choice(self.group.of_kind(kind)))
         self.load.go()
         self.load.wait_acknowledged()
         told = []
-        for fault in faults:
+        for act in acts:
             leader_id = self.group.leader()
+            led_by = self.group.kinds[leader_id]
+            self.tally.add(f"appends acknowledged under a leader of kind {led_by}")
             began = time.monotonic()
-            who = self.act(fault, leader_id)
+            who = self.act(act, leader_id)
             self.load.wait_acknowledged()
             took = time.monotonic() - began
-            told.append(f"{fault} {who} (leader {self.group.kinds[leader_id]}): {took:.1f} s")
+            told.append(f"{act.fault} {who} (leader {led_by}): {took:.1f} s")
         if self.plan.preferred is not None:
-            preferred = self.plan.preferred
-            wait_until(lambda: self.group.leader() == preferred, seconds=60, what=f"{preferred} leading")
-            told.append(f"preferred {preferred} leads")
+            had_lost = self._was_handed_over or self.group.leader() != self.plan.preferred
+            self._was_handed_over = False
+            self._wait_preferred()
+            told.append(f"preferred {self.plan.preferred} leads{' again' if had_lost else ''}")
+            self.tally.add("preferred leader leads again", had_lost)
             self.load.wait_acknowledged()
         self.load.pause()
         end_index = self.group.check()
@@ -138,38 +222,65 @@ class Stage:
         self._wait_committed(end_index)
         return f"{'; '.join(told)}; {end_index + 1} entries, {len(self.group.acknowledged)} acknowledged"
 
-    def act(self, fault: str, leader_id: str) -> str:
+    def _wait_preferred(self) -> None:
+        preferred = self.plan.preferred
+        wait_until(lambda: self.group.leader() == preferred, seconds=60, what=f"{preferred} leading")
+
+    def act(self, act: Act, leader_id: str) -> str:
         """
         Do one thing under load and undo it.
 
         @return: the member that it was done to.
         """
-        followers = [peer_id for peer_id in self.group.members if peer_id != leader_id]
-        follower_id = self._chance.choice(followers)
-        links = self.group.links
-        assert links is not None
-        if fault == "transfer":
+        follower_id = self._follower(act, leader_id)
+        kinds = self.group.kinds
+        if act.fault == "transfer":
             self.load.pause()
-            self.group.lead(follower_id)
+            if self.plan.preferred is None:
+                self.group.lead(follower_id)
+            else:
+                # It does not keep what it is given, so it may not be seen to have it.
+                self._hand_over(leader_id, follower_id)
+                self._was_handed_over = leader_id == self.plan.preferred
             self.load.go()
+            self.tally.add(f"transfer from {kinds[leader_id]} to {kinds[follower_id]}")
             return follower_id
-        if fault.startswith("lose"):
-            way = (leader_id, follower_id) if fault == "lose-from-leader" else (follower_id, leader_id)
-            links.lose(way)
+        if act.fault.startswith("lose"):
+            way = (leader_id, follower_id) if act.fault == "lose-from-leader" else (follower_id, leader_id)
+            assert self.group.links is not None
+            self.group.links.lose(way)
             time.sleep(self._chance.uniform(0.5, 6.0))
-            links.heal()
+            self.group.links.heal()
             return f"{way[0]}->{way[1]}"
-        if fault == "kill-all":
+        if act.fault == "kill-all":
             self._kill(*self.group.members)
+            self.tally.add("SIGKILL and restart of all")
             return "all"
-        victim_id = leader_id if fault.endswith("leader") else follower_id
-        if fault.startswith("kill"):
+        deed, _dash, role = act.fault.partition("-")
+        victim_id = leader_id if role == "leader" else follower_id
+        if deed == "kill":
             self._kill(victim_id)
+            self.tally.add(f"SIGKILL and restart of a {role} of kind {kinds[victim_id]}")
         else:
             self.group.members[victim_id].pause()
             time.sleep(self._chance.uniform(0.5, 8.0))
             self.group.members[victim_id].resume()
+            self.tally.add(f"SIGSTOP of a {role} of kind {kinds[victim_id]}")
         return victim_id
+
+    def _hand_over(self, leader_id: str, peer_id: str) -> None:
+        def is_done() -> bool:
+            answer = self.group.transfer(leader_id, peer_id)
+            return isinstance(answer, LeadershipTransferResponse) and answer.code is ResponseCode.SUCCESS
+
+        wait_until(is_done, seconds=40, what=f"a transfer from {leader_id} to {peer_id}", every=0.3)
+
+    def _follower(self, act: Act, leader_id: str) -> str:
+        """The one that has a part in it."""
+        kinds = self.group.kinds
+        followers = [peer_id for peer_id in kinds if peer_id != leader_id]
+        others = [peer_id for peer_id in followers if kinds[peer_id] != kinds[leader_id]]
+        return self._chance.choice(others if act.to_other_kind and others else followers)
 
     def _kill(self, *victim_ids: str) -> None:
         for peer_id in victim_ids:
@@ -206,7 +317,9 @@ class Stage:
             raise ChildError(f"{error}: {said}") from None
 
 
-def play_group(directory: Path, seed: int, number: int, count: int) -> Iterator[tuple[bool, str]]:
+def play_group(
+    directory: Path, seed: int, number: int, count: int, tally: Tally
+) -> Iterator[tuple[bool, str]]:
     """
     Up to C{count} scenarios in one group; a failed one ends it.
 
@@ -214,16 +327,20 @@ def play_group(directory: Path, seed: int, number: int, count: int) -> Iterator[
     """
     plan = plan_group(seed, number)
     stage: Stage | None = None
+    last = min(count, len(plan.scenarios)) - 1
     try:
-        for scenario, (kind, faults) in enumerate(plan.scenarios[:count]):
+        for scenario, (kind, acts) in enumerate(plan.scenarios[: last + 1]):
             began = time.monotonic()
             push = "batches" if plan.batch_push else "one by one"
             name = f"group {number}.{scenario} {'+'.join(plan.kinds)}, {push}, led by {kind}"
             try:
-                stage = stage or Stage(directory, plan, seed=number)
-                told = stage.play(kind, faults)
+                stage = stage or Stage(directory, plan, tally, seed=number)
+                told = stage.play(kind, acts)
+                if scenario == last:
+                    stage.end()
             except (ChildError, LedgerFault, NoAnswer, OSError) as error:
-                yield False, f"FAILED {name}: {', '.join(faults)}: {error}"
+                faults = ", ".join(act.fault for act in acts)
+                yield False, f"FAILED {name}: {faults}: {error}"
                 return
             yield True, f"ok {time.monotonic() - began:5.1f} s {name}: {told}"
     finally:
@@ -233,17 +350,18 @@ def play_group(directory: Path, seed: int, number: int, count: int) -> Iterator[
 
 def run(*, rounds: int, seed: int, first_group: int = 0, keep: Path | None = None) -> tuple[int, int]:
     """
-    Play scenarios, telling of each on standard output.
+    Play scenarios, telling of each on standard output, and at the end what has happened in them.
 
     @param keep: where the directories of a group that failed are moved to.
-    @return: passed, failed.
+    @return: passed, failed; what never happened in so many that it must have counts as one more that failed.
     """
     passed = failed = 0
     number = first_group
+    tally = Tally()
     while passed + failed < rounds:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
             ended_well = True
-            for is_ok, line in play_group(Path(name), seed, number, rounds - passed - failed):
+            for is_ok, line in play_group(Path(name), seed, number, rounds - passed - failed, tally):
                 ended_well = is_ok
                 passed, failed = passed + is_ok, failed + (not is_ok)
                 sys.stdout.write(line + "\n")
@@ -251,6 +369,10 @@ def run(*, rounds: int, seed: int, first_group: int = 0, keep: Path | None = Non
             if keep is not None and not ended_well:
                 shutil.copytree(name, keep / f"group-{seed}-{number}", dirs_exist_ok=True)
         number += 1
+    sys.stdout.write(f"what happened in {passed + failed} scenarios:\n{tally.table()}")
+    if rounds >= PER_GROUP * PER_BLOCK and not failed and tally.missing():
+        sys.stdout.write(f"FAILED: these never happened: {', '.join(tally.missing())}\n")
+        failed += 1
     return passed, failed
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.interop.mixed import JAVA, OURS
-from tests.interop.scenarios import FAULTS, plan_group
+from tests.interop.scenarios import FAULTS, PER_BLOCK, PER_GROUP, plan_block, plan_group
 
 
 class PlanTests(SynchronousTestCase):
@@ -19,11 +19,25 @@ class PlanTests(SynchronousTestCase):
         self.assertNotEqual(plan_group(1, 3), plan_group(1, 5))
 
     def test_everything_has_its_turn(self) -> None:
-        """Twenty groups have both mixtures, both kinds of leader and of push, and every fault."""
-        plans = [plan_group(1, number) for number in range(20)]
-        self.assertEqual({plan.kinds.count(JAVA) for plan in plans}, {1, 2})
-        self.assertEqual({plan.batch_push for plan in plans}, {True, False})
-        self.assertEqual({plan.preferred is None for plan in plans}, {True, False})
-        scenarios = [scenario for plan in plans for scenario in plan.scenarios]
-        self.assertEqual({kind for kind, _faults in scenarios}, {JAVA, OURS})
-        self.assertEqual({fault for _kind, faults in scenarios for fault in faults}, set(FAULTS))
+        """Four groups have either push with either mixture, and every fault under either kind of leader."""
+        for seed in range(50):
+            plans = plan_block(seed, seed % 3)
+            self.assertEqual(len(plans), PER_BLOCK)
+            self.assertEqual(
+                {(plan.kinds.count(JAVA), plan.batch_push) for plan in plans},
+                {(1, True), (1, False), (2, True), (2, False)},
+            )
+            scenarios = [scenario for plan in plans for scenario in plan.scenarios]
+            self.assertEqual(len(scenarios), PER_BLOCK * PER_GROUP)
+            self.assertEqual(
+                {(kind, acts[0].fault) for kind, acts in scenarios if acts[0].to_other_kind},
+                {(kind, fault) for kind in (JAVA, OURS) for fault in FAULTS},
+            )
+
+    def test_preferred_leader(self) -> None:
+        """One group of four has one; it is of the kind that is to lead there, and is made to hand over."""
+        for seed in range(50):
+            plan, = [plan for plan in plan_block(seed, 0) if plan.preferred is not None]
+            kinds = {f"n{number}": kind for number, kind in enumerate(plan.kinds)}
+            self.assertEqual({kind for kind, _acts in plan.scenarios}, {kinds[str(plan.preferred)]})
+            self.assertIn("transfer", [acts[0].fault for _kind, acts in plan.scenarios])

@@ -1,0 +1,99 @@
+# -*- test-case-name: tests.interop.test_tally -*-
+"""
+What really happened in scenarios, counted; a plan says only what was meant to happen.
+
+Pushes are counted by what is written in remoting frames as they pass (between members of ours go native
+ones, which are not looked at); a word that falls on the edge between two pieces is not counted, so the
+numbers are lower bounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from protocols.wire.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE
+from tests.interop.mixed import JAVA, OURS
+
+_WORDS = {
+    b'"type":"TRUNCATE"': "TRUNCATE",
+    b'"type":"COMPARE"': "COMPARE",
+    b'"batch":true': "batch of entries",
+    b'"batch":false,"batchEntry":[],"code":200,"commitIndex"': "other push",
+}
+_KINDS = ((JAVA, OURS), (OURS, JAVA))
+
+#: What twenty scenarios must have had, every one of these.
+NEEDED = (
+    *(f"{deed} a {role} of kind {kind}" for deed in ("SIGKILL and restart of", "SIGSTOP of")
+      for role in ("leader", "follower") for kind in (JAVA, OURS)),
+    "SIGKILL and restart of all",
+    *(f"transfer from {source} to {target}" for source, target in _KINDS),
+    *(f"bytes lost from {source} to {target}" for source, target in _KINDS),
+    "preferred leader leads again",
+    *(f"appends acknowledged under a leader of kind {kind}" for kind in (JAVA, OURS)),
+    *(f"{word} from {source} to {target}" for source, target in _KINDS
+      for word in ("COMPARE", "TRUNCATE", "other push")),
+    f"batch of entries from {JAVA} to {OURS}",
+    "group whose Java members push in batches", "group whose Java members push one by one",
+    "data file after the first", "blank at the end of a data file", "index file after the first",
+)
+
+
+class Tally:
+    """Counters by a text for people."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, what: str, times: int = 1) -> None:
+        """It happened so many times more."""
+        self.counts[what] += times
+
+    def tap(self, kinds: Mapping[str, str]) -> Callable[
+        [str, str], tuple[Callable[[bytes], None], Callable[[bytes], None]]
+    ]:
+        """
+        Counts pushes between members of these kinds; see L{tests.interop.links.Tap}.
+
+        @param kinds: by member id; looked at when bytes pass.
+        """
+        def tapped(source: str, target: str) -> tuple[Callable[[bytes], None], Callable[[bytes], None]]:
+            def sent(data: bytes) -> None:
+                for word, name in _WORDS.items():
+                    if times := data.count(word):
+                        self.counts[f"{name} from {kinds[source]} to {kinds[target]}"] += times
+
+            return sent, lambda _data: None
+
+        return tapped
+
+    def add_files(self, ledger: Path) -> None:
+        """Count the files of a directory, and the blanks in them."""
+        self.add("data file after the first", _files(ledger / "data") - 1)
+        self.add("index file after the first", _files(ledger / "index") - 1)
+        self.add("blank at the end of a data file", sum(map(_ends_blank, (ledger / "data").iterdir())))
+
+    def missing(self) -> list[str]:
+        """What of L{NEEDED} never happened."""
+        return [what for what in NEEDED if not self.counts[what]]
+
+    def table(self) -> str:
+        """A line for each, those that are needed first."""
+        names = [*NEEDED, *sorted(set(self.counts) - set(NEEDED))]
+        return "".join(f"  {self.counts[name]:9d}  {name}\n" for name in names)
+
+
+def _files(directory: Path) -> int:
+    return sum(path.name.isdecimal() for path in directory.iterdir())
+
+
+def _ends_blank(path: Path) -> bool:
+    data, at = path.read_bytes(), 0
+    while len(data) - at >= ENTRY_HEADER_SIZE:
+        magic, size = ENTRY_HEADER.unpack_from(data, at)[:2]
+        if magic == BLANK_MAGIC or size < ENTRY_HEADER_SIZE:
+            break
+        at += size
+    return data[at : at + 4] == b"\xff\xff\xff\xff"
