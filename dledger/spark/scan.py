@@ -26,6 +26,7 @@ from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projectio
 from dledger.spark.commit_log import CommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
 from dledger.spark.log import Chunk, Extent, Log, Part, cut, lost
+from dledger.spark.members import MembersLog, parse_bootstrap
 from dledger.spark.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.spark.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
 from dledger.storage.commit_mark import COMMIT_MARK_NAME
@@ -56,7 +57,9 @@ def open_log(options: ScanOptions) -> Log:
 
     @raise ReadError: it cannot be read.
     """
-    if options.format == ROCKETMQ and options.path and not options.data_path:
+    if options.bootstrap:
+        return MembersLog(options)
+    if options.format == ROCKETMQ and not options.data_path:
         path = options.path
         is_ledger = os.path.isdir(f"{path}/data") or os.path.isfile(f"{path}/{COMMIT_MARK_NAME}")
         directory = None if is_ledger else commit_log_directory(path)
@@ -97,6 +100,8 @@ class Scan:
             options = attrs.evolve(
                 options, path=_absolute(options.path), data_path=_absolute(options.data_path)
             )
+        else:
+            parse_bootstrap(options.bootstrap)
         return cls(options=options, columns=projection(columns_of(options), wanted))
 
     @property
@@ -157,6 +162,16 @@ class Scan:
         """
         with closing(self.log()) as log:
             log.extent()
+            return cut(log, self.options, begin, end)
+
+    def plan(self) -> list[Part]:
+        """
+        The parts of the range that the options name, as it is now.
+
+        @raise ReadError, OptionError: see L{bounds}, L{parts}.
+        """
+        with closing(self.log()) as log:
+            begin, end = self.bounds(log.extent())
             return cut(log, self.options, begin, end)
 
     def batches(self, part: Part) -> Iterator[pa.RecordBatch]:

@@ -98,9 +98,7 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Asked once for each loaded data frame: all actions on it see the same range."""
-        scan = self._scan
-        begin, end = scan.bounds(scan.extent())
-        return [LogPartition(part) for part in scan.parts(begin, end)]
+        return [LogPartition(part) for part in self._scan.plan()]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The rows of one partition, as Arrow batches; where there is none, Spark asks for C{None}."""

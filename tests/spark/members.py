@@ -1,0 +1,126 @@
+# -*- test-case-name: tests.spark.test_members -*-
+"""A member for the tests that says what it is told to say: one listening socket, one thread a connection."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+from protocols.framing import FrameBuffer
+from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import pack_record
+from protocols.wire.messages import (
+    EntryBatch,
+    MetadataRequest,
+    MetadataResponse,
+    PullRequest,
+    PullResponse,
+    Request,
+    Response,
+)
+from protocols.wire.push import decode_frame, encode_response_frame
+
+
+def records_of(bodies: list[bytes]) -> list[bytes]:
+    """A ledger's records, one behind the other in one large file."""
+    found, pos, chain = [], 0, 0
+    for index, body in enumerate(bodies):
+        record, chain = pack_record(
+            body, index=index, term=1 + index // 50, pos=pos, previous_chain_crc=chain
+        )
+        found.append(record)
+        pos += len(record)
+    return found
+
+
+class FakeMember:
+    """
+    @ivar address: where it listens.
+    @ivar pulls: first indexes that it was asked for.
+    @ivar answer: given the request, says what to answer: None closes the connection.
+    """
+
+    def __init__(self, member_id: str, records: list[bytes], *, group: str = "default") -> None:
+        self.member_id = member_id
+        self.records = records
+        self.group = group
+        self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
+        self.pulls: list[int] = []
+        self.peers: Mapping[str, str] = {}
+        self.answer: Callable[[Request], Response | bytes | None] = self.sound_answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._connections: list[socket.socket] = []
+        self._is_closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_closed:
+                connection.close()
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        frames = FrameBuffer()
+        try:
+            while data := connection.recv(65536):
+                for _kind, frame in frames.feed(data):
+                    opaque, request = decode_frame(frame)
+                    assert isinstance(request, Request)
+                    answer = self.answer(request)
+                    if answer is None:
+                        return
+                    if isinstance(answer, Response):
+                        answer = encode_response_frame(answer, opaque)
+                    connection.sendall(answer)
+        except OSError:
+            return
+        finally:
+            connection.close()
+
+    def sound_answer(self, request: Request) -> Response:
+        """What a member of ours answers."""
+        if request.group != self.group:
+            return MetadataResponse(code=ResponseCode.UNKNOWN_GROUP)
+        if isinstance(request, MetadataRequest):
+            return MetadataResponse(
+                group=self.group, peers=self.peers, begin_index=self.begin, committed_index=self.committed,
+                end_index=self.committed, role=self.role, wire_version=1,
+            )
+        assert isinstance(request, PullRequest)
+        self.pulls.append(request.begin_index)
+        if request.begin_index < self.begin:
+            return PullResponse(code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ledger_begin_index=self.begin)
+        return PullResponse(group=self.group, ledger_begin_index=self.begin, committed_index=self.committed,
+                            leader_id="n0", entries=self.batch(request))
+
+    def batch(self, request: PullRequest) -> EntryBatch | None:
+        """The records that it would send."""
+        first, last = request.begin_index, min(request.end_index, self.committed)
+        if first > last:
+            return None
+        chosen = [self.records[first]]
+        while first + len(chosen) <= last:
+            record = self.records[first + len(chosen)]
+            if sum(map(len, chosen)) + len(record) > request.max_bytes:
+                break
+            chosen.append(record)
+        return EntryBatch(first_index=first, count=len(chosen), term=1 + (first + len(chosen) - 1) // 50,
+                          records=b"".join(chosen))
+
+    def close(self) -> None:
+        """As when a process is killed."""
+        self._is_closed = True
+        self._listener.close()
+        for connection in self._connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass

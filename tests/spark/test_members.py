@@ -1,0 +1,239 @@
+# -*- test-case-name: tests.spark.test_members -*-
+"""Mode C{bootstrap}: every committed entry once, whatever members do; and trouble in words."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.spark.log import DataLossError, ReadError
+from dledger.spark.members import Trouble, parse_bootstrap, record_starts
+from dledger.spark.options import OptionError
+from dledger.spark.scan import Scan
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import MetadataRequest, PullRequest, PullResponse, Request, Response
+from tests.spark.ledgers import mixed_bodies, scanned
+from tests.spark.members import FakeMember, records_of
+from tests.spark.test_scan import LedgerCase
+
+_FIELDS = (2, 3, 4, 1, 5, 6, 7)
+
+
+def rows_of(records: list[bytes]) -> list[tuple[Any, ...]]:
+    """What must be read."""
+    found = []
+    for record in records:
+        header = struct.unpack_from(">iiqqqiiii", record)
+        found.append((*[header[number] for number in _FIELDS], record[48:]))
+    return found
+
+
+class BootstrapTests(SynchronousTestCase):
+    """The option."""
+
+    def test_sound(self) -> None:
+        """Ids and addresses, in the two common shapes."""
+        expected = {"n0": "10.0.0.1:20911", "n1": "[::1]:20912"}
+        self.assertEqual(parse_bootstrap("n0-10.0.0.1:20911;n1-[::1]:20912"), expected)
+        self.assertEqual(parse_bootstrap(" n0-10.0.0.1:20911, n1-[::1]:20912;"), expected)
+
+    def test_wrong(self) -> None:
+        """The piece that is wrong is named."""
+        for text, words in (
+            ("10.0.0.1:20911", "'10.0.0.1:20911' is not id-host:port"), ("n0-h", "is not id-host:port"),
+            ("n0-h:0", "is not"), ("n0-h:70000", "is not"), (";", "names no member"),
+            ("n0-h:1;n0-h:2", "names member n0 twice"),
+        ):
+            with self.subTest(text=text):
+                error = self.assertRaises(OptionError, Scan.of, {"bootstrap": text})
+                self.assertIn(words, str(error))
+
+
+class StartTests(SynchronousTestCase):
+    """Where records begin."""
+
+    def test_found(self) -> None:
+        """Equal sizes, mixed sizes, one, none."""
+        for bodies in ([b"x" * 100] * 50, [b""] * 3, mixed_bodies(200, seed=4), [b"one"], []):
+            records = records_of(list(bodies))
+            expected = np.cumsum([0, *map(len, records)]).tolist()
+            found = record_starts(memoryview(b"".join(records)), len(records))
+            self.assertEqual((found.tolist(), found.dtype), (expected, np.int64))
+
+    def test_sizes_that_lie(self) -> None:
+        """One wrong size, and every cut, are noticed; nothing is read beyond the end."""
+        data = b"".join(records_of([b"abc"] * 5))
+        for at in range(0, len(data), 51):
+            for size in (-1, 0, 47, 50, 52, 2**31 - 1):
+                wrong = data[: at + 4] + struct.pack(">i", size) + data[at + 8 :]
+                self.assertRaises(Trouble, record_starts, memoryview(wrong), 5)
+        for cut in range(1, len(data)):
+            self.assertRaises(Trouble, record_starts, memoryview(data[:cut]), 5)
+        self.assertRaises(Trouble, record_starts, memoryview(data + b"\0"), 5)
+
+
+class GroupTests(LedgerCase):
+    """Three members, n0 leads."""
+
+    def setUp(self) -> None:
+        self.records = records_of(mixed_bodies(300, seed=2))
+        self.rows = rows_of(self.records)
+        self.members = {f"n{number}": FakeMember(f"n{number}", self.records) for number in range(3)}
+        self.members["n0"].role = "leader"
+        peers = {member_id: member.address for member_id, member in self.members.items()}
+        for member in self.members.values():
+            member.peers = peers
+            self.addCleanup(member.close)
+        self.options: dict[str, object] = {
+            "bootstrap": ";".join(f"{member_id}-{address}" for member_id, address in peers.items()),
+            "requestTimeoutMs": 20_000,
+        }
+
+    def pulled_from(self) -> set[str]:
+        """Who was asked for entries."""
+        return {member_id for member_id, member in self.members.items() if member.pulls}
+
+    def impatient(self) -> dict[str, object]:
+        """Options with which trouble ends soon."""
+        return {**self.options, "requestTimeoutMs": 200}
+
+    def test_value_by_value(self) -> None:
+        """All columns, whatever the cuts; never from the leader while followers serve."""
+        for options in ({}, {"fetchBytes": 1}, {"fetchBytes": 900}, {"minPartitions": 7},
+                        {"partitionBytes": 3000}, {"verifyCrc": "true"}):
+            with self.subTest(**options):
+                self.assertEqual(scanned({**self.options, **options}), self.rows)
+        self.assertEqual(self.pulled_from(), {"n1", "n2"})
+        wanted = [("term", "bigint"), ("index", "bigint")]
+        self.assertEqual(scanned(self.options, wanted), [(row[1], row[0]) for row in self.rows])
+
+    def test_read_from(self) -> None:
+        """The leader alone, if one says so; others when it is away."""
+        self.assertEqual(scanned({**self.options, "readFrom": "leader"}), self.rows)
+        self.assertEqual(self.pulled_from(), {"n0"})
+        self.members["n0"].close()
+        self.assertEqual(scanned({**self.options, "readFrom": "leader"}), self.rows)
+
+    def test_one_is_named(self) -> None:
+        """One member is enough to find the others."""
+        only = f"n0-{self.members['n0'].address}"
+        self.assertEqual(scanned({**self.options, "bootstrap": only}), self.rows)
+        self.assertTrue(self.pulled_from() & {"n1", "n2"})
+
+    def test_committed(self) -> None:
+        """The highest committed index of all counts; who lags behind is left for another."""
+        self.members["n0"].committed = 250
+        self.members["n1"].committed = 100
+        self.members["n2"].committed = 180
+        self.assertEqual(scanned({**self.options, "fetchBytes": 2000}), self.rows[:251])
+        self.assertIn("n0", self.pulled_from())
+
+    def test_members_die(self) -> None:
+        """Connections that end at a pull, in the middle of a frame too: nothing is lost or comes twice."""
+        for member in self.members.values():
+            self.stumble(member)
+        self.assertEqual(scanned({**self.options, "fetchBytes": 1500}), self.rows)
+
+    def stumble(self, member: FakeMember) -> None:
+        """Every third pull ends the connection, half of these with a part of a frame."""
+        count = 0
+
+        def answer(request: Request) -> Response | bytes | None:
+            nonlocal count
+            count += isinstance(request, PullRequest)
+            if count % 3 == 2:
+                count += 1
+                return None if count % 2 else b"\xd1\x01\x04\x01\0\0"
+            return member.sound_answer(request)
+
+        member.answer = answer
+
+    def test_one_dies_in_the_middle(self) -> None:
+        """The process that was read from is gone; the others have the rest."""
+        scan = Scan.of({name: str(value) for name, value in self.options.items()} | {"fetchBytes": "700"})
+        (part,) = scan.parts(0, 300)
+        for member in self.members.values():
+            member.pulls.clear()  # planning pulls, too
+        indexes: list[int] = []
+        gone = set()
+        for batch in scan.batches(part):
+            indexes += batch.column(0).to_pylist()
+            if len(indexes) > 50 and not gone:
+                gone = self.pulled_from()
+                for member_id in gone:
+                    self.members[member_id].close()
+        self.assertEqual((indexes, len(gone)), (list(range(300)), 1))
+
+    def test_answers_that_make_no_sense(self) -> None:
+        """A member that sends something else is left; alone, it is named with what it did."""
+        bad = self.members["n1"]
+        good = bad.sound_answer
+
+        def shifted(request: PullRequest) -> Response:
+            first = request.begin_index + 1
+            entries = bad.batch(PullRequest(begin_index=first, end_index=299, max_bytes=99))
+            return PullResponse(committed_index=299, entries=entries)
+
+        def raw(text: str) -> Any:
+            return lambda _: bytes.fromhex(text)
+
+        for name, answer, words in (
+            ("another index", shifted, "it sent 1 from 1 on"),
+            ("a refusal", lambda _: PullResponse(code=ResponseCode.DISK_ERROR), "it refuses: DISK_ERROR"),
+            ("an unknown refusal", raw("d1010401 00000002 0000003c" + 60 * "00"), "it refuses: 0"),
+            ("another frame", raw("d1010101 00000002 00000000"), "it answered with frame d1010101"),
+            ("another opaque", raw("d1010401 00000009 00000000"), "opaque=9"),
+            ("a short frame", raw("d1010401 00000002 00000001 78"), "an answer of 1 bytes"),
+            ("nothing committed", lambda _: PullResponse(committed_index=5), "it knows of 5"),
+        ):
+            def say(request: Request, answer: Any = answer) -> Any:
+                return good(request) if isinstance(request, MetadataRequest) else answer(request)
+
+            bad.answer = say
+            with self.subTest(name=name):
+                self.assertEqual(scanned(self.options), self.rows)
+                alone = {**self.impatient(), "bootstrap": f"n1-{bad.address}"}
+                bad.peers = {}
+                error = self.assertRaises(ReadError, scanned, alone)
+                self.assertIn(words, str(error))
+                self.assertIn("n1: ", str(error))
+
+    def test_nobody_answers(self) -> None:
+        """Everyone's trouble is listed."""
+        for member in self.members.values():
+            member.close()
+        error = self.assertRaises(ReadError, scanned, self.impatient())
+        for word in ("no member of group 'default' answers", "n0: ", "n1: ", "n2: "):
+            self.assertIn(word, str(error))
+
+    def test_another_group(self) -> None:
+        """A refusal for ever is told at once, however patient one is."""
+        options = {**self.options, "group": "g1", "requestTimeoutMs": 86_400_000}
+        error = self.assertRaises(ReadError, scanned, options)
+        self.assertIn("it refuses: UNKNOWN_GROUP", str(error))
+
+    def test_expired(self) -> None:
+        """Lost is what no member has any more."""
+        self.members["n1"].begin, self.members["n2"].begin, self.members["n0"].begin = 90, 60, 40
+        self.assertEqual(scanned(self.options), self.rows[40:])
+        scan = Scan.of({name: str(value) for name, value in self.options.items()})
+        loose = Scan.of({**{name: str(value) for name, value in self.options.items()},
+                         "failOnDataLoss": "false"})
+        parts = scan.parts(40, 300)
+        self.members["n0"].begin = 70
+        error = self.assertRaises(DataLossError, lambda: [list(scan.batches(part)) for part in parts])
+        self.assertIn("offsets 40..59 have expired", str(error))
+        said = self.warned()
+        found = [value for part in parts for batch in loose.batches(part)
+                 for value in batch.column(0).to_pylist()]
+        self.assertEqual(found, list(range(60, 300)))
+        self.assertEqual(len(said), 1)
+
+    def test_empty(self) -> None:
+        """A group without entries."""
+        for member in self.members.values():
+            member.committed, member.begin = -1, -1
+        self.assertEqual(scanned(self.options), [])
