@@ -28,6 +28,7 @@ from twisted.python.usage import UsageError
 from dledger.config import ALIASES, DLedgerConfig, from_mapping
 from dledger.node.node import Node
 from dledger.node.service import MemberService, end_process
+from dledger.node.tuning import keep_freed_memory, spare_the_collector
 from dledger.storage.disk import OsDisk
 
 #: Options of their own, and the names that they have in a configuration.
@@ -170,6 +171,8 @@ def makeService(options: Options) -> MemberService:
     from twisted.internet import reactor
 
     make_reactor_monotonic(reactor)
+    keep_freed_memory()
+    reactor.callWhenRunning(spare_the_collector)
     return make_service(options, reactor)
 
 

@@ -26,6 +26,7 @@ from zope.interface import implementer
 
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.interfaces import AnswerSink, RequestSink, Ticket
+from protocols.outlet import Outlet
 from protocols.push import NativeDialect, NativeReader, appended
 from protocols.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
@@ -73,6 +74,7 @@ class Connection(Protocol):
         self._was_active = True
         self._active_s = turn.seconds()
         self._is_closing = False
+        self._outlet: Outlet | None = None
         self.is_lost = False
         self.is_congested = False
         self.unsent_bytes = 0
@@ -92,6 +94,7 @@ class Connection(Protocol):
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
+        self._outlet = Outlet(self.transport)
 
     def dataReceived(self, data: bytes) -> None:
         """See L{Protocol.dataReceived}."""
@@ -170,7 +173,8 @@ class Connection(Protocol):
             self.unsent_bytes = 0
         self.unsent_bytes += sum(map(len, out))
         self._was_active = True
-        self.transport.writeSequence(out)
+        assert self._outlet is not None, "no connection yet"
+        self._outlet.send(b"".join(out))
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:

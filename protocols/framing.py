@@ -80,6 +80,12 @@ class FrameBuffer:
         if self._failure is not None:
             raise FrameError(self._failure, [])
         if not self._kept:
+            if len(data) >= FRAME_HEADER_SIZE and data[0] == NATIVE_FIRST_BYTE:
+                # One native frame and nothing else is what one append at a time looks like.
+                length = FRAME_HEADER.unpack_from(data)[5]
+                size = len(data)
+                if FRAME_HEADER_SIZE + length == size <= self._frame_bytes_max and data[1] == FRAME_VERSION:
+                    return [Frame("native", data)]
             return self._cut(data)
         self._kept += data
         if len(self._kept) < self._needed:

@@ -7,7 +7,8 @@ both in the order in which they were asked for. Work asked for while the turn en
 next one: a turn always ends.
 
 Output that a read has caused does not wait for the end of the turn: it goes out when the read has
-been dealt with, which spares an idle member a round of its reactor on each leg of an append.
+been dealt with, which spares an idle member a round of its reactor on each leg of an append. So does
+work that is asked for L{soon<Turn.soon>}, because nothing is there that it could be gathered with.
 
 One timed call per turn, whatever the number of connections.
 """
@@ -34,6 +35,7 @@ class Turn:
         self._failed = failed
         self._work: list[Callable[[], None]] = []
         self._output: list[Callable[[], None]] = []
+        self._soon: list[Callable[[], None]] = []
         self._is_scheduled = False
         self._is_reading = False
 
@@ -46,6 +48,13 @@ class Turn:
         self._work.append(call)
         if not self._is_scheduled:
             self._schedule()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Run C{call} when the read that is being dealt with ends, before its output; else like L{work}."""
+        if self._is_reading:
+            self._soon.append(call)
+        else:
+            self.work(call)
 
     def output(self, call: Callable[[], None]) -> None:
         """Run C{call} when the read that is being dealt with, or else this turn, ends; after all work."""
@@ -62,6 +71,9 @@ class Turn:
         try:
             deal_with(data)
         finally:
+            if self._soon:
+                soon, self._soon = self._soon, []
+                self._run(soon)
             self._is_reading = False
             if self._output:
                 output, self._output = self._output, []

@@ -23,11 +23,12 @@ from twisted.python.failure import Failure
 
 from dledger.errors import DLedgerError
 from protocols.framing import Frame, FrameBuffer, FrameError
+from protocols.outlet import Outlet
 from protocols.wire.codes import RequestCode, ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.json_bodies import decode_response, encode_request
 from protocols.wire.messages import MetadataResponse, Request, Response
-from protocols.wire.push import decode_frame, encode_request_parts
+from protocols.wire.push import decode_frame, encode_request_frame
 from protocols.wire.remoting import (
     REMOTING_SUCCESS,
     REQUEST_CODE_NOT_SUPPORTED,
@@ -70,6 +71,7 @@ class MemberConnection(Protocol):
         self.lost: Callable[[MemberConnection], None] | None = None
         self.is_connected = False
         self._clock = clock
+        self._outlet: Outlet | None = None
         self._frames = FrameBuffer()
         self._opaque = 0
         self._waiting: dict[int, tuple[RequestCode, Done]] = {}
@@ -90,6 +92,7 @@ class MemberConnection(Protocol):
         """Small frames must not wait for more."""
         self.is_connected = True
         assert self.transport is not None
+        self._outlet = Outlet(self.transport)
         set_no_delay = getattr(self.transport, "setTcpNoDelay", None)
         if set_no_delay is not None:
             set_no_delay(True)
@@ -103,12 +106,12 @@ class MemberConnection(Protocol):
         opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         self._waiting[opaque] = (message.kind, done)
         self.last_used_s = self._clock.seconds()
-        transport: Any = self.transport
+        assert self._outlet is not None
         if self.native:
-            transport.writeSequence(encode_request_parts(message, opaque))
+            self._outlet.send(encode_request_frame(message, opaque))
         else:
             command = RemotingCommand(code=int(message.kind), opaque=opaque, body=encode_request(message))
-            transport.write(encode_command(command))
+            self._outlet.send(encode_command(command))
 
     def ask(self, message: Request, timeout_s: float) -> Deferred[Response]:
         """

@@ -61,8 +61,8 @@ class AppendLimits:
     pending_bytes_max: int = 64 * 1024 * 1024
     when_full: str = attrs.field(default="fail", validator=attrs.validators.in_(("fail", "wait")))
     waiting_calls_max: int = 1_000
-    frame_count_max: int = 1_024
-    frame_bytes_max: int = 1024 * 1024
+    frame_count_max: int = 512
+    frame_bytes_max: int = 128 * 1024
     frames_in_flight_max: int = 8
     remoting_in_flight_max: int = 1_024
     in_flight_bytes_max: int = 16 * 1024 * 1024

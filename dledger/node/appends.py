@@ -7,6 +7,9 @@ Neighbouring appends share a proposal, so that the core and the answers are as c
 a thousand small requests as for one big one. They share its fate: a proposal is small enough that a
 refusal is not felt by many.
 
+Nothing is gained by gathering while nothing is on its way: the first append of an idle member is
+proposed as soon as its read has been dealt with.
+
 Rule 1: who appended is told exactly once, in the order of the log among those that succeed.
 Rule 2: what was not yet proposed when the member stops is certainly not in the log.
 """
@@ -71,6 +74,7 @@ class AppendGate:
 
     @param propose: feeds the core.
     @param at_end_of_turn: runs a call when the reactor turn ends.
+    @param at_end_of_read: runs a call when what was read from one connection has been dealt with.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class AppendGate:
         ledger: Positions,
         propose: Callable[[AppendProposed], None],
         at_end_of_turn: Callable[[Callable[[], None]], None],
+        at_end_of_read: Callable[[Callable[[], None]], None],
         next_token: Callable[[], int],
         counters: Counters,
         shared_count_max: int = SHARED_COUNT_MAX,
@@ -88,6 +93,7 @@ class AppendGate:
         self._ledger = ledger
         self._propose = propose
         self._at_end_of_turn = at_end_of_turn
+        self._at_end_of_read = at_end_of_read
         self._next_token = next_token
         self._counters = counters
         self._shared_count_max = shared_count_max
@@ -125,7 +131,7 @@ class AppendGate:
                 self._end_of_turn()
         if not self._is_end_asked:
             self._is_end_asked = True
-            self._at_end_of_turn(self._asked_end)
+            (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._asked_end)
 
     def _seal(self) -> None:
         """Neighbours so far become one proposal."""

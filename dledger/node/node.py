@@ -163,6 +163,7 @@ class Node:
         )
         self._appends = AppendGate(
             group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
+            at_end_of_read=self.turn.soon,
             next_token=self._next_token, counters=self.counters,
             shared_count_max=max(1, min(64, config.max_pending_requests_num // 16)),
         )

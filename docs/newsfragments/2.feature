@@ -1,1 +1,2 @@
 `python -m tests.fuzz.run` damages frames, JSON bodies, records and directories, and repeats what it found by seed and number.
+Appends of one entry and of large bodies are faster: output goes to the socket at once, freed memory is kept, the client sends smaller frames.

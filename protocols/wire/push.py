@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from protocols.wire.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
@@ -135,6 +136,7 @@ class _Rest:
 _Reader = Callable[[tuple[int, ...], _Rest], dict[str, Any]]
 
 
+@lru_cache(maxsize=256)  # ids and names of groups, over and over
 def _text_bytes(text: str | None) -> tuple[int, bytes]:
     if text is None:
         return -1, b""

@@ -34,6 +34,7 @@ class GateTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.proposed: list[AppendProposed] = []
         self.calls: list[Callable[[], None]] = []
+        self.soon: list[Callable[[], None]] = []
         self.ledger = Ledger()
         self.tokens = 0
         self.gate = self.make()
@@ -42,7 +43,8 @@ class GateTestCase(SynchronousTestCase):
         """A gate with a bound of its own."""
         return AppendGate(
             group="g", ledger=self.ledger, propose=self.proposed.append,
-            at_end_of_turn=lambda call: self.calls.append(call),
+            at_end_of_turn=self.calls.append,
+            at_end_of_read=self.soon.append,
             next_token=self.next_token, counters=Counters(), shared_count_max=shared_count_max,
         )
 
@@ -53,7 +55,9 @@ class GateTestCase(SynchronousTestCase):
 
     def end_turn(self) -> None:
         """Run what was asked for."""
-        calls, self.calls = self.calls, []
+        calls = [*self.soon, *self.calls]
+        self.soon.clear()
+        self.calls.clear()
         for call in calls:
             call()
 
@@ -73,7 +77,7 @@ class GatherTests(GateTestCase):
         for number in range(5):
             self.gate.append((b"%d" % number,))
         self.assertEqual(self.proposed, [])
-        self.assertEqual(len(self.calls), 1)
+        self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
         self.end_turn()
         ((proposal,),) = [proposed.proposals for proposed in self.proposed]
         self.assertEqual(proposal.bodies, (b"0", b"1", b"2", b"3", b"4"))
@@ -87,6 +91,19 @@ class GatherTests(GateTestCase):
         self.assertEqual([proposed.proposals[0].bodies for proposed in self.proposed], [(b"a",), (b"b",)])
         self.end_turn()
         self.assertEqual(len(self.proposed), 2)
+
+    def test_only_an_idle_gate_does_not_wait_for_the_turn(self) -> None:
+        """While a proposal is on its way, others are gathered; once it is answered, none is on its way."""
+        self.gate.append((b"a",))
+        self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
+        self.end_turn()
+        self.gate.append((b"b",))
+        self.assertEqual((len(self.soon), len(self.calls)), (0, 1))
+        self.end_turn()
+        self.answer(1, ResponseCode.SUCCESS, 1, index=0)
+        self.answer(2, ResponseCode.SUCCESS, 1, index=1)
+        self.gate.append((b"c",))
+        self.assertEqual((len(self.soon), len(self.calls)), (1, 0))
 
     def test_shared_count(self) -> None:
         """A proposal is full at its bound of bodies; all of a turn's are still one input."""

@@ -28,11 +28,10 @@ class FakeTransport(StringTransport):
         super().__init__(lenient=True)
         self.writes: list[bytes] = []
 
-    def writeSequence(self, data: Any) -> None:
+    def write(self, data: bytes) -> None:
         """One call, one entry in C{writes}."""
-        joined = b"".join(data)
-        self.writes.append(joined)
-        super().write(joined)
+        self.writes.append(data)
+        super().write(data)
 
 
 class SeenRequests:

@@ -111,6 +111,23 @@ class TurnTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(self.done, ["a", "b"])
 
+    def test_soon(self) -> None:
+        """At the end of the read and before its output; without a read it is work."""
+
+        def deal_with(data: bytes) -> None:
+            self.turn.output(lambda: self.done.append("out"))
+            self.turn.soon(lambda: self.turn.output(lambda: self.done.append("out of soon")))
+            self.turn.soon(lambda: self.done.append("soon"))
+            self.done.append(data.decode())
+
+        self.turn.read(deal_with, b"data")
+        self.assertEqual(self.done, ["data", "soon", "out", "out of soon"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.turn.soon(lambda: self.done.append("later"))
+        self.assertEqual(self.done[-1], "out of soon")
+        self.clock.advance(0)
+        self.assertEqual(self.done[-1], "later")
+
     def test_read_within_a_read(self) -> None:
         """The outermost one counts."""
 

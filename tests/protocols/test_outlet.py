@@ -1,0 +1,130 @@
+# -*- test-case-name: tests.protocols.test_outlet -*-
+"""Output goes to the socket at once, in order, and nowhere else when the socket is full or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import directlyProvides
+
+from protocols.outlet import Outlet
+
+
+class Socket:
+    """
+    A TCP transport as Twisted has it: C{write} goes to one buffer, C{doWrite} moves it to a second and
+    gives that to the socket, which takes C{room} bytes.
+    """
+
+    def __init__(self) -> None:
+        directlyProvides(self, ITCPTransport)
+        self.room = 1 << 20
+        self.is_broken = False
+        self.sent = b""
+        self.dataBuffer = b""
+        self.producerPaused = False
+        self.calls: list[str] = []
+        self._later = b""
+        self.resume: Callable[[], None] = lambda: None
+
+    def writeSomeData(self, data: bytes) -> int | ConnectionLost:
+        """Straight to the socket."""
+        self.calls.append("writeSomeData")
+        if self.is_broken:
+            return ConnectionLost()
+        taken = min(self.room, len(data))
+        self.sent += data[:taken]
+        self.room -= taken
+        return taken
+
+    def write(self, data: bytes) -> None:
+        """To the buffer."""
+        self.calls.append("write")
+        self._later += data
+
+    def doWrite(self) -> None:
+        """What the reactor calls when the socket has room."""
+        self.calls.append("doWrite")
+        self.dataBuffer, self._later = self.dataBuffer + self._later, b""
+        taken = self.writeSomeData(self.dataBuffer)
+        assert isinstance(taken, int)
+        self.dataBuffer = self.dataBuffer[taken:]
+        if not self.dataBuffer and self.producerPaused:
+            self.producerPaused = False
+            self.resume()
+
+
+class OutletTests(SynchronousTestCase):
+    """One transport after another state."""
+
+    def setUp(self) -> None:
+        self.socket = Socket()
+        self.outlet = Outlet(self.socket)
+
+    def test_at_once(self) -> None:
+        """A socket with room is all that is asked."""
+        self.outlet.send(b"one")
+        self.outlet.send(b"two")
+        self.assertEqual(self.socket.sent, b"onetwo")
+        self.assertEqual(self.socket.calls, ["writeSomeData"] * 2)
+
+    def test_what_does_not_fit_waits(self) -> None:
+        """The rest goes to the transport, once, and what follows goes behind it."""
+        self.socket.room = 4
+        self.outlet.send(b"abcdef")
+        self.assertEqual(self.socket.sent, b"abcd")
+        self.outlet.send(b"ghi")
+        self.socket.room = 100
+        self.outlet.send(b"jkl")
+        self.assertEqual(self.socket.sent, b"abcdefghijkl")
+
+    def test_emptied_by_the_reactor(self) -> None:
+        """Then the next goes behind what the reactor sent, and those after it at once again."""
+        self.socket.room = 0
+        self.outlet.send(b"a")
+        self.socket.room = 100
+        self.socket.doWrite()
+        self.outlet.send(b"b")
+        self.socket.calls.clear()
+        self.outlet.send(b"c")
+        self.assertEqual(self.socket.sent, b"abc")
+        self.assertEqual(self.socket.calls, ["writeSomeData"])
+
+    def test_not_yet_seen_by_the_reactor(self) -> None:
+        """What the transport took and has not looked at yet is in front of the next."""
+        self.socket.room = 0
+        self.outlet.send(b"a")
+        self.socket.room = 1
+        self.outlet.send(b"b")
+        self.assertEqual(self.socket.sent, b"a")
+        self.socket.room = 100
+        self.outlet.send(b"c")
+        self.assertEqual(self.socket.sent, b"abc")
+
+    def test_producer_is_not_resumed_from_within(self) -> None:
+        """A paused producer waits for the reactor."""
+        self.socket.resume = lambda: self.fail("resumed from within send")
+        self.socket.room = 0
+        self.outlet.send(b"a")
+        self.socket.producerPaused = True
+        self.socket.room = 100
+        self.outlet.send(b"b")
+        self.assertEqual(self.socket.sent, b"")
+
+    def test_lost(self) -> None:
+        """No error from here: the reactor meets it again with the same bytes."""
+        self.socket.is_broken = True
+        self.outlet.send(b"a")
+        self.assertEqual(self.socket.calls, ["writeSomeData", "write"])
+
+    def test_no_socket(self) -> None:
+        """Anything else is merely written to."""
+        transport = StringTransport()
+        outlet = Outlet(transport)
+        outlet.send(b"a")
+        outlet.send(b"b")
+        self.assertEqual(transport.value(), b"ab")
