@@ -456,13 +456,14 @@ def decode_properties(data: bytes) -> dict[str, str]:
     """
     Names and values, in the order of the bytes; of two with the same name the last counts.
 
-    As in Java's brokers, what is not one name and one value is passed over; what is not UTF-8 is replaced.
-    Some versions end the last value with 0x02 and some do not.
+    As in RocketMQ 5: a name ends at its first 0x01; what has no name or no value is passed over; what is not
+    UTF-8 is replaced. (4.9 passes over a value that contains 0x01.) Some versions end the last value with
+    0x02 and some do not.
     """
     found = {}
     for item in data.decode("utf-8", "replace").split(VALUE_END):
-        name, separator, value = item.partition(NAME_END)
-        if separator and name and value and NAME_END not in value:
+        name, _, value = item.partition(NAME_END)
+        if name and value:
             found[name] = value
     return found
 

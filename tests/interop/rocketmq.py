@@ -10,6 +10,7 @@ Source of the names of properties: BrokerConfig, MessageStoreConfig, NettyServer
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import socket
@@ -74,13 +75,13 @@ def _pom(version: str) -> str:
 """
 
 
-def class_path(version: str) -> str:
+def class_path(version: str, folder: str = "rocketmq") -> str:
     """
-    The class path of brokers, name server and our producer and consumer.
+    The class path of brokers, name server, client, and of our classes in a folder.
 
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
     """
-    return class_path_of(_pom(version), SOURCES / "rocketmq")
+    return class_path_of(_pom(version), SOURCES / folder)
 
 
 @attrs.frozen(kw_only=True)
@@ -112,12 +113,12 @@ def _write_properties(path: Path, values: Mapping[str, object]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _java(version: str, home: Path, heap: str, *words: str) -> list[str]:
+def _java(version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq") -> list[str]:
     return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
             # As bin/runbroker.sh does; the second is the share of the disk at which it no longer writes.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
-            "-cp", class_path(version), *words]  # fmt: skip
+            "-cp", class_path(version, folder), *words]  # fmt: skip
 
 
 class Server(Child):
@@ -209,6 +210,24 @@ class Messages(TalkingChild):
         """
         seen, wrong = self.ask(f"received {count} {seconds}", seconds=seconds + 30).split(" ")
         return int(seen), int(wrong)
+
+
+class Codec(TalkingChild):
+    """
+    Java's own reading of messages (C{Codec}) or writing of them (C{Encoder}, 5.x only).
+    """
+
+    def __init__(self, main: str, directory: Path, version: str) -> None:
+        folder = {"Codec": "rocketmq", "Encoder": "rocketmq5"}[main]
+        command = _java(version, directory, "64m", main, folder=folder)
+        super().__init__(main, command, log_path=directory / f"{main}.log")
+
+    def said_of(self, *words: str | bytes) -> str:
+        """Its answer to words, of which those of bytes are sent in Base64."""
+        line = " ".join(
+            base64.b64encode(word).decode() if isinstance(word, bytes) else word for word in words
+        )
+        return self.ask(line)
 
 
 class BrokerGroup:

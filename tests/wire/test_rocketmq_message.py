@@ -361,7 +361,7 @@ class PropertiesTests(SynchronousTestCase):
             (b"a\x01b", {"a": "b"}),
             (b"a\x01b\x02", {"a": "b"}),
             (b"a\x01b\x02c\x01d\x02", {"a": "b", "c": "d"}),
-            (b"a\x02b\x01\x02\x01c\x02d\x01e\x01f\x02g\x01h", {"g": "h"}),
+            (b"a\x02b\x01\x02\x01c\x02\x02d\x01e\x01f\x02g\x01h", {"d": "e\x01f", "g": "h"}),
             (b"a\x011\x02a\x012", {"a": "2"}),
             ("größe\x01é".encode(), {"größe": "é"}),
             (b"a\x01\xff", {"a": "\ufffd"}),
