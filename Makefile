@@ -10,7 +10,7 @@ ONLY ?=
 SCHEDULES ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types sim mutants fuzz processes interop bench docs format clean
+.PHONY: help demo test unit lint types sim mutants fuzz processes spark interop bench docs format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ fuzz: $(READY) ## random bytes to every decoder, random damage to every file
 processes: $(READY) ## real members, killed and paused under load
 	@$(BIN)/python -m twisted.trial tests.processes
 
+spark: $(READY) ## the Spark source and export, in one local session
+	@$(BIN)/python -m tests.run_all --only spark
+
 interop: $(READY) ## groups with Java DLedger (needs a JDK and Maven)
 	@$(BIN)/python -m tests.interop
 
@@ -65,5 +68,5 @@ $(READY): setup.py setup.cfg pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "Cannot make $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
 	@echo "installing into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $(READY)

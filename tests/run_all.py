@@ -166,7 +166,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
             read=read_check,
             counts="check",
         ),
-        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=120, read=read_check, counts="check"),
+        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=100, read=read_check, counts="check"),
         Stage(
             name="unit",
             command=(*trial, *(suites or unit_suites())),
@@ -177,27 +177,35 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
         Stage(
             name="sim",
             command=(PYTHON, "-m", "dledger.testing", "--schedules", "2000", "--seed", "1", "--jobs", "2"),
-            limit_s=640,
+            limit_s=560,
             read=read_total(SCHEDULES),
             counts="schedules",
         ),
         Stage(
             name="mutants",
             command=(PYTHON, "-m", "tests.mutants"),
-            limit_s=360,
+            limit_s=300,
             read=read_total(MUTANTS),
             counts="mutants",
         ),
         Stage(
             name="fuzz",
             command=(PYTHON, "-m", "tests.fuzz.run", "--executions", "20000", "--seed", "1"),
-            limit_s=180,
+            limit_s=150,
             read=read_total(SUMMARY),
             counts="targets",
         ),
         Stage(
             name="processes",
             command=(*trial, "tests.processes"),
+            limit_s=240,
+            read=read_trial_strictly,
+            counts="tests",
+        ),
+        # Without PySpark the modules cannot be imported, and what cannot be imported has failed.
+        Stage(
+            name="spark",
+            command=(*trial, "tests.spark"),
             limit_s=300,
             read=read_trial_strictly,
             counts="tests",

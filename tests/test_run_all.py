@@ -120,7 +120,7 @@ class StagesTests(SynchronousTestCase):
         """Whatever stands in C{tests/} is a unit test or has a stage of its own."""
         commands = " ".join(" ".join(each.command) for each in run_all.stages())
         for path in sorted((run_all.ROOT / "tests").iterdir()):
-            if (path / "__init__.py").exists() and path.name != "spark":
+            if (path / "__init__.py").exists():
                 self.assertIn(f"tests.{path.name}", commands)
 
     def test_unit_suites_are_found(self) -> None:
