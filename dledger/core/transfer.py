@@ -137,10 +137,12 @@ class LeadershipTransfer:
     ) -> list[str]:
         """Of C{peer_ids}, those heard of lately that are not far behind; the closest first."""
         member, config = self.member, self.member.config
+        # Nobody can lack anything of an empty ledger; and nobody is compared with it.
+        is_empty = member.ledger_end_index < 0
         found = []
         for peer_id in peer_ids:
             dispatcher = dispatchers.get(peer_id)
-            if dispatcher is None or dispatcher.state is not DispatcherState.APPEND:
+            if dispatcher is None or not (is_empty or dispatcher.state is DispatcherState.APPEND):
                 continue
             behind = member.ledger_end_index - dispatcher.match_index
             silent_ms = member.out.now_ms - member.last_heard_ms.get(peer_id, -(1 << 40))
