@@ -26,10 +26,8 @@ from rich.text import Text
 
 from dledger.cli_common import EXIT_INTERRUPTED, say, write_json
 
-_ADDRESS = re.compile(r"(?:[\w.\-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
-#: Members as the other commands are told of them, with ids. A dash is part of many a host's name, so these
-#: are told from Kafka's way (addresses alone, commas between) by the semicolon, or by an IPv4 address.
-_WITH_IDS = re.compile(r".*;.*|\s*\w+-\d+(\.\d+){3}:\d+\s*", re.DOTALL)
+#: A member as the other commands are told of it.
+_MEMBER = re.compile(r"\w+-.+:\d{1,5}")
 _MISSING = "dledger export needs Arrow, and with --engine spark PySpark: pip install 'dledger[spark]' ({0})"
 
 
@@ -51,14 +49,10 @@ def source_options(source: str, group: str) -> dict[str, str]:
     """
     if Path(source).is_dir():
         return {"path": source}
-    addresses = [piece.strip() for piece in re.split("[;,]", source) if piece.strip()]
-    if _WITH_IDS.fullmatch(source):
-        addresses = [address.partition("-")[2] for address in addresses]
-    if addresses and all(map(_ADDRESS.fullmatch, addresses)):
-        return {"bootstrap": ",".join(addresses), "group": group}
-    raise click.UsageError(
-        f"{source!r} is no directory, and no members (host:port,host:port or n0-host:port;n1-host:port)"
-    )
+    members = [piece.strip() for piece in re.split("[;,]", source) if piece.strip()]
+    if members and all(map(_MEMBER.fullmatch, members)):
+        return {"bootstrap": ";".join(members), "group": group}
+    raise click.UsageError(f"{source!r} is no directory, and no members (n0-host:port;n1-host:port)")
 
 
 def _names(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class Options(UsageOptions):
 
     optParameters = [
         ["source", "s", None, "A member's directory, as in ./dledger-data/dledger-n0."],
-        ["bootstrap", "b", None, "Instead of --source: addresses of members, as host:port,host:port."],
+        ["bootstrap", "b", None, "Instead of --source: members, as n0-host:port;n1-host:port."],
         ["group", "g", "default", "With --bootstrap: name of the group."],
         ["out", "o", None, "Directory for the files."],
         ["format", "f", "parquet", "parquet or jsonl."],
@@ -84,7 +84,7 @@ class Options(UsageOptions):
         except ImportError as error:
             raise UsageError(_MISSING.format(error)) from None
         if bool(self["source"]) == bool(self["bootstrap"]):
-            raise UsageError("give either --source (a directory) or --bootstrap (addresses of members)")
+            raise UsageError("give either --source (a directory) or --bootstrap (members)")
         if not self["out"]:
             raise UsageError("where to? give --out")
         given = {"path": self["source"]} if self["source"] else {

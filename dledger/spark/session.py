@@ -239,4 +239,9 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in {**_defaults(master), **(config or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    found = builder.getOrCreate()
+    # Workers that have pyspark_dledger would find the format by themselves; those of a source tree do not.
+    from dledger.spark.source import DLedgerDataSource
+
+    found.dataSource.register(DLedgerDataSource)
+    return found

@@ -292,7 +292,7 @@ class RefusalTests(ExportCase):
         self.addCleanup(self.ledger.close)
         self.ledger.fill(20, seed=2)
         self.ledger.commit()
-        self.assertSays(ExportError, "holds another log", "index 9", "new directory")
+        self.assertSays(ExportError, "holds another log", "offset 9", "new directory")
         self.ledger = mine
         self.assertEqual(self.export(), 0)
 

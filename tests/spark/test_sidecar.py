@@ -57,8 +57,9 @@ class OptionsTests(ExportCase):
         source = ("--source", self.ledger.path)
         for arguments, part in (
             (("--out", "o"), "either --source"),
-            ((*source, "--bootstrap", "h:1", "--out", "o"), "either --source"),
+            ((*source, "--bootstrap", "n0-h:1", "--out", "o"), "either --source"),
             (source, "give --out"),
+            (("--bootstrap", "h:1", "--out", "o"), "n0-10.0.0.1:20911"),
             ((*source, "--out", "o", "--format", "csv"), "allowed are parquet, jsonl"),
             ((*source, "--out", "o", "--columns", "terms"), "did you mean term"),
             ((*source, "--out", "o", "--interval", "soon"), "is no number"),
