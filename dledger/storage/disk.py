@@ -139,6 +139,10 @@ class OsFile:
         """See L{File.size}."""
         return os.fstat(self._fd).st_size
 
+    def fileno(self) -> int:
+        """The descriptor, for calls such as C{sendfile} that want one; valid until L{close}."""
+        return self._fd
+
     def modified_s(self) -> float:
         """See L{File.modified_s}."""
         return os.fstat(self._fd).st_mtime

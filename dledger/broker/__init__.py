@@ -1,0 +1,1 @@
+"""RocketMQ's storage and metadata: commit log, consume queues, topics, groups and offsets."""

@@ -1,0 +1,367 @@
+# -*- test-case-name: tests.broker.test_records -*-
+"""
+Message records on their hot roads: laid out by a master, walked by a slave, read for the consume queues.
+
+L{protocols.wire.rocketmq_message} is the readable way to one message; here nothing is made for each record
+but what the road needs. The layouts are the same declarations.
+
+Rule: every length is bounded by the file that the record stands in before it is used, and a record
+ends at least 8 bytes before the end of its file, where a blank has room.
+
+Source: CommitLog.checkMessageAndReturnSize, DefaultAppendMessageCallback (4.9.8), MessageExtEncoder (5.3.3).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from zlib import crc32
+
+import attrs
+
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq_layout import (
+    HEAD,
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIDDLES,
+    MIN_MESSAGE_SIZE,
+    PROPERTIES_BYTES_MAX,
+    PROPERTIES_LENGTH,
+    START,
+    START_SIZE,
+    TOPIC_BYTES_MAX,
+    TOPIC_LENGTHS,
+    TRANSACTION_MASK,
+    SysFlag,
+)
+from protocols.wire.rocketmq_message import Host, java_hash
+
+#: Every file ends in a blank of at least so many bytes.
+MIN_BLANK_SIZE = 8
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+
+_V6 = (bool(SysFlag.BORN_HOST_V6), bool(SysFlag.STORE_HOST_V6))
+_FIXED = {
+    (born, store): struct.Struct(HEAD.format + middle.format[1:]) for (born, store), middle in MIDDLES.items()
+}
+_BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
+_TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
+
+
+@attrs.frozen(kw_only=True)
+class NewMessage:
+    """
+    What a master is asked to store.
+
+    @ivar properties_data: copied byte for byte.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties_data: bytes
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: Host
+    store_host: Host
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it gets a place in its consume queue: no prepared or rolled back transaction."""
+        return self.sys_flag & TRANSACTION_MASK not in (SysFlag.PREPARED, SysFlag.ROLLBACK)
+
+
+class Record(NamedTuple):
+    """
+    What the consume queues need of one record.
+
+    @ivar tags_code: of its tags; for a message that waits for its delay, when it is to be delivered, ms.
+    @ivar is_queued: whether it has a place in its consume queue.
+    """
+
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    is_queued: bool
+
+
+@lru_cache(maxsize=1024)
+def _topic_bytes(topic: str) -> bytes:
+    return topic.encode("utf-8")
+
+
+@lru_cache(maxsize=1024)
+def _numbers(host: Host) -> tuple[int, ...]:
+    if host.is_v6:
+        return int.from_bytes(host.address[:8], "big"), int.from_bytes(host.address[8:], "big"), host.port
+    return int.from_bytes(host.address, "big"), host.port
+
+
+def size_of(message: NewMessage) -> int:
+    """
+    Bytes of the record.
+
+    @raise ValueError: a topic or properties that no record can hold.
+    """
+    topic_length = len(_topic_bytes(message.topic))
+    if topic_length > TOPIC_BYTES_MAX[2] or not topic_length:
+        raise ValueError(f"topic of {topic_length} bytes; 1 to {TOPIC_BYTES_MAX[2]} are allowed")
+    if len(message.properties_data) > PROPERTIES_BYTES_MAX:
+        raise ValueError(
+            f"properties of {len(message.properties_data)} bytes; {PROPERTIES_BYTES_MAX} are allowed"
+        )
+    is_v2 = topic_length > TOPIC_BYTES_MAX[1]
+    hosts = 12 * (len(message.born_host.address) == 16) + 12 * (len(message.store_host.address) == 16)
+    return (MIN_MESSAGE_SIZE + is_v2 + hosts + topic_length + len(message.body)
+            + len(message.properties_data))  # fmt: skip
+
+
+def pack(message: NewMessage, size: int, *, queue_offset: int, offset: int, now_ms: int) -> bytes:
+    """
+    The record of a message.
+
+    @param size: what L{size_of} says.
+    @param offset: of the record in the log.
+    @param now_ms: store timestamp, ms since 1970.
+    """
+    topic = _topic_bytes(message.topic)
+    body = message.body
+    born, store = message.born_host, message.store_host
+    is_born_v6, is_store_v6 = len(born.address) == 16, len(store.address) == 16
+    sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
+    sys_flag |= _BORN_V6 * is_born_v6 | _STORE_V6 * is_store_v6
+    magic = MAGIC_V1 if len(topic) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
+    fixed = _FIXED[is_born_v6, is_store_v6].pack(
+        size, magic, crc32(body) & 0x7FFFFFFF, message.queue_id, message.flag, queue_offset, offset, sys_flag,
+        message.born_timestamp, *_numbers(born), now_ms, *_numbers(store), message.reconsume_times,
+        message.prepared_transaction_offset, len(body),
+    )  # fmt: skip
+    properties = message.properties_data
+    record = b"".join((fixed, body, _TOPIC_LENGTH[magic].pack(len(topic)), topic,
+                       PROPERTIES_LENGTH.pack(len(properties)), properties))  # fmt: skip
+    assert len(record) == size, (len(record), size)
+    return record
+
+
+def blank(size: int) -> bytes:
+    """What says that the last C{size} bytes of a file are not used."""
+    return START.pack(size, MAGIC_BLANK)
+
+
+class _Bounds(NamedTuple):
+    """The lengths of a record, checked: where its body, topic and properties are, from the data's start."""
+
+    head: tuple[int, ...]
+    body_at: int
+    body_end: int
+    topic_at: int
+    topic_end: int
+    properties_at: int
+
+
+def _measure(data: bytes | memoryview, at: int, offset: int, room: int) -> _Bounds:
+    left = min(len(data) - at, room)
+    if left < MIN_MESSAGE_SIZE:
+        raise WireError(f"log at {offset}: {left} bytes are too few for a record")
+    size, magic = START.unpack_from(data, at)
+    length_form = _TOPIC_LENGTH.get(magic)
+    if length_form is None:
+        raise WireError(f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is none of a message")
+    if not MIN_MESSAGE_SIZE <= size <= left:
+        raise WireError(f"log at {offset}: size={size} outside {MIN_MESSAGE_SIZE}..{left}")
+    sys_flag = int.from_bytes(data[at + 36 : at + 40], "big")
+    form = _FIXED[bool(sys_flag & _BORN_V6), bool(sys_flag & _STORE_V6)]
+    end = at + size
+    topic_at = at + form.size + length_form.size  # of an empty body
+    if topic_at + PROPERTIES_LENGTH.size > end:
+        raise WireError(f"log at {offset}: size={size} is too small for its addresses")
+    head = form.unpack_from(data, at)
+    body_length = head[-1]
+    if not 0 <= body_length <= end - topic_at - PROPERTIES_LENGTH.size:
+        raise WireError(f"log at {offset}: bodyLength={body_length} in a record of {size}")
+    topic_at += body_length
+    (topic_length,) = length_form.unpack_from(data, topic_at - length_form.size)
+    properties_at = topic_at + topic_length + PROPERTIES_LENGTH.size
+    if topic_length < 0 or properties_at > end:
+        raise WireError(f"log at {offset}: topicLength={topic_length} in a record of {size}")
+    (properties_length,) = PROPERTIES_LENGTH.unpack_from(data, properties_at - PROPERTIES_LENGTH.size)
+    if properties_at + properties_length != end:
+        raise WireError(f"log at {offset}: propertiesLength={properties_length}, "
+                        f"but size={size} leaves {end - properties_at}")  # fmt: skip
+    body_at = at + form.size
+    return _Bounds(head, body_at, body_at + body_length, topic_at, topic_at + topic_length, properties_at)
+
+
+def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> tuple[int, bool]:
+    """
+    That a sound record stands at C{at}: lengths, its own offset, the body's checksum.
+
+    @param offset: of the record in the log.
+    @param room: bytes from there to the end of its file.
+    @return: its size, and whether it is beyond doubt: checksums do not cover topic and properties, but what
+        a crash leaves of a record that was being written is zeroes, which do not occur there.
+    @raise WireError: what stands there is not sound.
+    """
+    found = _measure(data, at, offset, room)
+    if found.head[6] != offset:
+        raise WireError(f"log at {offset}: the record says that it stands at {found.head[6]}")
+    view = memoryview(data)
+    crc = crc32(view[found.body_at : found.body_end]) & 0x7FFFFFFF
+    if crc != found.head[2] and found.body_end > found.body_at:
+        raise WireError(f"log at {offset}: bodyCRC={found.head[2]:08x}, but its body has {crc:08x}")
+    size = found.head[0]
+    topic = bytes(view[found.topic_at : found.topic_end])
+    text = bytes(view[found.properties_at : at + size])
+    return size, bool(topic) and b"\0" not in topic and b"\0" not in text
+
+
+def store_timestamp_of(data: bytes | memoryview) -> int:
+    """
+    When the record at the start of C{data} was stored, ms; 0 if there is none.
+    """
+    if len(data) < HEAD_SIZE + 40:
+        return 0
+    magic = START.unpack_from(data)[1]
+    if magic not in _TOPIC_LENGTH:
+        return 0
+    is_born_v6 = HEAD.unpack_from(data)[7] & _BORN_V6
+    at = HEAD_SIZE + (20 if is_born_v6 else 8)
+    return int.from_bytes(data[at : at + 8], "big", signed=True)
+
+
+@lru_cache(maxsize=4096)
+def _tags_code(raw: bytes) -> int:
+    return java_hash(raw.decode("utf-8", "replace"))
+
+
+def property_of(properties: bytes, name: bytes) -> bytes | None:
+    """
+    Value of one property, as Java's map of them would hold it: the last one of that name; None if absent.
+
+    Items without a name or value, or with a second 0x01, are passed over.
+    """
+    found = None
+    start = properties.find(name + b"\x01")
+    while start >= 0:
+        value_at = start + len(name) + 1
+        end = properties.find(b"\x02", value_at)
+        if start == 0 or properties[start - 1] == 2:
+            value = properties[value_at:] if end < 0 else properties[value_at:end]
+            if value and b"\x01" not in value:
+                found = value
+        start = properties.find(name + b"\x01", value_at)
+    return found
+
+
+def read_record(
+    data: bytes | memoryview, at: int, offset: int, room: int, delay_levels_ms: Sequence[int]
+) -> Record:
+    """
+    The record at C{at}, without looking at its body.
+
+    @param offset: of the record in the log.
+    @param room: bytes from there to the end of its file.
+    @param delay_levels_ms: of level 1 and on; a higher level is taken for the last.
+    @raise WireError: lengths that do not add up.
+    """
+    found = _measure(data, at, offset, room)
+    head = found.head
+    end = at + head[0]
+    topic = bytes(data[found.topic_at : found.topic_end])
+    properties = bytes(data[found.properties_at : end])
+    transaction = head[7] & TRANSACTION_MASK
+    store_timestamp = head[12 if head[7] & _BORN_V6 else 11]
+    tags = property_of(properties, b"TAGS")
+    code = _tags_code(tags) if tags else 0
+    if topic == _SCHEDULE_TOPIC and delay_levels_ms:
+        level = property_of(properties, b"DELAY")
+        if level is not None and level.isdigit() and len(level) < 10 and int(level) > 0:
+            code = store_timestamp + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
+    return Record(head[0], topic, head[3], head[5], code, store_timestamp,
+                  transaction not in (SysFlag.PREPARED, SysFlag.ROLLBACK))  # fmt: skip
+
+
+class RecordWalk:
+    """
+    Where the records of a stream begin and end, however it is cut.
+
+    Invariant: C{_head} holds the bytes from C{end} to what was fed last, if these are too few to tell where
+    the record ends; C{_next} is where the one that is under way ends, or C{end} if that is not known.
+
+    @ivar end: behind the last whole record (or blank) that was fed.
+    """
+
+    def __init__(self, file_size: int, end: int) -> None:
+        self._file_size = file_size
+        self.restart(end)
+
+    def restart(self, end: int) -> None:
+        """The next byte that is fed stands at C{end}, where a record begins."""
+        self.end = end
+        self._fed = end
+        self._next = end
+        self._head = b""
+
+    def copy(self) -> RecordWalk:
+        """A walk that goes on from here by itself."""
+        twin = RecordWalk(self._file_size, self.end)
+        twin._fed, twin._next, twin._head = self._fed, self._next, self._head
+        return twin
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """
+        Take the next bytes, which do not reach across the end of a file.
+
+        @raise WireError: no record begins where one should; the walk is of no further use then.
+        """
+        start = self._fed
+        self._fed += len(data)
+        if self._head:
+            begun = len(self._head)
+            data = self._head + bytes(data)
+            start -= begun
+            self._head = b""
+        at = self._next if self._next > self.end else self.end
+        while True:
+            if self._next > self.end:  # a record is under way, its end is known
+                if self._next > self._fed:
+                    return
+                self.end = at = self._next
+            if at == self._fed:
+                return
+            index = at - start
+            room = self._file_size - at % self._file_size
+            if self._fed - at < min(HEAD_SIZE, room) and not self._is_blank(data, index):
+                self._head = bytes(data[index:])
+                return
+            self._next = at + self._size(data, index, at, room)
+
+    def _is_blank(self, data: bytes | memoryview, index: int) -> bool:
+        return len(data) - index >= START_SIZE and START.unpack_from(data, index)[1] == MAGIC_BLANK
+
+    def _size(self, data: bytes | memoryview, index: int, at: int, room: int) -> int:
+        if self._is_blank(data, index):
+            return room
+        if room < MIN_MESSAGE_SIZE:
+            raise WireError(f"log at {at}: no blank in the last {room} bytes of the file")
+        size, magic, _, _, _, _, offset, _, _ = HEAD.unpack_from(data, index)
+        if magic not in _TOPIC_LENGTH:
+            raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is none of a message or blank")
+        if not MIN_MESSAGE_SIZE <= size <= room:
+            raise WireError(f"log at {at}: size={size} outside {MIN_MESSAGE_SIZE}..{room}")
+        if offset != at:
+            raise WireError(f"log at {at}: the record says that it stands at {offset}")
+        return int(size)

@@ -1,0 +1,197 @@
+# -*- test-case-name: tests.broker.test_store -*-
+"""
+What the broker's tests share: small files, messages, threads that run when told to, whole stores.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, execute
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from dledger.broker.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
+from dledger.broker.commit_log import CommitLog, look
+from dledger.broker.records import NewMessage
+from dledger.broker.store import MessageStore
+from dledger.broker.store_config import StoreConfig
+from dledger.storage.disk import Disk
+from protocols.wire.rocketmq_message import Host, Message, decode_message, encode_properties, make_message
+
+#: Files so small that every test meets blanks and new files.
+LOG_SIZE = 4096
+QUEUE_SIZE = 200
+
+HOST = Host.of("127.0.0.1", 10911)
+
+#: Written by a real 4.9.8 broker: body C{hello}, topic C{T1}, queue 0, tag A, key k1.
+GOLDEN = bytes.fromhex(
+    "0000007bdaa320a73610a68600000000000000000000000000000000000000000000000000000000"
+    "000001a1fba34b5a7f0000010000cc30000001a1fba34b917f000001000051af0000000000000000"
+    "000000000000000568656c6c6f02543100194b455953016b3102434c555354455201433102544147"
+    "530141"
+)
+
+
+def config_of(root: str = "base", **options: Any) -> StoreConfig:
+    """A configuration with small files."""
+    values: dict[str, Any] = {
+        "store_path_root_dir": root,
+        "mapped_file_size_commit_log": LOG_SIZE,
+        "mapped_file_size_consume_queue": QUEUE_SIZE,
+    }
+    return StoreConfig(**{**values, **options})
+
+
+def message(body: bytes = b"hello", *, topic: str = "T1", queue_id: int = 0, **fields: Any) -> NewMessage:
+    """A message as a producer sends it."""
+    properties = fields.pop("properties", {"TAGS": "A"})
+    values: dict[str, Any] = {
+        "topic": topic, "queue_id": queue_id, "body": body, "properties_data": encode_properties(properties),
+        "flag": 0, "sys_flag": 0, "born_timestamp": 1_700_000_000_000, "born_host": HOST, "store_host": HOST,
+    }  # fmt: skip
+    return NewMessage(**{**values, **fields})
+
+
+def some_message(rng: random.Random) -> NewMessage:
+    """Any message: topics, queues, sizes, hosts, transactions, delays by chance."""
+    properties = {"KEYS": f"k{rng.randrange(1000)}", "TAGS": rng.choice(["A", "TagB", "größe"])}
+    topic, sys_flag = f"T{rng.randrange(3)}", 0
+    chance = rng.random()
+    if chance < 0.1:
+        topic, properties["DELAY"] = "SCHEDULE_TOPIC_XXXX", str(rng.randrange(1, 25))
+    elif chance < 0.3:
+        sys_flag = rng.choice([0x4, 0x8, 0xC])
+    return message(
+        rng.randbytes(rng.choice([0, 1, 50, 300, 900])), topic=topic, queue_id=rng.randrange(3),
+        sys_flag=sys_flag, properties=properties,
+        born_host=rng.choice([HOST, Host.of("2001:db8::1", 7)]),
+    )  # fmt: skip
+
+
+def twin_of(new: NewMessage, *, offset: int, queue_offset: int, now_ms: int) -> Message:
+    """The same message by the readable codec."""
+    return make_message(
+        new.topic, new.body, properties_data=new.properties_data, queue_id=new.queue_id, flag=new.flag,
+        sys_flag=new.sys_flag, born_timestamp=new.born_timestamp, born_host=new.born_host,
+        store_host=new.store_host, store_timestamp=now_ms, physical_offset=offset, queue_offset=queue_offset,
+        reconsume_times=new.reconsume_times, prepared_transaction_offset=new.prepared_transaction_offset,
+    )  # fmt: skip
+
+
+def inline(call: Callable[[], None]) -> Deferred[None]:
+    """A thread that has always run already."""
+    return execute(call)
+
+
+class Threads:
+    """Threads whose calls wait until they are told to run."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
+
+    def __call__(self, call: Callable[[], None]) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        self.waiting.append((call, done))
+        return done
+
+    def run(self) -> None:
+        """Run the call that has waited for longest."""
+        call, done = self.waiting.pop(0)
+        try:
+            call()
+        except OSError:
+            done.errback(Failure())
+        else:
+            done.callback(None)
+
+
+def open_log(
+    disk: Disk, *, is_slave: bool = False, run_in_thread: Any = inline, config: StoreConfig | None = None
+) -> CommitLog:
+    """The commit log alone; the abort file is put as a store does."""
+    config = config or config_of()
+    root = config.store_path_root_dir
+    disk.makedirs(root)
+    abort = AbortFile(disk, root)
+    seen = look(config, disk, checkpoint=read_small(disk, f"{root}/{CHECKPOINT_NAME}"),
+                is_aborted=abort.is_there)  # fmt: skip
+    abort.put("1")
+    return CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)
+
+
+def close_log(log: CommitLog, disk: Disk) -> None:
+    """Close it in order, as a store does."""
+    log.clean_close()
+    AbortFile(disk, "base").remove()
+
+
+def log_bytes(log: CommitLog) -> bytes:
+    """Everything from the beginning to the end."""
+    parts, at = [], log.begin_offset
+    while at < log.end_offset:
+        parts.append(log.read(at, 1000))
+        at += len(parts[-1])
+    return b"".join(parts)
+
+
+def messages_in(log: CommitLog) -> list[Message]:
+    """Every message, by the readable codec."""
+    found, data, at = [], log_bytes(log), 0
+    while at < log.record_end - log.begin_offset:
+        if data[at + 4 : at + 8] == bytes.fromhex("cbd43194"):
+            at += LOG_SIZE - (log.begin_offset + at) % LOG_SIZE
+            continue
+        found.append(decode_message(data, at, physical_offset=log.begin_offset + at))
+        at += found[-1].size
+    return found
+
+
+class Opened:
+    """
+    A store, its clock, and what it reported.
+
+    @ivar failures: what C{failed} was told.
+    """
+
+    def __init__(
+        self, disk: Disk, *, is_slave: bool = False, run_in_thread: Any = inline, **options: Any
+    ) -> None:
+        self.clock = Clock()
+        self.failures: list[Failure] = []
+        self.store = MessageStore.open(
+            config_of(**options), disk, is_slave=is_slave, clock=self.clock, run_in_thread=run_in_thread,
+            failed=self.failures.append,
+        )  # fmt: skip
+        self.arrived: list[set[tuple[str, int]]] = []
+        self.store.on_arrived = self.arrived.append
+        self.started = self.store.start()
+
+    def settle(self) -> None:
+        """Let everything be dispatched."""
+        for _ in range(10_000):
+            if not any(call.getTime() <= self.clock.seconds() for call in self.clock.getDelayedCalls()):
+                return
+            self.clock.advance(0)
+        raise AssertionError("it does not settle")
+
+    def close(self) -> None:
+        """Close in order."""
+        closed = self.store.close()
+        self.settle()
+        assert closed.called
+        closed.addErrback(self.failures.append)
+
+    def units(self) -> dict[tuple[str, int], list[tuple[int, int, int, int]]]:
+        """All units of all queues."""
+        found = {}
+        for topic, queue_id in self.store.queues.keys():
+            queue = self.store.queues.get(topic, queue_id)
+            assert queue is not None
+            found[topic, queue_id] = [
+                tuple(unit) for unit in queue.read(queue.begin_index, queue.next_index - queue.begin_index)
+            ]
+        return found
