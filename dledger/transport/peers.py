@@ -156,7 +156,9 @@ class _Peer(Factory):
     """
     One peer: its ClientService, and the connection of the moment.
 
-    Invariant: C{_connection} is the latest one made, and None once it is lost.
+    Invariant: C{_connection} is the latest one made, and None once it is lost. C{_unheard} counts the
+    latest connections on which nothing was heard: a port that accepts and says nothing (a proxy whose
+    member is away) is no more of a peer than one that refuses, and is tried no more often.
     """
 
     log = Logger()
@@ -180,8 +182,12 @@ class _Peer(Factory):
         self._answered = answered
         self._failed = failed
         watched = _WatchedEndpoint(endpoint, self._cannot_connect)
-        self._service = _QuietClientService(watched, self, retryPolicy=retry_policy(rng), clock=clock)
+        policy = retry_policy(rng)
+        self._service = _QuietClientService(
+            watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
+        )
         self._is_told = False
+        self._unheard = 0
         self._connection: ClientConnection | None = None
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
@@ -267,12 +273,15 @@ class _Peer(Factory):
         if previous is not None:
             previous.abort("there is a newer connection")
         self._is_told = False
-        self.log.info(
-            "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
-        )
+        self._unheard += 1
+        if self._unheard == 1:
+            self.log.info(
+                "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
+            )
         self._probe(connection)
 
     def answers_received(self, connection: ClientConnection, answers: list[tuple[int, Response]]) -> None:
+        self._unheard = 0
         if any(token == PROBE for token, _ in answers):
             answers = [answer for answer in answers if answer[0] != PROBE]
         if answers:
@@ -293,6 +302,8 @@ class _Peer(Factory):
     def connection_lost(self, connection: ClientConnection, reason: str) -> None:
         if self._connection is connection:
             self._connection = None
+            if self._unheard > 1:
+                return  # said of the first of them
             self.log.info(
                 "connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason
             )

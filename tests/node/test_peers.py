@@ -253,6 +253,27 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual([event["peer_id"] for event in told], ["n1", "n1"])
         self.assertEqual([event for event in events if "Scheduling" in event["log_format"]], [])
 
+    def test_connected_but_never_heard(self) -> None:
+        """A port that accepts and closes is tried as seldom as one that refuses, and told of once."""
+        endpoint = self.endpoints["n1"]
+        with capturedLogs() as events:
+            for _ in range(20):
+                connection, transport = endpoint.succeed()
+                unplug(connection)
+                self.clock.advance(RETRY_MAX_S)
+            connection, _ = endpoint.succeed()
+            unplug(connection)
+        self.clock.advance(RETRY_MAX_S / 2 - 0.01)
+        self.assertEqual(endpoint.attempts, [])
+        self.assertEqual(len([event for event in events if "connected to" in event["log_format"]]), 1)
+        self.clock.advance(RETRY_MAX_S)
+        connection, transport = endpoint.succeed()
+        ((opaque, _),) = self.sent(transport)
+        connection.dataReceived(remoting_response(MetadataResponse(), opaque))
+        unplug(connection)
+        self.clock.advance(0.1)
+        self.assertEqual(len(endpoint.attempts), 1)
+
     def test_retry_policy(self) -> None:
         """Grows, is bounded, and differs between members."""
         wait_s = retry_policy(random.Random(1))
