@@ -34,7 +34,7 @@ from protocols.wire.codes import RequestCode, ResponseCode
 from protocols.wire.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
-from protocols.wire.messages import MetadataRequest, MetadataResponse, PullRequest, Request
+from protocols.wire.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
 from protocols.wire.push import decode_frame, encode_request_frame
 from protocols.wire.push_layout import (
     FLAG_RESPONSE,
@@ -218,7 +218,7 @@ class MemberConnection:
     def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:
         """Ask for entries from C{begin} to C{end} (exclusive). @raise Trouble: the connection is lost."""
         self.send(PullRequest(group=self._group, remote_id=self.member_id, begin_index=begin,
-                              end_index=end - 1, max_bytes=max_bytes))
+                              end_index=end - 1, max_bytes=max_bytes, node_id=UNCHECKED))
 
     def pulled(self) -> Pulled:
         """

@@ -151,11 +151,16 @@ class GetResponse(Response):
     entries: EntryBatch | None = None
 
 
+#: C{node_id} of a PULL that asks for records as they stand in the files: who asks checks them.
+UNCHECKED = "unchecked"
+
+
 @attrs.frozen(kw_only=True)
 class PullRequest(Request):
     """
     A range of committed entries as raw records. Native wire only; over remoting it is answered 303.
 
+    @ivar node_id: Java's; to us only L{UNCHECKED} has a meaning, and a member may ignore it.
     @ivar begin_index: first index wanted.
     @ivar end_index: last index wanted, inclusive; -1 for "as far as committed".
     @ivar max_bytes: at most so many bytes of records, but at least one entry.

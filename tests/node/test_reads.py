@@ -173,6 +173,22 @@ class PullTests(ReadsTestCase):
         self.client.ask(self.pull(2, max_bytes=1 << 30))
         self.assertEqual(seen, [PULL_BYTES_MAX])
 
+    def test_unchecked(self) -> None:
+        """Who says that it checks by itself is given the same, read in the cheaper way."""
+        self.write_uncommitted()
+        seen = []
+        real = self.rig.store.read_unchecked
+
+        def spy(first_index: int, *, end_index: int, max_bytes: int) -> object:
+            seen.append((first_index, end_index, max_bytes))
+            return real(first_index, end_index=end_index, max_bytes=max_bytes)
+
+        self.rig.store.read_unchecked = spy  # type: ignore[method-assign,assignment]
+        checked = self.client.ask(self.pull(2, max_bytes=1 << 30))
+        self.assertEqual(seen, [])
+        self.assertEqual(self.client.ask(self.pull(2, max_bytes=1 << 30, node_id="unchecked")), checked)
+        self.assertEqual(seen, [(2, 9, PULL_BYTES_MAX)])
+
     def test_nothing_there(self) -> None:
         """Without a wait, an empty answer that says how far it goes."""
         answer = self.client.ask(self.pull(10))

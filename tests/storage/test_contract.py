@@ -116,6 +116,23 @@ class StoreContract(_Case):
             found.extend(bodies_of(batch))
         self.assertEqual(found, BODIES[:45])
 
+    def test_read_unchecked(self) -> None:
+        """For bulk readers: the same records, within the bound of bytes and one file, one at least."""
+        self.fill()
+        for max_bytes in (0, 48, 300, 600, 10**6):
+            found: list[bytes] = []
+            while len(found) < 45:
+                first = len(found)
+                batch = self.store.read_unchecked(first, end_index=44, max_bytes=max_bytes)
+                self.assertEqual(batch.term, self.store.term_of(batch.last_index))
+                self.assertTrue(batch.count == 1 or len(batch.records) <= max_bytes)
+                again = self.store.read_range(first, end_index=batch.last_index, max_bytes=10**6)
+                self.assertEqual(batch, again)
+                full = self.store.read_range(first, end_index=44, max_bytes=max_bytes)
+                self.assertGreaterEqual(batch.count, full.count)
+                found.extend(bodies_of(batch))
+            self.assertEqual(found, BODIES[:45])
+
     def test_many_terms_in_one_range(self) -> None:
         """A range does not stop at a new term."""
         for term in range(1, 6):
