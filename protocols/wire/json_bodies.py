@@ -42,11 +42,13 @@ from protocols.wire.fastjson import (
     write_bytes,
     write_object,
 )
+from protocols.wire.java_shapes import read_push, write_push_answer
 from protocols.wire.messages import (
     MESSAGES,
     EntryBatch,
     Message,
     PushEntryRequest,
+    PushEntryResponse,
     Request,
     Response,
 )
@@ -379,6 +381,8 @@ def decode_request(kind: RequestCode, body: bytes) -> Request:
     @param kind: the code in the remoting header.
     @raise BodyError: not such a request; the frame was sound, so it can be answered (411).
     """
+    if kind is RequestCode.PUSH and (push := read_push(body)) is not None:
+        return push
     shape = _REQUEST_BODIES[kind]
     document = shape.open(body)
     fields = shape.read(document)
@@ -391,6 +395,8 @@ def decode_request(kind: RequestCode, body: bytes) -> Request:
 
 def encode_response(response: Response) -> bytes:
     """The JSON body of an answer; its header code is always 200."""
+    if type(response) is PushEntryResponse and (body := write_push_answer(response)) is not None:
+        return body
     return write_object(_RESPONSE_BODIES[response.kind].write(response))
 
 

@@ -34,6 +34,7 @@ from protocols.wire.fastjson import (
     to_text,
     write_object,
 )
+from protocols.wire.java_shapes import read_header
 from protocols.wire.layout import struct_of
 
 #: A whole frame, length word included; as com.rocketmq.remoting.frameMaxLength.
@@ -180,6 +181,11 @@ _KNOWN_KEYS = frozenset((*_HEADER_KEYS, "serializeTypeCurrentRPC"))
 
 
 def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
+    if (said := read_header(header)) is not None and said[2] in LANGUAGES:
+        code, flag, language, opaque, version = said
+        return RemotingCommand(
+            code=code, opaque=opaque, flag=flag, language=language, version=version, ext_fields={}, body=body
+        )
     try:
         document = read_object(header)
         if not document.keys() <= _KNOWN_KEYS:
