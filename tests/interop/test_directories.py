@@ -1,25 +1,39 @@
 # -*- test-case-name: tests.interop.test_directories -*-
-"""Directories that one kind has written and the other goes on with."""
+"""
+Directories that one kind has written and the other goes on with, and what C{dledger verify} says of them.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
+import time
 from pathlib import Path
 
+from click.testing import CliRunner
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from dledger.cli import cli
 from dledger.storage.disk import OsDisk
-from dledger.storage.verify import verify_directory
+from dledger.storage.verify import VerifyReport, verify_directory
 from protocols.wire.codes import ResponseCode
+from protocols.wire.entry import ENTRY_HEADER_SIZE
 from protocols.wire.messages import GetRequest
-from tests.interop.java import JavaMissing, class_path
-from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.java import JavaMember, JavaMissing, class_path
+from tests.interop.load import Load
+from tests.interop.mixed import DATA_FILE_BYTES, INDEX_FILE_BYTES, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import ask
+from tests.processes.children import wait_until
 from tests.processes.ledgers import read_records
 
+#: Files whose first one is older than this go, at any hour of the day.
+EVERY_HOUR = ";".join(str(hour) for hour in range(24))
+JAVA_EXPIRY: dict[str, object] = {"fileReservedHours": 1, "deleteWhen": EVERY_HOUR}
+OUR_EXPIRY: dict[str, object] = {"file_reserved_hours": 1, "delete_when": EVERY_HOUR}
 
-class DirectoryTests(SynchronousTestCase):
+
+class DirectoryCase(SynchronousTestCase):
     """A group of one member, whose kind changes."""
 
     def setUp(self) -> None:
@@ -31,67 +45,204 @@ class DirectoryTests(SynchronousTestCase):
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
         self.directory = Path(held.name)
+        self.ledger = self.directory / "n0" / "dledger-n0"
 
-    def group_of(self, kind: str) -> MixedGroup:
+    def group_of(self, kind: str, **options: dict[str, object]) -> MixedGroup:
         """One member."""
-        group = MixedGroup(self.directory, (kind,))
+        group = MixedGroup(self.directory, (kind,), java=options.get("java"), ours=options.get("ours"))
         self.addCleanup(group.kill)
-        group.start()
         return group
 
-    def expire(self, group: MixedGroup, count: int = 2) -> int:
-        """
-        Delete the first data files of the stopped member, as expiry does.
+    def report(self) -> VerifyReport:
+        """What is found."""
+        return verify_directory(OsDisk(), str(self.ledger))
 
-        @return: the first index that is left.
-        """
-        ledger = self.directory / "n0" / "dledger-n0"
-        for path in sorted((ledger / "data").iterdir())[:count]:
-            path.unlink()
-        begin_index = next(read_records(ledger)).index
+    def judge(self, end_index: int | None = None) -> None:
+        """C{dledger verify} finds nothing wrong, and as many entries as there are."""
+        report = self.report()
+        self.assertEqual(report.findings, [])
+        held = [record.index for record in read_records(self.ledger)]
+        self.assertEqual((report.begin_index, report.end_index), (held[0], held[-1]))
+        if end_index is not None:
+            self.assertEqual(report.end_index, end_index)
+
+    def begin_index(self, group: MixedGroup) -> int:
+        """The first index that the running member holds, by its own word."""
+        member = group.members["n0"]
+        if isinstance(member, JavaMember):
+            return int(member.status()["begin"])
+        said = member.metadata()
+        return -2 if said is None else said.begin_index
+
+    def go_on(self, group: MixedGroup, text: str) -> None:
+        """The running member has everything, refuses what is below its begin, and takes more."""
+        group.leader()
+        begin_index = max(self.begin_index(group), 0)
         for index in [index for index in group.acknowledged if index < begin_index]:
             del group.acknowledged[index]
-        return begin_index
-
-    def judge(self) -> None:
-        """C{dledger verify} finds nothing wrong."""
-        report = verify_directory(OsDisk(), str(self.directory / "n0" / "dledger-n0"))
-        self.assertEqual(report.findings, [])
-
-    def go_on(self, group: MixedGroup, text: str, first_index: int) -> None:
-        """The running member has everything, refuses what is below its begin, and takes more."""
         for index in sorted(group.acknowledged)[:: max(1, len(group.acknowledged) // 20)]:
             self.assertEqual(group.get(index), group.acknowledged[index])
-        if first_index:
-            request = GetRequest(group=group.name, remote_id="n0", begin_index=first_index - 1)
+        if begin_index:
+            request = GetRequest(group=group.name, remote_id="n0", begin_index=begin_index - 1)
             self.assertIs(ask(group.peers["n0"], request).code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
-        group.append_pipelined(bodies(text, 500))
+        group.append_pipelined(bodies(text, 300))
+
+    def wholly_there(self, group: MixedGroup) -> None:
+        """Every acknowledged entry stands in the stopped member's files."""
+        found = {record.index: record.body for record in read_records(self.ledger)}
+        for index, body in group.acknowledged.items():
+            self.assertEqual(found.get(index), body, f"entry {index}")
+
+
+class HandsTests(DirectoryCase):
+    """After a stop in good order and after SIGKILL under load, over several files."""
+
+    def kill_under_load(self, group: MixedGroup, seed: int) -> None:
+        """SIGKILL while appends are on their way; what is acknowledged was so before."""
+        load = Load(group.peers, group.name, group.acknowledged, seed=seed, rate=3000.0)
+        before = len(group.acknowledged)
+        load.go()
+        wait_until(lambda: len(group.acknowledged) > before + 300, seconds=40, what="appends under way")
+        group.members["n0"].kill()
+        load.pause()
+        load.close()
+        self.assertEqual(load.twice, [])
+
+    def judge_killed(self, group: MixedGroup) -> None:
+        """What is found, if anything, lies behind what was acknowledged."""
+        last = max(group.acknowledged)
+        report = self.report()
+        self.assertGreaterEqual(report.end_index, last)
+        for finding in report.findings:
+            self.assertGreater(finding.index, last, str(finding))
 
     def change_hands(self, first: str, second: str) -> None:
-        """Stopped, killed, and with first files expired: the second kind goes on, then the first again."""
+        """One after the other goes on with what is there."""
         group = self.group_of(first)
-        self.go_on(group, "written by the first", 0)
-        begin_index = 0
+        group.start()
+        self.go_on(group, "written by the first")
         for number, (kind, how) in enumerate(
-            ((second, "stop"), (first, "kill"), (second, "kill"), (first, "expire"), (second, "expire"))
+            ((second, "kill"), (first, "stop"), (second, "stop"), (first, "kill"), (first, "kill"))
         ):
             if how == "kill":
-                group.members["n0"].kill()
+                self.kill_under_load(group, number)
+                self.judge_killed(group)
+                if kind == JAVA:
+                    self.remove_unmade_files()
             else:
                 group.stop()
-            if how == "expire":
-                begin_index = self.expire(group)
-            self.judge()
+                self.judge()
             group.replace("n0", kind)
             group.start()
-            self.go_on(group, f"{number}: {kind} after {how}", begin_index)
+            self.go_on(group, f"{number}: {kind} after {how}")
         group.stop()
         self.judge()
+        self.wholly_there(group)
+        self.assertGreater(len(list((self.ledger / "data").iterdir())), 5)
+        self.assertGreater(len(list((self.ledger / "index").iterdir())), 5)
+
+    def remove_unmade_files(self) -> None:
+        """Java that was killed between making a file and giving it its length never starts with it again."""
+        for path in self.ledger.glob("*/*"):
+            if path.name.isdecimal() and path.stat().st_size == 0:
+                path.unlink()
 
     def test_java_first(self) -> None:
-        """Ours opens what Java has written."""
+        """Ours opens what Java has written, and Java what ours has added."""
         self.change_hands(JAVA, OURS)
 
     def test_ours_first(self) -> None:
-        """Java opens what ours has written."""
+        """Java opens what ours has written, and ours what Java has added."""
         self.change_hands(OURS, JAVA)
+
+    def test_unmade_files(self) -> None:
+        """A file of no length, as a killed Java leaves it, keeps Java from starting, not ours."""
+        group = self.group_of(JAVA)
+        group.start()
+        self.go_on(group, "written by Java")
+        group.stop()
+        for name, size in (("data", DATA_FILE_BYTES), ("index", INDEX_FILE_BYTES)):
+            last = max((self.ledger / name).iterdir())
+            (self.ledger / name / f"{int(last.name) + size:020d}").touch()
+        member = group.members["n0"]
+        member.start()
+        self.assertNotEqual(member.wait(seconds=30), 0)
+        self.assertIn("length not matched", member.log_path.read_text())
+        group.replace("n0", OURS)
+        group.start()
+        self.go_on(group, "ours goes on")
+        group.stop()
+        self.judge()
+        self.wholly_there(group)
+
+
+class ExpiryTests(DirectoryCase):
+    """Old files are deleted by the one kind, the other goes on with the rest."""
+
+    def expire(self, first: str, second: str) -> None:
+        """The first kind writes and deletes; then the second does both; then the first again."""
+        group = self.group_of(first, java=JAVA_EXPIRY, ours=OUR_EXPIRY)
+        begin_index = 0
+        for kind in (first, second, first):
+            group.replace("n0", kind)
+            group.start()
+            self.go_on(group, f"written by {kind}")
+            group.append_pipelined(bodies(f"more by {kind}", 500))
+            group.stop()
+            self.judge()
+            old = time.time() - 5 * 3600
+            for path in sorted((self.ledger / "data").iterdir())[:2]:
+                os.utime(path, (old, old))
+            group.start()
+            wait_until(
+                lambda before=begin_index: self.begin_index(group) > before, seconds=40, every=0.2,
+                what=f"expired files of {kind}",
+            )
+            begin_index = self.begin_index(group)
+            self.go_on(group, f"{kind} has deleted")
+            group.stop()
+            self.judge()
+        self.wholly_there(group)
+        self.assertGreater(min(group.acknowledged), 0)
+
+    def test_java_first(self) -> None:
+        """What Java has deleted is no riddle to ours, nor the other way round."""
+        self.expire(JAVA, OURS)
+
+    def test_ours_first(self) -> None:
+        """Likewise when ours wrote the first files."""
+        self.expire(OURS, JAVA)
+
+
+class DamageTests(DirectoryCase):
+    """C{dledger verify} is not content with everything, whoever wrote it."""
+
+    def find(self, kind: str) -> None:
+        """A damaged header, a damaged index unit, and bytes that ours alone has a checksum for."""
+        group = self.group_of(kind)
+        group.start()
+        self.go_on(group, f"written by {kind}")
+        group.stop()
+        self.judge()
+        record = next(record for record in read_records(self.ledger) if record.index == 100)
+        data, index = self.ledger / "data" / f"{0:020d}", self.ledger / "index" / f"{0:020d}"
+        self.assertLess(record.pos + len(record.raw), DATA_FILE_BYTES)
+        for path, offset, is_found in (
+            (data, record.pos + 4, True), (index, 100 * 32 + 12, True),
+            (data, record.pos + ENTRY_HEADER_SIZE, kind == OURS),
+        ):
+            whole = path.read_bytes()
+            path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0xFF]) + whole[offset + 1 :])
+            said = CliRunner().invoke(cli, ["verify", str(self.ledger)])
+            self.assertEqual(said.exit_code != 0, is_found, said.output)
+            path.write_bytes(whole)
+        said = CliRunner().invoke(cli, ["verify", str(self.ledger)])
+        self.assertEqual(said.exit_code, 0, said.output)
+
+    def test_java(self) -> None:
+        """Java writes no checksums: a changed body is a sound record."""
+        self.find(JAVA)
+
+    def test_ours(self) -> None:
+        """Every changed byte is found."""
+        self.find(OURS)
