@@ -24,6 +24,9 @@ from pathlib import Path
 from tests.processes.children import ChildError, TalkingChild, peers_text, wait_until
 
 DLEDGER_VERSION = "0.3.1.2"
+#: Versions whose parent POM is not on Maven Central, so that Maven does not resolve them: the jar is fetched
+#: alone and runs with the dependencies of that other version.
+ORPHANS = {"0.3.1.3": "0.3.1.2"}
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".jars"
 SOURCES = Path(__file__).resolve().parent / "java"
@@ -62,13 +65,14 @@ def class_path(version: str = DLEDGER_VERSION) -> str:
 
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
     """
-    return class_path_of(_pom(version), SOURCES)
+    return class_path_of(_pom(ORPHANS.get(version, version)), SOURCES, orphan=version)
 
 
-def class_path_of(pom: str, sources: Path) -> str:
+def class_path_of(pom: str, sources: Path, *, orphan: str = "") -> str:
     """
     The class path of what a POM depends on, and of the compiled classes of a folder.
 
+    @param orphan: a version of DLedger whose jar is to be taken before others, if it is one of L{ORPHANS}.
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
     """
     for tool in ("java", "javac"):
@@ -78,6 +82,8 @@ def class_path_of(pom: str, sources: Path) -> str:
     with open(JARS / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         jars = _fetched(pom)
+        if orphan in ORPHANS:
+            jars = f"{_fetched_alone(orphan)}{os.pathsep}{jars}"
         return f"{_compiled(jars, sources)}{os.pathsep}{jars}"
 
 
@@ -87,21 +93,40 @@ def _fetched(pom: str) -> str:
         jars = kept.read_text().strip()
         if all(Path(jar).exists() for jar in jars.split(os.pathsep)):
             return jars
+    (JARS / "pom.xml").write_text(pom)
+    fresh = kept.with_suffix(".new")
+    _maven("-f", str(JARS / "pom.xml"), "dependency:build-classpath", f"-Dmdep.outputFile={fresh}")
+    if not fresh.exists():
+        raise JavaMissing(f"mvn ended well without writing {fresh}")
+    fresh.rename(kept)
+    return kept.read_text().strip()
+
+
+def _fetched_alone(version: str) -> Path:
+    """The jar of DLedger without what it depends on."""
+    jar = JARS / f"dledger-{version}.jar"
+    if not jar.exists():
+        _maven(
+            "dependency:copy", f"-Dartifact=io.openmessaging.storage:dledger:{version}",
+            f"-DoutputDirectory={JARS}",
+        )
+    if not jar.exists():
+        raise JavaMissing(f"mvn ended well without copying {jar}")
+    return jar
+
+
+def _maven(*words: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise JavaMissing("no mvn on the path; install Maven: the jars come from Maven Central")
-    (JARS / "pom.xml").write_text(pom)
-    fresh = kept.with_suffix(".new")
-    command = [maven, "-q", "-B", "-f", str(JARS / "pom.xml"), "dependency:build-classpath",
-               f"-Dmdep.outputFile={fresh}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [maven, "-q", "-B", *words], capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
+        )
     except subprocess.TimeoutExpired:
         raise JavaMissing("mvn did not fetch the jars within 300 s") from None
-    if done.returncode or not fresh.exists():
+    if done.returncode:
         raise JavaMissing("mvn could not fetch the jars: " + (done.stdout + done.stderr)[-800:])
-    fresh.rename(kept)
-    return kept.read_text().strip()
 
 
 def _compiled(jars: str, folder: Path) -> Path:

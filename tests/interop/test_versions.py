@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_versions -*-
-"""Other versions of Java DLedger: 0.2.7 is a peer, 0.4.0 is refused."""
+"""Other versions of Java DLedger: 0.2.7 and 0.3.1.3 are peers, 0.4.0 is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.wire.golden import PUSHES_0_4
 class VersionTests(SynchronousTestCase):
     """Groups with Java members of another version than 0.3.1.2."""
 
-    def group_of(self, version: str, *kinds: str) -> MixedGroup:
+    def group_of(self, version: str, *kinds: str, **java: object) -> MixedGroup:
         """A started group that is ended after the test."""
         try:
             class_path(version)
@@ -28,19 +28,36 @@ class VersionTests(SynchronousTestCase):
             raise SkipTest(str(missing)) from None
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
-        group = MixedGroup(Path(held.name), kinds, version=version)
+        group = MixedGroup(Path(held.name), kinds, java=java, version=version)
         self.addCleanup(group.kill)
         group.start()
         return group
 
-    def test_0_2_7(self) -> None:
-        """A member of 0.2.7 follows ours and leads it."""
-        group = self.group_of("0.2.7", JAVA, JAVA, OURS)
+    def play(self, version: str, **java: object) -> None:
+        """Two of that version and one of ours: each kind leads, one of each kind is killed and comes back."""
+        group = self.group_of(version, JAVA, JAVA, OURS, **java)
         for leader_id in ("n2", "n0"):
             group.lead(leader_id)
             group.append(*bodies(f"under {leader_id}", 3))
             group.append_pipelined(bodies(f"many under {leader_id}", 200))
+        for peer_id in ("n0", "n2"):
+            group.members[peer_id].kill()
+            group.append(*bodies(f"without {peer_id}", 5))
+            group.start(peer_id)
+            group.append(b"with it")
         group.check()
+
+    def test_0_2_7(self) -> None:
+        """A member of 0.2.7 follows ours and leads it."""
+        self.play("0.2.7")
+
+    def test_0_2_7_in_batches(self) -> None:
+        """Likewise with its batches, whose answers it reads otherwise."""
+        self.play("0.2.7", enableBatchPush=True)
+
+    def test_0_3_1_3(self) -> None:
+        """A member of 0.3.1.3 follows ours and leads it."""
+        self.play("0.3.1.3", enableBatchPush=True)
 
     def test_0_4_0(self) -> None:
         """What a leader of 0.4.0 pushes is refused with 411, the reason is logged, nothing is written."""
