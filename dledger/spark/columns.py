@@ -135,6 +135,10 @@ def check_headers(chunk: Chunk, headers: NDArray[Any]) -> NDArray[np.bool_]:
     is_sound &= headers["index"] == np.arange(chunk.first, chunk.first + chunk.count, dtype=np.int64)
     if units is not None:
         is_sound &= (headers["pos"] == units["pos"]) & (headers["term"] == units["term"])
+    elif chunk.count > 1:
+        position = headers["pos"].astype(np.int64)
+        is_sound[1:] &= position[1:] >= position[:-1] + sizes[:-1]
+        is_sound[1:] &= headers["term"][1:] >= headers["term"][:-1]
     return is_sound
 
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.spark.test_source -*-
+# -*- test-case-name: tests.spark.test_source,tests.spark.test_stream -*-
 """
 The format C{dledger} for Spark: a thin skin over L{dledger.spark.scan.Scan}.
 

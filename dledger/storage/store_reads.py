@@ -2,8 +2,9 @@
 """
 The reading half of the file store, and what all of it knows: where the ledger begins and ends.
 
-Rule: what is read from the files is checked before it is shown. A record that is not sound fails
-the store, and is noted in the mark, so that the next start cuts there and comes up repairing.
+Rule: what is read from the files is checked before it is shown, but for C{read_unchecked}, whose reader
+does that. A record that is not sound fails the store, and is noted in the mark, so that the next start cuts
+there and comes up repairing.
 
 Reads of the live tail make no system call; others at most six for a batch, three for who reads on.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import DataLossError, ReadError
+from dledger.spark.log import DamageError, DataLossError, ReadError
 from dledger.spark.members import Trouble, parse_bootstrap, record_starts
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
@@ -200,6 +200,22 @@ class GroupTests(LedgerCase):
                 error = self.assertRaises(ReadError, scanned, alone)
                 self.assertIn(words, str(error))
                 self.assertIn("n1: ", str(error))
+
+    def test_records_that_contradict_each_other(self) -> None:
+        """What is wrong in a record, or between two, is damage, and the member is named."""
+        for index, at, word in ((100, 0, b"\0\0\0\2"), (101, 8, bytes(8)), (102, 16, bytes(8)),
+                                (103, 24, bytes(8))):
+            with self.subTest(at=at):
+                record = self.records[index]
+                for member in self.members.values():
+                    member.records = list(self.records)
+                    member.records[index] = record[:at] + word + record[at + len(word) :]
+                options = {**self.options, "startingOffsets": 90, "endingOffsets": 130}
+                error = self.assertRaises(DamageError, scanned, options)
+                self.assertRegex(str(error), f"entry {index} is damaged: answer of member n[12] at")
+                self.warned()
+                found = scanned({**options, "failOnDamage": "false"})
+                self.assertEqual(found, [row for row in self.rows[90:130] if row[0] != index])
 
     def test_nobody_answers(self) -> None:
         """Everyone's trouble is listed."""

@@ -1,0 +1,53 @@
+# -*- test-case-name: tests.spark.test_docs -*-
+"""docs/spark.md says what the code says: options and their defaults, columns and their types."""
+
+from __future__ import annotations
+
+import re
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.spark.columns import ENTRY_COLUMNS
+from dledger.spark.messages import MESSAGE_COLUMNS
+from dledger.spark.options import OPTIONS, ScanOptions
+from tests.processes.members import ROOT
+
+TEXT = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+
+
+def table(heading: str) -> list[tuple[str, ...]]:
+    """The cells of the first table behind a heading, without its own head."""
+    section = TEXT[TEXT.index(f"\n{heading}\n") :]
+    lines = section[section.index("\n|") + 1 :].splitlines()
+    rows = []
+    for line in lines[2:]:
+        if not line.startswith("|"):
+            break
+        rows.append(tuple(cell.strip() for cell in line.strip("|").split(" | ")))
+    return rows
+
+
+class DocumentTests(SynchronousTestCase):
+    """Tables."""
+
+    def test_options(self) -> None:
+        """All options, in the order of the code, with their defaults."""
+        found = [(name.strip("`"), default) for name, default, _ in table("## Options")]
+        self.assertEqual(found, [(option.name, option.default) for option in OPTIONS])
+
+    def test_defaults(self) -> None:
+        """What the table calls a default is one."""
+        options = ScanOptions()
+        for option in OPTIONS:
+            value = getattr(options, option.field)
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if re.fullmatch(r"`\w+`", option.default) and option.name != "endingOffsets":
+                self.assertEqual(option.default, f"`{text}`", option.name)
+            else:
+                self.assertIn(value, ("", 0, None), option.name)
+
+    def test_columns(self) -> None:
+        """Names and types of both schemas."""
+        for heading, columns in (("## Schema", ENTRY_COLUMNS), ("### RocketMQ messages", MESSAGE_COLUMNS)):
+            found = [row[:2] for row in table(heading)]
+            self.assertEqual(found, [(f"`{column.name}`", column.ddl) for column in columns])
