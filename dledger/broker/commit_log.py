@@ -108,7 +108,8 @@ def look(config: StoreConfig, disk: Disk, *, checkpoint: bytes | None, is_aborte
     if mark is not None and mark.queue_file_size != queue_size:
         raise DirectoryError(
             f"{config.consume_queue_path} was made with "
-            f"mapped_file_size_consume_queue={mark.queue_file_size}, now it is {queue_size}: start with {mark.queue_file_size}"
+            f"mapped_file_size_consume_queue={mark.queue_file_size}, now it is {queue_size}: start with "
+            f"{mark.queue_file_size}"
         )
     if mark is not None and not mark.fits(checkpoint, is_aborted=is_aborted):
         mark = None  # RocketMQ has had the store open since
