@@ -1,0 +1,270 @@
+# -*- test-case-name: tests.spark.test_benchmark -*-
+"""
+How fast committed entries become rows: in Arrow, in Spark, and in Parquet files.
+
+    python -m benchmarks.spark_scan --quick
+    python -m benchmarks.spark_scan --mebibytes 512 --rounds 3 --json spark.json
+
+One ledger of each size of body is written, and read in rounds: every way once in each round, after a round
+that does not count. Ratios are of medians of one run, so that what else the machine does hits all alike.
+MB/s is bytes of records by seconds. Spark gives the rows to its sink C{noop}, all columns, on two cores. The
+Parquet that it is held against was written by Spark from the same rows. C{bootstrap} reads from one member
+that runs on the same two cores as Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from benchmarks.common import console, median, number, probe_machine, table, work_directory, write_json
+from benchmarks.spark_tuples import TupleDataSource
+from dledger.config import DLedgerConfig
+from dledger.spark.export import Exporter, ExportSettings, ExportSource
+from dledger.spark.log import Part
+from dledger.spark.scan import Scan
+from dledger.spark.session import session
+from dledger.storage.disk import OsDisk
+from dledger.storage.file_store import FileStore
+from tests.processes.children import ChildError, ending, free_ports, wait_until
+from tests.processes.members import Member
+
+_BATCH = 1024
+_FLUSH_BYTES = 64 * 1024 * 1024
+_INDEX_FILE_BYTES = 32 * 1024 * 1024
+#: Way, yardstick, and the most of the yardstick's time that it is meant to take.
+_AIMS = (("Spark, path", "Spark, Parquet", 1.25), ("Spark, bootstrap", "Spark, path", 1.3))
+#: numpy -> Arrow on one core, bodies of 100 bytes.
+_ARROW_AIM_MB_S = 1000.0
+
+
+@attrs.frozen(kw_only=True)
+class Log:
+    """A ledger to be read: C{entries} of them, C{size} bytes with headers; C{path} is the member's."""
+
+    base: Path
+    path: Path
+    body_bytes: int
+    entries: int
+    size: int
+
+
+def build(base: Path, size_bytes: int, body_bytes: int) -> Log:
+    """A ledger of two segments or so, closed in good order."""
+    config = _config(base, 20911, size_bytes)
+    store = FileStore.open(config, OsDisk())
+    bodies = tuple(number.to_bytes(8, "big") * (body_bytes // 8) + b"x" * (body_bytes % 8)
+                   for number in range(_BATCH))
+    flushed = 0
+    while store.end_position < size_bytes - _BATCH * (body_bytes + 48):
+        store.append_bodies(bodies, 1)
+        if store.end_position - flushed > _FLUSH_BYTES:
+            flushed = store.end_position
+            _commit(store)
+    _commit(store)
+    entries = store.ledger_end_index + 1
+    store.clean_close()
+    return Log(base=base, path=base / "dledger-n0", body_bytes=body_bytes, entries=entries,
+               size=entries * (body_bytes + 48))
+
+
+def _config(base: Path, port: int, size_bytes: int) -> DLedgerConfig:
+    return DLedgerConfig(
+        store_base_dir=str(base), self_id="n0", peers=f"n0-127.0.0.1:{port}",
+        mapped_file_size_for_entry_data=size_bytes // 2, mapped_file_size_for_entry_index=_INDEX_FILE_BYTES,
+    )
+
+
+def _commit(store: FileStore) -> None:
+    store.record_commit(store.ledger_end_index)
+    job = store.prepare_flush()
+    if job is not None:
+        job.run()
+        store.finish_flush(job)
+    store.check_point()
+
+
+@contextlib.contextmanager
+def serving(log: Log) -> Iterator[str]:
+    """A member on the ledger's directory; what C{bootstrap} is given."""
+    port = free_ports(1)[0]
+    config = _config(log.base, port, 2**20)
+    sizes = _config(log.base, port, 2 * max(file.stat().st_size for file in (log.path / "data").iterdir()))
+    options = {
+        name: getattr(sizes, name)
+        for name in ("mapped_file_size_for_entry_data", "mapped_file_size_for_entry_index")
+    }
+    member = Member("n0", {"n0": f"127.0.0.1:{port}"}, log.base, group=config.group, options=options)
+
+    def leads() -> bool:
+        said = member.metadata(seconds=1.0)
+        return said is not None and said.committed_index >= log.entries - 1
+
+    with ending(member):
+        member.start()
+        try:
+            wait_until(leads, seconds=120, what="a member that has committed the ledger", every=0.05)
+        except ChildError as error:
+            raise click.ClickException(f"{error}\n{member.log_tail()}") from None
+        yield f"n0-127.0.0.1:{port}"
+
+
+def _arrow(log: Log, columns: Sequence[tuple[str, str]] | None) -> None:
+    scan = Scan.of({"path": str(log.path)}, wanted=columns)
+    rows = sum(batch.num_rows for batch in scan.batches(Part(begin=0, end=log.entries, size_bytes=log.size)))
+    if rows != log.entries:
+        raise click.ClickException(f"{rows} rows of {log.entries}")
+
+
+def _export(log: Log, out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    source = ExportSource.of({"path": str(log.path)})
+    with Exporter.open(out, source, ExportSettings()) as exporter:
+        exporter.step(0, is_last=True)
+        if exporter.progress.rows < log.entries:
+            raise click.ClickException(f"{exporter.progress.rows} rows of {log.entries}")
+
+
+class Ways:
+    """Every way to read one ledger; C{by_name} in the order of the table."""
+
+    def __init__(self, spark: Any, log: Log, bootstrap: str, directory: Path) -> None:
+        self._spark = spark
+        self._log = log
+        parquet = directory / "parquet"
+        end = {"endingOffsets": str(log.entries)}
+        path = {"path": str(log.path), **end}
+        self.frames: dict[str, Callable[[], Any]] = {
+            "Spark, Parquet": lambda: spark.read.parquet(parquet.as_uri()),
+            "Spark, path": lambda: self._load("dledger", path),
+            "Spark, bootstrap": lambda: self._load("dledger", {"bootstrap": bootstrap, **end}),
+            "Spark, path, tuples": lambda: self._load("dledger_tuples", path),
+            "Spark, path, index and term": lambda: self._load("dledger", path, "index BIGINT, term BIGINT"),
+        }
+        self._load("dledger", path).write.mode("overwrite").parquet(parquet.as_uri())
+        self.by_name: dict[str, Callable[[], None]] = {
+            "numpy -> Arrow": lambda: _arrow(log, None),
+            "export to Parquet": lambda: _export(log, directory / "out"),
+            **{name: lambda frame=frame: _consume(frame()) for name, frame in self.frames.items()},
+        }
+
+    def _load(self, style: str, options: dict[str, str], schema: str = "") -> Any:
+        reader = self._spark.read.format(style).options(**options)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def check(self) -> None:
+        """@raise ClickException: ways that do not give the same rows."""
+        found = {}
+        for name, frame in self.frames.items():
+            wanted = ["count(*)", "sum(index)", "sum(term)"]
+            if "term" not in name:
+                wanted += ["sum(pos)", "sum(size)", "sum(chain_crc)", "sum(crc32(body))"]
+            (row,) = frame().selectExpr(*wanted).collect()
+            found[name] = tuple(row)
+        full = {name: row for name, row in found.items() if len(row) > 3}
+        if len(set(full.values())) != 1 or len({row[:3] for row in found.values()}) != 1:
+            raise click.ClickException(f"not the same rows: {found}")
+
+
+def _consume(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def measure(spark: Any, log: Log, directory: Path, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of every way, of the clock and of this process's processor time: medians of the rounds."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    with serving(log) as bootstrap:
+        ways = Ways(spark, log, bootstrap, directory)
+        ways.check()
+        for at in range(rounds + 1):
+            for name, way in ways.by_name.items():
+                begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+                way()
+                spent_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
+                if at:  # the first round warms caches and compilers
+                    spans.setdefault(name, []).append((spent_s, cpu_s))
+                sys.stderr.write(f"{log.body_bytes} B, round {at} of {rounds}, {name}: {spent_s:.2f} s\n")
+    return [
+        {
+            "what": name, "body_bytes": log.body_bytes, "entries": log.entries, "bytes": log.size,
+            "seconds": median([spent_s for spent_s, _ in found]),
+            "cpu_seconds": median([cpu_s for _, cpu_s in found]), "all_seconds": [one for one, _ in found],
+        }
+        for name, found in spans.items()
+    ]
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """A table for each size of body, and whether the aims were reached."""
+    for body_bytes in sorted({row["body_bytes"] for row in results}):
+        rows = {row["what"]: row for row in results if row["body_bytes"] == body_bytes}
+        base_s = rows["Spark, Parquet"]["seconds"]
+        some = next(iter(rows.values()))
+        table(
+            f"{some['bytes'] / 2**20:.0f} MiB, {some['entries']:,} entries of {body_bytes} bytes",
+            ["way", "seconds", "MB/s", "million rows/s", "Parquet = 1"],
+            [
+                [name, number(row["seconds"]), number(row["bytes"] / row["seconds"] / 1e6),
+                 number(row["entries"] / row["seconds"] / 1e6), number(row["seconds"] / base_s)]
+                for name, row in rows.items()
+            ],
+        )
+        for way, yardstick, aim in _AIMS:
+            ratio = rows[way]["seconds"] / rows[yardstick]["seconds"]
+            verdict = "reached" if ratio <= aim else "MISSED"
+            console.print(f"{body_bytes} B: {way} / {yardstick} = {ratio:.2f}, aim {aim:g}: {verdict}")
+        ratio = rows["Spark, path, tuples"]["seconds"] / rows["Spark, path"]["seconds"]
+        console.print(f"{body_bytes} B: tuples take {ratio:.2f} times as long as batches")
+        if body_bytes == 100:
+            arrow = rows["numpy -> Arrow"]
+            rate, cpu_rate = (arrow["bytes"] / arrow[kind] / 1e6 for kind in ("seconds", "cpu_seconds"))
+            verdict = "reached" if rate >= _ARROW_AIM_MB_S else "MISSED"
+            console.print(f"100 B: numpy -> Arrow {rate:,.0f} MB/s, aim {_ARROW_AIM_MB_S:,.0f}: {verdict} "
+                          f"({cpu_rate:,.0f} MB a second of processor time)")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="64 MiB, one round")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--mebibytes", default=512, show_default=True)
+@click.option("--body-bytes", "bodies", type=click.IntRange(min=1), multiple=True, default=(100, 1024),
+              show_default=True)  # fmt: skip
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+def main(
+    quick: bool, json_path: str | None, mebibytes: int, bodies: tuple[int, ...], rounds: int,
+    parent: str | None,
+) -> None:
+    """Measure how fast committed entries become rows."""
+    if quick:
+        mebibytes, rounds = 64, 1
+    results: list[dict[str, Any]] = []
+    with work_directory(parent) as place:
+        machine = probe_machine(place)
+        config = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(place / "warehouse")}
+        spark = session("dledger benchmark", master="local[2]", config=config)
+        spark.dataSource.register(TupleDataSource)
+        try:
+            for body_bytes in bodies:
+                directory = place / str(body_bytes)
+                directory.mkdir()
+                log = build(directory / "store", mebibytes * 2**20, body_bytes)
+                results += measure(spark, log, directory, rounds)
+                shutil.rmtree(directory)
+        finally:
+            spark.stop()
+    show(results)
+    console.print(machine.line())
+    write_json(json_path, results, machine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+# -*- test-case-name: tests.spark.test_benchmark -*-
+"""
+The yardstick of L{benchmarks.spark_scan}: the same source, giving Spark a tuple for each entry.
+
+A module of its own, because Spark's workers import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from dledger.spark.scan import Scan
+from dledger.spark.source import DLedgerDataSource, LogPartition, LogReader
+from protocols.wire.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+
+
+class TupleDataSource(DLedgerDataSource):
+    """Format C{dledger_tuples}: all columns, in the order of the source's own schema."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What C{format()} is given."""
+        return "dledger_tuples"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """As the source's own."""
+        return TupleReader(Scan.of(dict(self.options)))
+
+
+class TupleReader(LogReader):
+    """Reads as the source does, and takes every record to pieces in a loop."""
+
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+        """The rows of one partition."""
+        assert isinstance(partition, LogPartition)
+        return tuples(self._scan, partition)
+
+
+def tuples(scan: Scan, partition: LogPartition) -> Iterator[tuple[Any, ...]]:
+    """A tuple for each entry of a part."""
+    unpack = ENTRY_HEADER.unpack_from
+    with closing(scan.log()) as log:
+        for chunk in log.chunks(partition.part.begin, partition.part.end, with_data=True):
+            assert chunk.data is not None
+            data = memoryview(chunk.data)
+            edges = chunk.starts.tolist()
+            for first, last in zip(edges, edges[1:], strict=False):
+                _magic, size, index, term, pos, channel, chain, body_crc, _length = unpack(data, first)
+                body = bytes(data[first + ENTRY_HEADER_SIZE : last])
+                yield index, term, pos, size, channel, chain, body_crc, body

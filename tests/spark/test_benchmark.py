@@ -1,0 +1,44 @@
+# -*- test-case-name: tests.spark.test_benchmark -*-
+"""The benchmark's ledger and its yardstick are what they claim to be; nothing is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks.spark_scan import build, show
+from benchmarks.spark_tuples import tuples
+from dledger.spark.scan import Scan
+from dledger.spark.source import LogPartition
+from tests.spark.ledgers import plain_rows, scanned
+
+
+class BenchmarkTests(SynchronousTestCase):
+    """A small ledger."""
+
+    def test_ledger(self) -> None:
+        """Entries of one size, in two segments, all committed; the loop of tuples gives the same rows."""
+        log = build(Path(self.mktemp()).absolute(), 2**20, 100)
+        rows = plain_rows(str(log.path))
+        self.assertEqual((len(rows), {len(row[-1]) for row in rows}), (log.entries, {100}))
+        self.assertEqual(sum(row[3] for row in rows), log.size)
+        self.assertEqual({row[2] // 2**19 for row in rows}, {0, 1})
+        self.assertEqual(scanned({"path": str(log.path)}), rows)
+        scan = Scan.of({"path": str(log.path)})
+        self.assertEqual([row for part in scan.plan() for row in tuples(scan, LogPartition(part))], rows)
+
+    def test_verdicts(self) -> None:
+        """An aim that is missed is said to be."""
+        said: list[str] = []
+        self.patch(show.__globals__["console"], "print", lambda text, **_more: said.append(str(text)))
+        ways = ("Spark, Parquet", "Spark, path", "Spark, bootstrap", "Spark, path, tuples", "numpy -> Arrow")
+        for path_s, verdict in ((1.2, "reached"), (1.3, "MISSED")):
+            del said[:]
+            show([
+                {"what": way, "body_bytes": 100, "entries": 10, "bytes": 2_000_000_000, "cpu_seconds": 1.0,
+                 "seconds": path_s if way == "Spark, path" else 1.0}
+                for way in ways
+            ])
+            self.assertTrue(any(f"aim 1.25: {verdict}" in line for line in said), said)
+            self.assertTrue(any("2,000 MB/s, aim 1,000: reached" in line for line in said), said)
