@@ -20,6 +20,12 @@ from tests.spark.test_scan import LedgerCase
 
 SIZE = 16_384
 
+_BY_JAVA = bytes.fromhex(
+    "0000007b daa320a7 3610a686 00000000 00000000 0000000000000000 0000000000000000 00000000"
+    "000001a1fba34b5a 7f000001 0000cc30 000001a1fba34b91 7f000001 000051af 00000000 0000000000000000"
+    "00000005 68656c6c6f 02 5431 0019 4b455953016b3102 434c555354455201433102 5441475301 41"
+)
+
 
 class BrokerLog:
     """Files as a broker writes them, by the rule of where a record goes; the next file is made ahead."""
@@ -118,7 +124,7 @@ class CommitLogTests(LedgerCase):
                 continue  # in another file
             after = self.log.path(at).read_bytes()
             first = self.log.written[-3]
-            for cut in {*range(at % SIZE, self.log.end % SIZE, 29), *range(-60, 0)}:
+            for cut in {*range(at % SIZE, self.log.end % SIZE, 97), *range(-24, 0)}:
                 cut = cut if cut >= 0 else self.log.end % SIZE + cut
                 seen = after[:cut] + before[cut:]
                 self.log.path(at).write_bytes(seen)
@@ -198,6 +204,19 @@ class CommitLogTests(LedgerCase):
         for name in list(self.log.directory.iterdir()):
             name.unlink()
         self.assertRaisesRegex(ReadError, "is no member's directory", scanned, self.options)
+
+    def test_written_by_java(self) -> None:
+        """A message as a broker of RocketMQ 4.9.8 has written it: topic T1, tag A, key k1, body hello."""
+        path = os.path.abspath(self.mktemp())
+        os.makedirs(f"{path}/commitlog")
+        Path(f"{path}/commitlog/{0:020d}").write_bytes(_BY_JAVA.ljust(1 << 20, b"\0"))
+        (row,) = scanned({"path": path, "format": "rocketmq", "verifyCrc": "true"})
+        self.assertEqual(row[:8], (None, None, "T1", 0, 0, 0, "k1", "A"))
+        self.assertEqual([int(time.timestamp() * 1000 + 0.5) for time in row[8:10]],
+                         [0x1A1FBA34B5A, 0x1A1FBA34B91])
+        self.assertEqual(row[10:], (0, 0, 0, 0, 0x3610A686, [
+            ("KEYS", "k1"), ("CLUSTER", "C1"), ("TAGS", "A"),
+        ], b"hello"))
 
     def test_empty(self) -> None:
         """A broker that has stored nothing."""
