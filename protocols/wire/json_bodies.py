@@ -351,15 +351,20 @@ class _Body:
         return fields
 
 
+_NO_0_4 = "a DLedger 0.4 peer cannot be in a 0.3 group"
 #: Keys that are looked at although they are fields of no message: derived ones, and DLedger 0.4's.
 _PUSH_SHAPE_0_4 = ("preLogIndex", "preLogTerm", "lastEntryTerm", "entries")
 _OTHER_NAMES = {RequestCode.PUSH: ("entry", "batchEntry", *_PUSH_SHAPE_0_4)}
+#: Keys that an answer to a PUSH has in DLedger 0.4 only, and always.
+_ANSWER_SHAPE_0_4 = ("xIndex", "xTerm")
+_OTHER_ANSWER_NAMES = {RequestCode.PUSH: _ANSWER_SHAPE_0_4}
 _REQUEST_BODIES = {
     kind: _Body(classes[0], _BASE + _REQUESTS[kind], _OTHER_NAMES.get(kind, ()))
     for kind, classes in MESSAGES.items()
 }
 _RESPONSE_BODIES = {
-    kind: _Body(classes[1], (*_BASE, _CODE, *_RESPONSES[kind])) for kind, classes in MESSAGES.items()
+    kind: _Body(classes[1], (*_BASE, _CODE, *_RESPONSES[kind]), _OTHER_ANSWER_NAMES.get(kind, ()))
+    for kind, classes in MESSAGES.items()
 }
 
 
@@ -406,7 +411,12 @@ def decode_response(kind: RequestCode, body: bytes) -> Response:
     @raise BodyError: no body, or not such an answer.
     """
     shape = _RESPONSE_BODIES[kind]
-    response = shape.message(**shape.read(shape.open(body)))
+    document = shape.open(body)
+    foreign = [name for name in _ANSWER_SHAPE_0_4 if name in document] if kind is RequestCode.PUSH else []
+    if foreign:
+        # It takes a COMPARE of 0.3 for one of an empty leader, and says SUCCESS: that must not count as held.
+        raise BodyError(f"answer to PUSH has {', '.join(foreign)}: {_NO_0_4}")
+    response = shape.message(**shape.read(document))
     assert isinstance(response, Response)
     return response
 
@@ -434,7 +444,7 @@ def _read_push(document: dict[str, Any], fields: dict[str, Any]) -> None:
     push_type = fields.get("type", PushType.APPEND)
     foreign = [name for name in _PUSH_SHAPE_0_4 if name in document]
     if foreign and not document.get("entry") and not document.get("batchEntry"):
-        raise BodyError(f"PUSH body has {', '.join(foreign)}: a DLedger 0.4 peer cannot be in a 0.3 group")
+        raise BodyError(f"PUSH body has {', '.join(foreign)}: {_NO_0_4}")
     if push_type is PushType.COMMIT:
         return
     if push_type is PushType.APPEND and document.get("batchEntry"):

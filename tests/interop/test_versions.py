@@ -9,10 +9,11 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from protocols.wire.codes import RequestCode, ResponseCode
+from protocols.wire.messages import AppendRequest
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies
-from tests.processes.asking import Asker
+from tests.processes.asking import Asker, ask
 from tests.processes.children import wait_until
 from tests.wire.golden import PUSHES_0_4
 
@@ -20,8 +21,10 @@ from tests.wire.golden import PUSHES_0_4
 class VersionTests(SynchronousTestCase):
     """Groups with Java members of another version than 0.3.1.2."""
 
-    def group_of(self, version: str, *kinds: str, **java: object) -> MixedGroup:
-        """A started group that is ended after the test."""
+    def group_of(
+        self, version: str, *kinds: str, start: tuple[str, ...] = (), **java: object
+    ) -> MixedGroup:
+        """A group of which these or all are started; it is ended after the test."""
         try:
             class_path(version)
         except JavaMissing as missing:
@@ -30,7 +33,7 @@ class VersionTests(SynchronousTestCase):
         self.addCleanup(held.cleanup)
         group = MixedGroup(Path(held.name), kinds, java=java, version=version)
         self.addCleanup(group.kill)
-        group.start()
+        group.start(*start)
         return group
 
     def play(self, version: str, **java: object) -> None:
@@ -58,6 +61,27 @@ class VersionTests(SynchronousTestCase):
     def test_0_3_1_3(self) -> None:
         """A member of 0.3.1.3 follows ours and leads it."""
         self.play("0.3.1.3", enableBatchPush=True)
+
+    def test_0_4_0_follows(self) -> None:
+        """A follower of 0.4.0 says SUCCESS to what it has not understood; that is no acknowledgement."""
+        group = self.group_of("0.4.0", OURS, OURS, JAVA, start=("n0", "n1"))
+        leader_id = group.leader()
+        other_id, = {"n0", "n1"} - {leader_id}
+        group.start("n2")
+        group.leader()
+        group.members[other_id].kill()
+        request = AppendRequest(group=group.name, remote_id=leader_id, bodies=(b"nobody else has it",))
+        answer = ask(group.peers[leader_id], request, seconds=20.0)
+        self.assertIs(answer.code, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        leader = group.members[leader_id]
+        wait_until(
+            lambda: "DLedger 0.4 peer" in leader.log_path.read_text(), seconds=60,
+            what="a line about a peer of 0.4 in our log",
+        )
+        said = leader.metadata()  # type: ignore[union-attr]
+        assert said is not None
+        self.assertEqual((said.end_index, said.committed_index), (0, -1))
+        self.assertEqual(group.members["n2"].status()["end"], "-1")  # type: ignore[union-attr]
 
     def test_0_4_0(self) -> None:
         """What a leader of 0.4.0 pushes is refused with 411, the reason is logged, nothing is written."""

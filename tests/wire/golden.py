@@ -278,6 +278,12 @@ BODIES: tuple[tuple[RequestCode, bytes, Request | Response], ...] = (
 
 _BASE_0_4 = b'"group":"g","lastEntryIndex":-1,"lastEntryTerm":-1,"leaderId":"n0","localId":"n0"'
 
+#: What a DLedger 0.4.0 follower answers to pushes of 0.3; to be refused.
+PUSH_ANSWERS_0_4: tuple[bytes, ...] = (
+    b'{"beginIndex":0,"code":200,"count":0,"endIndex":0,"term":-1,"xIndex":-1,"xTerm":-1}',
+    b'{"beginIndex":0,"code":406,"count":0,"endIndex":0,"term":-1,"xIndex":3,"xTerm":2}',
+)  # fmt: skip
+
 #: What a DLedger 0.4.0 leader pushes; to be refused.
 PUSHES_0_4: tuple[bytes, ...] = tuple(
     b'{"code":200,"commitIndex":-1,"count":0,"entries":[' + entries + b'],"firstEntryIndex":-1,' + _BASE_0_4 +

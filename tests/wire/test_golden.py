@@ -11,7 +11,14 @@ from protocols.wire.errors import BodyError
 from protocols.wire.json_bodies import decode_request, decode_response, encode_request, encode_response
 from protocols.wire.messages import Request, Response
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from tests.wire.golden import BODIES, EXAMPLES, PUSHES_0_4, REQUEST_HEADERS, Example
+from tests.wire.golden import (
+    BODIES,
+    EXAMPLES,
+    PUSH_ANSWERS_0_4,
+    PUSHES_0_4,
+    REQUEST_HEADERS,
+    Example,
+)
 
 
 def decode(kind: RequestCode, body: bytes, like: Request | Response) -> Request | Response:
@@ -79,11 +86,17 @@ class GoldenTests(SynchronousTestCase):
     def test_keys_that_change_nothing(self) -> None:
         """Keys that nobody knows, and those of other versions and of fastjson itself."""
         for example in EXAMPLES:
-            more = b'{"@type":"x.y.Z","indexList":[1],"xIndex":3,"other":{"a":[null]},' + example.body[1:]
+            more = b'{"@type":"x.y.Z","indexList":[1],"zIndex":3,"other":{"a":[null]},' + example.body[1:]
             self.assertEqual(decode(example.message.kind, more, example.message), example.message)
 
     def test_pushes_of_0_4_are_refused_by_name(self) -> None:
         """A mixed group would be dangerous, so the refusal says what is wrong."""
         for body in PUSHES_0_4:
             error = self.assertRaises(BodyError, decode_request, RequestCode.PUSH, body)
+            self.assertIn("DLedger 0.4 peer", str(error))
+
+    def test_answers_of_0_4_are_refused_by_name(self) -> None:
+        """Such a follower says SUCCESS to a COMPARE that it has not understood."""
+        for body in PUSH_ANSWERS_0_4:
+            error = self.assertRaises(BodyError, decode_response, RequestCode.PUSH, body)
             self.assertIn("DLedger 0.4 peer", str(error))
