@@ -479,6 +479,11 @@ class DLedgerCore:
         return self._member.committed_index
 
     @property
+    def ledger_end_index(self) -> int:
+        """Last index of this member's ledger, inclusive; -1 if it is empty."""
+        return self._member.ledger_end_index
+
+    @property
     def leader_id(self) -> str | None:
         """Leader of the current term, if known."""
         return self._member.leader_id

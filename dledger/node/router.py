@@ -34,6 +34,7 @@ from dledger.core.inputs import (
 )
 from dledger.errors import DLedgerError, StoreError
 from dledger.node.appends import AppendGate
+from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.status import Counters, count
 from protocols.connection import ServerConnection
@@ -63,9 +64,16 @@ class CoreView(Protocol):
     def leader_id(self) -> str | None:
         """Leader of the current term, if known."""
 
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index of this member's ledger, inclusive; -1 if it is empty."""
+
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         """Who the members are and who leads."""
 
+
+#: Where a question of the core came from: one request, or several that were merged.
+_Asked = tuple[ServerConnection, Ticket | Merged]
 
 #: Whether a peer's connection may be listened to; ends the peer's older one.
 Claim = Callable[[ServerConnection, str], bool]
@@ -103,7 +111,7 @@ class RequestRouter:
         self._is_running = is_running
         self._next_token = next_token
         self._counters = counters
-        self._questions: dict[int, tuple[ServerConnection, Ticket] | Deferred[Response]] = {}
+        self._questions: dict[int, _Asked | Deferred[Response]] = {}
         self._tokens: dict[ServerConnection, set[int]] = {}
         self._appends: AppendGate | None = None
         self._reads: Reads | None = None
@@ -142,7 +150,7 @@ class RequestRouter:
         assert self._appends is not None and self._reads is not None
         self._counters.requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
-        for_core: list[Input] = []
+        for_core: list[tuple[Ticket, Request]] = []
         is_running = self._is_running()
         for ticket, request in requests:
             if request.remote_id != self_id or request.group != group or not is_running:
@@ -161,12 +169,19 @@ class RequestRouter:
             elif isinstance(request, MetadataRequest):
                 connection.answer(ticket, self._core.metadata(request))
             else:
-                token = self._next_token()
-                self._questions[token] = (connection, ticket)
-                self._tokens[connection].add(token)
-                for_core.append(RequestReceived(token=token, request=request))
+                for_core.append((ticket, request))
         if for_core:
-            self._feed(*for_core)
+            self._ask_core(connection, for_core)
+
+    def _ask_core(self, connection: ServerConnection, asked: list[tuple[Ticket, Request]]) -> None:
+        questions: list[Input] = []
+        tokens = self._tokens[connection]
+        for whence, request in merge(asked, self._core.ledger_end_index + 1):
+            token = self._next_token()
+            self._questions[token] = (connection, whence)
+            tokens.add(token)
+            questions.append(RequestReceived(token=token, request=request))
+        self._feed(*questions)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
         """See L{protocols.interfaces.RequestSink.body_refused}."""
@@ -271,9 +286,13 @@ class RequestRouter:
         if isinstance(asked, Deferred):
             asked.callback(response)
             return
-        connection, ticket = asked
+        connection, whence = asked
         self._tokens[connection].discard(token)
-        connection.answer(ticket, response)
+        if isinstance(whence, Merged):
+            for ticket, answer in whence.answers(response):
+                connection.answer(ticket, answer)
+        else:
+            connection.answer(whence, response)
 
     def refuse(
         self, connection: ServerConnection, ticket: Ticket, request: Request, error: DLedgerError
@@ -300,8 +319,10 @@ class RequestRouter:
                 error = DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE, reason="the member has stopped")
                 asked.errback(error)
             else:
-                connection, ticket = asked
+                connection, whence = asked
                 self._tokens[connection].clear()
-                connection.answer(ticket, MESSAGES[ticket[2]][1](
-                    code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
-                ))
+                tickets = [part[0] for part in whence.parts] if isinstance(whence, Merged) else [whence]
+                for ticket in tickets:
+                    connection.answer(ticket, MESSAGES[ticket[2]][1](
+                        code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
+                    ))
