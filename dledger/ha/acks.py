@@ -8,6 +8,8 @@ Rule 2: where one slave is enough any connection will do. Where several are need
 slaves: of each address the newest connections count, as many as C{slaves_per_host}.
 Rule 3: what a slave holds since before this master began answers for no put that came later: see
 L{dledger.ha.slave_view.SlaveView}.
+Rule 4: nor does a slave that began behind them answer for puts that were waiting then. RocketMQ takes its
+offset for everything below.
 
 Decides, knows nothing of time, connections or Deferreds.
 
@@ -33,11 +35,27 @@ class _Slave:
 class Acks:
     """
     Invariant: there is one mark for each living connection, -1 before its first report; it never falls.
+    C{_young} has the hosts of slaves whose logs begin above 0, and where, while a put may wait below that.
     """
 
     def __init__(self, *, slaves_per_host: int = 1) -> None:
         self._slaves_per_host = slaves_per_host
         self._by_serial: dict[int, _Slave] = {}
+        self._young: dict[str, int] = {}
+
+    @property
+    def has_young(self) -> bool:
+        """Whether L{settle} has something to look for."""
+        return bool(self._young)
+
+    def begins_at(self, serial: int, offset: int) -> None:
+        """A slave was empty, and is sent the log from C{offset} on: it does not answer for puts below."""
+        if offset:
+            self._young[self._by_serial[serial].host] = offset
+
+    def settle(self, lowest: int) -> None:
+        """No put waits for an offset below C{lowest}: slaves that begin below it count in full."""
+        self._young = {host: offset for host, offset in self._young.items() if offset >= lowest}
 
     def __len__(self) -> int:
         """Living connections, whether they have reported or not."""
@@ -64,12 +82,14 @@ class Acks:
         slave.ack_offset = ack_offset
         return True
 
-    def _distinct(self) -> list[_Slave]:
+    def _distinct(self, *, claimed: bool = False) -> list[_Slave]:
         counted: dict[str, int] = {}
         found = []
         for _, slave in sorted(self._by_serial.items(), reverse=True):
             if slave.claimed_offset < 0:
                 continue  # a port that was probed is no slave
+            if slave.host in self._young and not claimed:
+                continue
             count = counted.get(slave.host, 0)
             if count < self._slaves_per_host:
                 counted[slave.host] = count + 1
@@ -83,13 +103,14 @@ class Acks:
     def held(self, needed: int) -> int:
         """The highest offset that C{needed} slaves have reached; -1 while there are fewer."""
         if needed == 1:
-            return max((slave.ack_offset for slave in self._by_serial.values()), default=-1)
+            slaves = self._by_serial.values()
+            return max((slave.ack_offset for slave in slaves if slave.host not in self._young), default=-1)
         marks = self.marks()
         return held_by(marks, needed) if len(marks) >= needed else -1
 
     def in_sync(self, end_offset: int, gap: int) -> int:
         """Distinct slaves that lack less than C{gap} bytes."""
-        return sum(end_offset - slave.claimed_offset < gap for slave in self._distinct())
+        return sum(end_offset - slave.claimed_offset < gap for slave in self._distinct(claimed=True))
 
     @property
     def claimed(self) -> int:

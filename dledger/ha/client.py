@@ -97,7 +97,7 @@ class HAFollower(Factory):
         self._master_begin = master_begin
         self.follower = Follower(
             commit_log, reports_flushed=config.waits_for_disk, full_history=config.ha_full_history,
-            verify_size=config.ha_verify_size,
+            verify_size=config.ha_verify_size, verify_size_at_start=config.ha_verify_size_at_start,
         )
         self._endpoint: IStreamClientEndpoint | None = None
         self._master = ""
@@ -162,6 +162,11 @@ class HAFollower(Factory):
         else:
             self._flush.addCallback(lambda _: stopped.callback(None))
         return stopped
+
+    @property
+    def reported_offset(self) -> int:
+        """What the master was told last on the connection that there is, or was; -1 for nothing."""
+        return self._reported_offset
 
     def status(self) -> FollowerStatus:
         """See L{FollowerStatus}."""
@@ -344,4 +349,4 @@ class HAFollower(Factory):
         self._tell_failed(failure)
 
     def _now_ms(self) -> int:
-        return int(self._clock.seconds() * 1000)
+        return round(self._clock.seconds() * 1000)

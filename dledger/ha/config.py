@@ -55,6 +55,7 @@ class HAConfig:
     @ivar ha_allowed_hosts: addresses that slaves may have; empty for any.
     @ivar ha_full_history: an empty slave asks for the log from its beginning.
     @ivar ha_verify_size: what a slave compares with its master, at least, before it goes on.
+    @ivar ha_verify_size_at_start: the same for its first connection: what a power cut may have damaged.
     @ivar ha_flush_interval: how often a slave with C{ASYNC_FLUSH} flushes.
     """
 
@@ -80,6 +81,7 @@ class HAConfig:
     )
     ha_full_history: bool = attrs.field(default=False, validator=instance_of(bool))
     ha_verify_size: int = _number(64 * 1024, 1, 1 << 40)
+    ha_verify_size_at_start: int = _number(16 * 1024 * 1024, 1, 1 << 40)
     ha_flush_interval: int = _number(500, 10, 3_600_000)
     ha_reconnect_min: int = _number(200, 1, 3_600_000)
     ha_reconnect_max: int = _number(5_000, 1, 3_600_000)

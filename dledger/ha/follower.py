@@ -63,6 +63,7 @@ class Follower:
     reports_flushed: bool = False
     full_history: bool = False
     verify_size: int = 64 * 1024
+    verify_size_at_start: int = 0
     expected_offset: int = attrs.field(init=False, default=-1)
     master_offset: int = attrs.field(init=False, default=-1)
     frames: bool = attrs.field(init=False, default=False)
@@ -73,7 +74,7 @@ class Follower:
     _wants_offset: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
-        self._size = self.verify_size
+        self._size = max(self.verify_size, self.verify_size_at_start)
 
     @property
     def is_empty(self) -> bool:

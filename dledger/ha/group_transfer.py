@@ -14,6 +14,7 @@ Source: GroupTransferService.java, CommitLog.GroupCommitService and FlushDiskWat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -22,6 +23,9 @@ from dledger.core.waiters import ThresholdWaiters
 from dledger.ha.acks import Acks
 from dledger.ha.ports import CommitLog
 from dledger.ha.put_status import PutStatus, done
+
+#: Above every offset.
+NOWHERE = 1 << 62
 
 
 class _Puts:
@@ -53,7 +57,7 @@ class _Puts:
 class GroupTransferService:
     """
     Invariant: C{_waiting[n]} holds the puts that need n slaves; all together they are C{len(self)}, at most
-    C{pending_max}.
+    C{pending_max}. C{_offsets} has what each of them waits for.
     """
 
     def __init__(self, acks: Acks, *, pending_max: int) -> None:
@@ -61,6 +65,7 @@ class GroupTransferService:
         self._pending_max = pending_max
         self._puts = _Puts()
         self._waiting: dict[int, ThresholdWaiters] = {}
+        self._offsets: dict[int, int] = {}
         self._is_stopped = False
 
     def __len__(self) -> int:
@@ -80,6 +85,7 @@ class GroupTransferService:
             many wait already or after L{stop}. Cancelling forgets the wait.
         """
         assert needed >= 1, needed
+        self._settle(offset)
         if self._acks.held(needed) >= offset:
             return done(PutStatus.PUT_OK)
         if self.is_full or self._is_stopped:
@@ -89,10 +95,20 @@ class GroupTransferService:
             waiters = self._waiting[needed] = ThresholdWaiters(self._pending_max)
         token, waiter = self._puts.add(waiters.remove)
         waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
-        return waiter
+        self._offsets[token] = offset
+        return waiter.addBoth(self._left, token)
+
+    def _left(self, outcome: Any, token: int) -> Any:
+        del self._offsets[token]
+        return outcome
+
+    def _settle(self, next_offset: int) -> None:
+        if self._acks.has_young:
+            self._acks.settle(min(self._offsets.values(), default=next_offset))
 
     def acked(self) -> None:
         """Some slave holds more than before."""
+        self._settle(NOWHERE)
         reached: list[int] = []
         for needed, waiters in self._waiting.items():
             if len(waiters):

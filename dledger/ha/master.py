@@ -138,6 +138,8 @@ class HAMaster(Factory):
             self._refuse(connection, reason)
             return
         if is_first:
+            if not offset:
+                self.acks.begins_at(connection.serial, link.view.transfer_offset)
             self.log.info(
                 "slave {address} holds {ack_offset} bytes; we send from {transfer_offset} on",
                 address=connection.address, ack_offset=offset, transfer_offset=link.view.transfer_offset,
@@ -257,4 +259,4 @@ class HAMaster(Factory):
         )
 
     def _now_ms(self) -> int:
-        return int(self._clock.seconds() * 1000)
+        return round(self._clock.seconds() * 1000)

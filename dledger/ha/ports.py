@@ -23,7 +23,8 @@ class CommitLog(Protocol):
     C{file_size}. The log is empty when C{begin_offset == end_offset}.
 
     A log that is opened again after a crash ends where a record ends, not below the last such place
-    at or below C{flushed_offset}, and holds what was appended, byte for byte.
+    at or below C{flushed_offset}. It holds what was appended, byte for byte, but for what stood behind
+    C{flushed_offset} when the power was cut: that was found by parsing, which may overlook a hole.
     """
 
     @property

@@ -241,7 +241,7 @@ class HAService(Service):
             self._tell_failed(reason)
 
     def _now_ms(self) -> int:
-        return int(self._reactor.seconds() * 1000)
+        return int(round(self._reactor.seconds() * 1000))
 
     # -- looking --------------------------------------------------------------------------------
 

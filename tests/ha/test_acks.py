@@ -66,6 +66,26 @@ class MarkTests(SynchronousTestCase):
         acks = acks_of(("a", 9), ("a", -2))
         self.assertEqual((len(acks), acks.marks(), acks.held(1)), (2, [9], 9))
 
+    def test_begins_higher(self) -> None:
+        """A slave whose log begins at 50 answers for no put that ends there or below, by any connection."""
+        acks = acks_of(("a", 9), ("b", -2))
+        acks.begins_at(2, 50)
+        acks.record(2, 100)
+        self.assertEqual((acks.held(1), acks.marks(), acks.in_sync(110, 20)), (9, [9], 1))
+        acks.add(3, "b")
+        acks.record(3, 120)
+        self.assertEqual((acks.held(1), acks.held(2)), (9, -1))
+        acks.settle(50)
+        self.assertEqual(acks.held(1), 9)
+        acks.settle(51)
+        self.assertEqual((acks.held(1), acks.held(2), acks.has_young), (120, 9, False))
+
+    def test_begins_at_zero(self) -> None:
+        """A slave that was sent everything has everything."""
+        acks = acks_of(("a", 9))
+        acks.begins_at(1, 0)
+        self.assertEqual((acks.held(1), acks.has_young), (9, False))
+
     def test_claims(self) -> None:
         """What is only claimed tells who is in sync, and acknowledges nothing."""
         acks = acks_of(("a", -2))

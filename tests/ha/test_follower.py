@@ -175,6 +175,18 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual(log.data, self.master.data)
         self.assertEqual(follower.truncations, 0)
 
+    def test_first_session(self) -> None:
+        """After a start more is compared, until that has gone well."""
+        log = MemoryLog(self.master.data[:5000])
+        follower = Follower(log, verify_size=500, verify_size_at_start=3000)
+        starts = []
+        for _ in range(2):
+            starts.append(follower.begin())
+            follower.end()
+        starts += [serve(follower, self.master), follower.begin()]
+        self.assertLessEqual(max(starts[:3]), 2000)
+        self.assertGreater(starts[3], log.end_offset - 700)
+
     def test_reports_while_comparing(self) -> None:
         """Only what was compared."""
         follower = Follower(MemoryLog(self.master.data[:5000]), verify_size=500)

@@ -63,6 +63,26 @@ class TransferTests(SynchronousTestCase):
         self.ack(3, 200)
         self.assertIs(self.successResultOf(three), OK)
 
+    def test_slave_that_begins_behind(self) -> None:
+        """It answers for what comes later, as soon as nobody waits for what it does not have."""
+        old = self.service.wait(100, needed=1, deadline_ms=10)
+        self.acks.begins_at(1, 4096)
+        new = self.service.wait(4200, needed=1, deadline_ms=1000)
+        self.ack(1, 4200)
+        self.assertNoResult(old)
+        self.assertNoResult(new)
+        self.service.expire(10)
+        self.assertIs(self.successResultOf(old), LATE)
+        self.ack(1, 4201)
+        self.assertIs(self.successResultOf(new), OK)
+
+    def test_slave_that_begins_behind_is_trusted_when_nobody_waits(self) -> None:
+        """At once, usually."""
+        self.acks.begins_at(1, 4096)
+        put = self.service.wait(4200, needed=1, deadline_ms=1000)
+        self.ack(1, 4200)
+        self.assertIs(self.successResultOf(put), OK)
+
     def test_order(self) -> None:
         """One report answers all that it covers, in order of offsets."""
         order: list[int] = []
