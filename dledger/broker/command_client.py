@@ -1,0 +1,182 @@
+# -*- test-case-name: tests.broker.test_command_client -*-
+"""
+Asks brokers and name servers: one connection to each address, made when it is needed and kept.
+
+Knows addresses and commands, not what they mean. Every question has a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+
+from protocols.commands import CommandConnection, NotAsked
+from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
+
+#: Commands that the peers ask us; by default none is known.
+Asked = Callable[[CommandConnection, list[RemotingCommand]], None]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """
+    Host and port of C{host:port}; an IPv6 host may stand in brackets.
+
+    @raise ValueError: not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"{text!r} is no address: write host:port with a port of 1 to 65535")
+    return host, int(port)
+
+
+class _Peer(Factory):
+    """
+    One address.
+
+    Invariant: C{_connecting} is the attempt that is under way, or None; C{connection} is ready, or None.
+    """
+
+    noisy = False
+
+    def __init__(self, client: CommandClient, address: str) -> None:
+        self._client = client
+        self._address = address
+        self._waiters: list[Deferred[CommandConnection]] = []
+        self._connecting: Deferred[IProtocol] | None = None
+        self.connection: CommandConnection | None = None
+
+    def buildProtocol(self, addr: IAddress | None) -> CommandConnection:
+        connection = CommandConnection(self, self._client.turn)
+        connection.factory = self
+        return connection
+
+    def ready(self) -> Deferred[CommandConnection]:
+        """@return: fires with a connection, fails with what kept us from making one."""
+        done: Deferred[CommandConnection] = Deferred(self._forget)
+        if self.connection is not None:
+            done.callback(self.connection)
+            return done
+        self._waiters.append(done)
+        if self._connecting is None:
+            attempt: Deferred[IProtocol] = self._client.endpoint_of(self._address).connect(self)
+            self._connecting = attempt
+            attempt.addCallbacks(self._made, self._failed)
+        return done
+
+    def _forget(self, done: Deferred[CommandConnection]) -> None:
+        self._waiters.remove(done)
+        if not self._waiters and self._connecting is not None:
+            self._connecting.cancel()
+
+    def _made(self, connection: object) -> None:
+        self._connecting = None
+        made = cast(CommandConnection, connection)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.callback(made)
+
+    def _failed(self, failure: object) -> None:
+        self._connecting = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.errback(failure)  # type: ignore[arg-type]
+
+    def connected(self, connection: CommandConnection) -> None:
+        self.connection = connection
+
+    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
+        self._client.asked(connection, commands)
+
+    def drained(self, connection: CommandConnection) -> None:
+        pass
+
+    def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
+        self._client.log.warn(
+            "{address} broke the format: {reason}", address=self._address, reason=str(error)
+        )
+
+    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
+        if self.connection is connection:
+            self.connection = None
+
+    def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.connection is not None:
+            self.connection.abort("closed by us")
+
+
+class CommandClient:
+    """
+    Connections by address.
+
+    @ivar endpoint_of: from C{host:port} to where that is reached.
+    @ivar asked: told of requests that the peers make on our connections.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, *, clock: IReactorTime, turn: Turn, endpoint_of: Callable[[str], IStreamClientEndpoint],
+        asked: Asked | None = None,
+    ) -> None:
+        self._clock = clock
+        self._peers: dict[str, _Peer] = {}
+        self._is_closed = False
+        self.turn = turn
+        self.endpoint_of = endpoint_of
+        self.asked = asked or _not_supported
+
+    def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
+        """
+        Ask, connecting first if necessary.
+
+        @param timeout_s: for both together.
+        @return: fires with the answer, whatever its code. Fails with C{TimeoutError}, L{NotAsked}, or what
+            kept us from connecting.
+        """
+        if self._is_closed:
+            done: Deferred[RemotingCommand] = Deferred()
+            done.errback(NotAsked("the client is closed"))
+            return done
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = _Peer(self, address)
+        asking = peer.ready().addCallback(lambda connection: connection.ask(command))
+
+        def timed_out(_: object, seconds: float) -> RemotingCommand:
+            raise TimeoutError(f"{address} has not answered request {command.code} within {seconds:g} s")
+
+        asking.addTimeout(timeout_s, self._clock, onTimeoutCancel=timed_out)
+        return asking
+
+    def forget(self, address: str) -> None:
+        """Close the connection to an address that is not needed any more."""
+        peer = self._peers.pop(address, None)
+        if peer is not None:
+            peer.close()
+
+    def sweep(self, now_s: float) -> None:
+        """Close connections that are idle. Called regularly."""
+        for peer in self._peers.values():
+            if peer.connection is not None:
+                peer.connection.sweep(now_s)
+
+    def close(self) -> None:
+        """Close every connection; what was asked fails, and so does what is asked from now on."""
+        self._is_closed = True
+        for address in list(self._peers):
+            self.forget(address)
+
+
+def _not_supported(connection: CommandConnection, commands: list[RemotingCommand]) -> None:
+    for command in commands:
+        connection.answer_not_supported(command)
