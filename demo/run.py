@@ -9,18 +9,22 @@ The members are C{twistd} processes on free ports of the loopback interface, in 
 The writer numbers its lines. When the leader is killed, some of its lines are under way, and nobody can
 tell yet whether they will be in the log; so it waits for a new leader, has a mark committed there (what
 stands before it is final), reads the log, and goes on behind the last line that is in it. At the end
-the files of all three members are read, without the help of the members.
+Spark asks the members for all of it (L{demo.spark_end}), and then the files of all three members are read,
+without the help of the members.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 if __package__ in (None, ""):  # run as a file
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -32,9 +36,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import dledger
+from demo.spark_end import expectation, verdict
 from dledger.client.blocking import Log
 from dledger.client.values import AppendError
-from tests.processes.children import ChildError, end_all
+from tests.processes.children import Child, ChildError, end_all
 from tests.processes.ledgers import LedgerFault, assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well
 
@@ -45,6 +50,8 @@ _LINES_MAX = 2_000_000
 FILE_OPTIONS = {"mapped_file_size_for_entry_data": 64 << 20, "mapped_file_size_for_entry_index": 8 << 20}
 #: Lines under way.
 WINDOW = 1000
+#: Spark, JVM included, has to be ready by then.
+SPARK_SECONDS = 180
 #: A record that holds this alone is a mark, not a line.
 MARK = b"mark"
 console = Console()
@@ -227,6 +234,45 @@ def judge(group: Group, bodies: list[bytes], end_index: int) -> list[list[str]]:
     return rows
 
 
+def ask_spark(directory: Path, group: Group, bodies: list[bytes], entries: int) -> dict[str, Any]:
+    """
+    What Spark finds in the log and in the Parquet files that it makes of it.
+
+    @raise Lost: something else than what was acknowledged.
+    @raise ChildError: it did not come to an end.
+    """
+    result = directory / "spark.json"
+    child = Child(
+        "spark",
+        [sys.executable, "-m", "demo.spark_end", group.peers_text, str(directory / "parquet"), str(result)],
+        log_path=directory / "spark.log", environment={"PYTHONPATH": str(ROOT)},
+    )
+    child.start()
+    if child.wait(seconds=SPARK_SECONDS) or not result.exists():
+        raise ChildError(f"Spark has failed\n{child.log_tail()}")
+    said: dict[str, Any] = json.loads(result.read_text())
+    wrong = verdict(expectation(bodies, entries), said)
+    if wrong:
+        raise Lost(*wrong)
+    return said
+
+
+def show_spark(said: dict[str, Any]) -> None:
+    """The table of what Spark found."""
+    terms = Table(title="What Spark reads back from Parquet", title_justify="left")
+    for column in ("term", "entries", "bytes", "first index", "last index"):
+        terms.add_column(column, justify="right")
+    for row in said["terms"]:
+        terms.add_row(*(f"{value:,}" for value in row))
+    console.print(terms)
+    console.print(
+        f"Spark: {said['members']['entries']:,} entries from the members, {said['parquet']['entries']:,} "
+        f"back from {said['bytes'] / 2**20:.1f} MiB of Parquet, every acknowledged line among them, once and "
+        f"in order; {said['start_seconds']:.1f} s to start, {said['read_seconds']:.1f} s to read and check, "
+        f"{said['parquet_seconds']:.1f} s for Parquet", soft_wrap=True,
+    )
+
+
 def show(story: Story, rows: list[list[str]]) -> None:
     """The tables at the end."""
     facts = Table(show_header=False, title="What happened", title_justify="left")
@@ -256,10 +302,11 @@ def show(story: Story, rows: list[list[str]]) -> None:
     )
 
 
-def play(directory: Path, bodies: list[bytes]) -> None:
+def play(directory: Path, bodies: list[bytes], *, with_spark: bool) -> None:
     """
     The whole demo.
 
+    @param with_spark: have Spark read the group before it is stopped.
     @raise Lost: a line is missing, doubled or out of place, or the members differ.
     """
     story = Story(lines=len(bodies), bytes=sum(map(len, bodies)))
@@ -274,11 +321,18 @@ def play(directory: Path, bodies: list[bytes]) -> None:
         Writer(group, bodies, story, progress).run()
     with console.status("waiting until all members hold the same"):
         story.entries = group.wait_settled() + 1
+    said = None
+    if with_spark:
+        with console.status("Spark reads the log from the members, writes Parquet and reads it back"):
+            said = ask_spark(directory, group, bodies, story.entries)
+    with console.status("stopping the members"):
         for peer_id, status in group.stop().items():
             if not ended_well(status):
                 raise Lost(f"{peer_id} ended with status {status}\n{group.members[peer_id].log_tail()}")
     with console.status("reading the files"):
         rows = judge(group, bodies, story.entries - 1)
+    if said is not None:
+        show_spark(said)
     show(story, rows)
 
 
@@ -287,8 +341,14 @@ def play(directory: Path, bodies: list[bytes]) -> None:
     "--input", "inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True,
     help="a text file to append instead of the repository; may be given more than once",
 )
-def main(inputs: tuple[Path, ...]) -> None:
+@click.option("--spark/--no-spark", "with_spark", default=True, help="read the log with Spark at the end")
+def main(inputs: tuple[Path, ...], with_spark: bool) -> None:
     """Append real lines to three members, kill the leader half-way, prove that nothing is lost."""
+    if with_spark and importlib.util.find_spec("pyspark") is None:
+        raise click.ClickException(
+            "PySpark is not installed: make demo installs it, and so does pip install '.[spark]'; "
+            "or say --no-spark"
+        )
     lines = list(text_lines(list(inputs) or repository_files()))[:_LINES_MAX]
     if len(lines) < 2:
         raise click.ClickException("at least two lines of text are needed")
@@ -297,7 +357,7 @@ def main(inputs: tuple[Path, ...]) -> None:
         with tempfile.TemporaryDirectory(prefix="dledger-demo-", ignore_cleanup_errors=True) as name:
             with contextlib.ExitStack() as stack:
                 stack.callback(end_all)
-                play(Path(name), bodies)
+                play(Path(name), bodies, with_spark=with_spark)
     except Lost as lost:
         console.print("[bold red]LOST[/]")
         for sentence in lost.args:

@@ -13,6 +13,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from demo.run import Lost, judge, number_of, record_of, text_lines
+from demo.spark_end import expectation, verdict
 from tests.processes.members import ROOT, Group
 from tests.processes.test_children import is_gone
 from tests.processes.test_ledgers import write_ledger
@@ -37,10 +38,11 @@ class DemoTests(SynchronousTestCase):
         )
 
     def test_nothing_lost(self) -> None:
-        """Status 0, a failover time, and a table of three members."""
+        """Status 0, a failover time, what Spark has found, and a table of three members."""
         with self.start("--input", str(self.input)) as process:
-            output, _nothing = process.communicate(timeout=100)
+            output, _nothing = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 0, output)
+        self.assertRegex(output, r"Spark: (20,00\d) entries from the members, \1 back from")
         self.assertIn("killed with SIGKILL", output)
         self.assertIn("Nothing lost, nothing doubled: 20,000 lines", output)
         for peer_id in ("n0", "n1", "n2"):
@@ -112,6 +114,19 @@ class JudgeTests(SynchronousTestCase):
         """One member lacks the mark."""
         log = [*self.bodies, b"mark"]
         self.assertRaises(Lost, self.judge, log, log, [*self.bodies, b"MARK"])
+
+    def test_spark(self) -> None:
+        """What Spark finds is held against what was acknowledged, each number of it, from both places."""
+        expected = expectation(self.bodies, 12)
+        self.assertEqual((expected["entries"], expected["lines"], expected["last_line"]), (12, 10, 9))
+        self.assertEqual(verdict(expected, {"members": dict(expected), "parquet": dict(expected)}), [])
+        for where in ("members", "parquet"):
+            for name in expected:
+                said = {"members": dict(expected), "parquet": dict(expected)}
+                said[where][name] += 1
+                wrong = verdict(expected, said)
+                self.assertEqual(len(wrong), 1)
+                self.assertIn(f"Spark, {where}: {name} is ", wrong[0])
 
     def test_lines(self) -> None:
         """Text only; a line keeps what is in it, whatever its end is."""
