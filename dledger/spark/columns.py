@@ -100,8 +100,9 @@ def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[
     room = len(data) - dtype.itemsize + 1
     if room <= 0 or not len(starts):
         return np.empty(0, dtype=dtype)
-    view: NDArray[Any] = np.ndarray((room,), dtype=dtype, buffer=data, strides=(1,))
-    return view[starts]
+    # As opaque bytes: fields would be copied one by one, which takes fifteen times as long.
+    view: NDArray[Any] = np.ndarray((room,), dtype=f"V{dtype.itemsize}", buffer=data, strides=(1,))
+    return view[starts].view(dtype)
 
 
 def native(values: NDArray[Any], arrow: pa.DataType) -> pa.Array:

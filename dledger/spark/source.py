@@ -17,7 +17,7 @@ PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not: there a stream ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -45,23 +45,20 @@ except ImportError:  # PySpark 4.0 and 4.1
         """Stands in for what this PySpark does not know."""
 
 
-class LogPartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, part: Part) -> None:
-        super().__init__(part)
-        self.part = part
-
-
 def _wanted(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-def _read(scan: Scan, partition: InputPartition | None) -> Iterator[Any]:
-    if partition is None:
+def _partitions(parts: Sequence[Part]) -> list[InputPartition]:
+    return [InputPartition(part) for part in parts]
+
+
+def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
+    # Where there is nothing to read, Spark makes up one partition of its own.
+    if partition.value is None:
         return iter(())
-    assert isinstance(partition, LogPartition)
-    return scan.batches(partition.part)
+    assert isinstance(partition.value, Part)
+    return scan.batches(partition.value)
 
 
 class DLedgerDataSource(DataSource):
@@ -98,10 +95,10 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Asked once for each loaded data frame: all actions on it see the same range."""
-        return [LogPartition(part) for part in self._scan.plan()]
+        return _partitions(self._scan.plan())
 
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The rows of one partition, as Arrow batches; where there is none, Spark asks for C{None}."""
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one partition, as Arrow batches."""
         return _read(self._scan, partition)
 
 
@@ -204,9 +201,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin < extent.begin:
             lost(self._scan.options, begin, min(extent.begin, last))
             begin = min(extent.begin, last)
-        return [LogPartition(part) for part in cut(self._open(), self._scan.options, begin, last)]
+        return _partitions(cut(self._open(), self._scan.options, begin, last))
 
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
         """As of a batch. Runs in another process than all the rest."""
         return _read(self._scan, partition)
 

@@ -16,7 +16,7 @@ import dledger.spark
 from dledger.spark.columns import ENTRY_COLUMNS, ddl_of
 from dledger.spark.source import DLedgerDataSource, LogReader, LogStreamReader
 from tests.processes.members import ROOT
-from tests.spark.ledgers import plain_rows
+from tests.spark.ledgers import Ledger, plain_rows
 from tests.spark.sessions import SparkCase, rows_of
 
 ALL = [column.name for column in ENTRY_COLUMNS]
@@ -163,6 +163,28 @@ class SkinTests(SynchronousTestCase):
 
         self.assertIs(pyspark_dledger.DefaultSource, DLedgerDataSource)
         self.assertEqual(DLedgerDataSource.name(), "dledger")
+
+    def test_older_pyspark(self) -> None:
+        """PySpark 4.0 and 4.1 have no limits: the source is there, and a stream takes all there is."""
+        code = (
+            "import sys\n"
+            "import pyspark.sql.datasource\n"
+            "import pyspark.sql.streaming.datasource as newer\n"
+            "del newer.ReadMaxRows\n"
+            "from pyspark_dledger import DefaultSource\n"
+            "from dledger.spark.source import HAS_LIMITS, LogStreamReader\n"
+            "from dledger.spark.scan import Scan\n"
+            "reader = LogStreamReader(Scan.of({'path': sys.argv[1], 'maxOffsetsPerTrigger': '3'}, "
+            "is_stream=True))\n"
+            "print(HAS_LIMITS, DefaultSource.name(), reader.latestOffset())\n"
+        )
+        ledger = Ledger(self.mktemp())
+        self.addCleanup(ledger.close)
+        ledger.append([b"x"] * 7)
+        ledger.commit()
+        done = subprocess.run([sys.executable, "-c", code, ledger.path], cwd=ROOT, capture_output=True,
+                              text=True, timeout=60, check=False)
+        self.assertEqual((done.stderr, done.stdout), ("", "False dledger {'default': 7}\n"))
 
     def test_executors_need_no_twisted(self) -> None:
         """What runs on executors drags neither Twisted nor the command line in."""
