@@ -16,12 +16,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import os
 import queue
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALIVE: set[Child] = set()
 _GIVEN: set[int] = set()
+#: One open file, of which a byte is locked for each port that was given: other programs like this one see it.
+_RESERVED: list[IO[bytes]] = []
 
 
 class ChildError(Exception):
@@ -53,7 +57,8 @@ def free_ports(count: int) -> list[int]:
     """
     Loopback ports that nobody listens on and that no outgoing connection is given.
 
-    Ports are drawn at random, so that programs that run at the same time rarely meet.
+    Ports are drawn at random, and reserved until this program ends: another one that runs at the same time
+    and draws the same passes it over, though nobody may listen there at the moment.
     """
     chance = random.SystemRandom()
     ceiling = max(_ephemeral_floor(), 12_000)
@@ -68,11 +73,25 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+        if not _reserve(port):
+            continue
         _GIVEN.add(port)
         ports.append(port)
         if len(ports) == count:
             return ports
     raise ChildError(f"no {count} free ports between 10000 and {ceiling}")
+
+
+def _reserve(port: int) -> bool:
+    """Whether this program, and no other one, has the port now."""
+    if not _RESERVED:
+        path = Path(tempfile.gettempdir()) / f"dledger-test-ports-{os.getuid()}"
+        _RESERVED.append(open(path, "ab"))
+    try:
+        fcntl.lockf(_RESERVED[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
 
 
 def peers_text(peers: Mapping[str, str]) -> str:

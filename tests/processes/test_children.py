@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.processes.children import (
+    _RESERVED,
     Child,
     ChildError,
     TalkingChild,
@@ -170,6 +172,21 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(len(set(ports)), 100)
         floor = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         self.assertTrue(max(ports) < max(floor, 12_000), ports)
+
+    def test_reserved(self) -> None:
+        """A program that runs at the same time is not given the same, though nobody listens there yet."""
+        port, = free_ports(1)
+        program = f"from tests.processes.children import _reserve; print(_reserve({port}))"
+
+        def other_program() -> str:
+            done = subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+            )
+            return done.stdout.strip()
+
+        self.assertEqual(other_program(), "False")
+        fcntl.lockf(_RESERVED[0], fcntl.LOCK_UN, 1, port)
+        self.assertEqual(other_program(), "True")
 
     def test_can_be_listened_on(self) -> None:
         """Nobody listens there."""
