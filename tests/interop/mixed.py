@@ -96,7 +96,7 @@ class MixedGroup:
             member.start()
         for member in started:
             if isinstance(member, JavaMember):
-                member.wait_started()
+                member.wait_started(seconds=120.0)
 
     def kill(self) -> None:
         """End every process, and the links."""

@@ -22,12 +22,13 @@ from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.interop.mixed import JAVA, OURS, MixedGroup
 from tests.interop.pushes import PushTap
 from tests.interop.test_mixed_groups import bodies
-from tests.processes.asking import Asker
+from tests.processes.asking import Asker, NoAnswer, ask
 from tests.processes.children import wait_until
 from tests.processes.ledgers import read_records
 
 COMMON = 1_000
 TAIL = 100_000
+AT_ONCE = 2_000
 SIZES = {"mapped_file_size_for_entry_data": 1 << 23, "mapped_file_size_for_entry_index": 32 << 16}
 JAVA_SIZES = {"mappedFileSizeForEntryData": 1 << 23, "mappedFileSizeForEntryIndex": 32 << 16}
 
@@ -57,10 +58,10 @@ class GallopTests(SynchronousTestCase):
         self.addCleanup(group.kill)
         return group
 
-    def write(self, group: MixedGroup, peer_id: str, name: str) -> None:
-        """So many entries more at the leader; returns when it has them, acknowledged or not."""
+    def write_alone(self, group: MixedGroup, peer_id: str) -> None:
+        """So many entries more at a leader without followers: none is acknowledged, all are in its files."""
         native = group.kinds[peer_id] == OURS
-        many, at_once = bodies(name, TAIL, 20), 1_000 if native else 1
+        many, at_once = bodies("alone", TAIL, 20), AT_ONCE if native else 1
         before = self.end_of(group, peer_id)
         with Asker(group.peers[peer_id], native=native, seconds=60.0) as asker:
             for first in range(0, TAIL, at_once):
@@ -71,6 +72,25 @@ class GallopTests(SynchronousTestCase):
                 lambda: self.end_of(group, peer_id) >= before + TAIL, seconds=120, every=0.2,
                 what=f"{TAIL} entries at {peer_id}",
             )
+
+    def write(self, group: MixedGroup) -> None:
+        """So many entries more at a leader of ours, each acknowledged."""
+        many = bodies("the others", TAIL, 20)
+        for first in range(0, TAIL, AT_ONCE):
+            wait_until(
+                lambda chunk=tuple(many[first : first + AT_ONCE]): self.is_taken(group, chunk), seconds=60,
+                what="an acknowledgement",
+            )
+
+    def is_taken(self, group: MixedGroup, chunk: tuple[bytes, ...]) -> bool:
+        """Whether a leader acknowledges these."""
+        leader_id = group.leader()
+        request = AppendRequest(group=group.name, remote_id=leader_id, bodies=chunk)
+        try:
+            answer = ask(group.peers[leader_id], request, native=True, seconds=20.0)
+        except NoAnswer:
+            return False
+        return answer.code is ResponseCode.SUCCESS
 
     def end_of(self, group: MixedGroup, peer_id: str) -> int:
         """The last index of a member's ledger."""
@@ -99,14 +119,14 @@ class GallopTests(SynchronousTestCase):
         end_index = group.check()
         for peer_id in ("n1", "n2"):
             group.members[peer_id].kill()
-        self.write(group, "n0", "alone")
+        self.write_alone(group, "n0")
         group.kill()
         self.assertEqual(self.count("alone"), TAIL)
         tap = PushTap("n0")
         group = self.group_of(kind, OURS, OURS, tap=tap)
         group.start("n1", "n2")
         group.append(b"a new term")
-        self.write(group, group.leader(), "the others")
+        self.write(group)
         group.start("n0")
         self.assertTrue(tap.wait(seconds=60), f"no APPEND was accepted: {tap.pushes[-12:]}")
         self.judge(kind, tap)
