@@ -44,6 +44,10 @@ _ADD_OPENS = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
 )
 
+#: Seconds after which something is stuck rather than slow: a broker that starts in 5 s on a machine of its
+#: own was seen to take more than 60 s on one that was busy with other things.
+PATIENCE = 180
+
 #: 4.9 does not start without these; where they would be, 5.x has its own in the jar.
 _LOGBACK = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
@@ -148,7 +152,7 @@ class Server(Child):
             return 0
         return len(re.findall("boot success", self.log_path.read_text(errors="replace")))
 
-    def wait_started(self, *, seconds: float = 60.0) -> None:
+    def wait_started(self, *, seconds: float = PATIENCE) -> None:
         """@raise ChildError: it ended, or did not say in time that it runs."""
 
         def is_up() -> bool:
@@ -185,7 +189,7 @@ class Messages(TalkingChild):
         command = _java(version, directory, "192m", "Messages", name_server, TOPIC)
         super().__init__("messages", command, log_path=directory / "messages.log")
 
-    def produce(self, first: int, count: int, *, seconds: int = 60) -> list[Sent]:
+    def produce(self, first: int, count: int, *, seconds: int = PATIENCE) -> list[Sent]:
         """
         Messages C{first} and following, each tried until a broker has acknowledged it.
 
@@ -202,7 +206,7 @@ class Messages(TalkingChild):
                              message_id=message_id, unique_key=unique_key))
         return sent
 
-    def received(self, count: int, *, seconds: int = 60) -> tuple[int, int]:
+    def received(self, count: int, *, seconds: int = PATIENCE) -> tuple[int, int]:
         """
         Wait until the consumer has seen so many different messages; the first call starts it.
 
@@ -227,7 +231,7 @@ class Codec(TalkingChild):
         line = " ".join(
             base64.b64encode(word).decode() if isinstance(word, bytes) else word for word in words
         )
-        return self.ask(line)
+        return self.ask(line, seconds=PATIENCE)
 
 
 class BrokerGroup:
@@ -291,12 +295,12 @@ class BrokerGroup:
 
     def stop(self) -> None:
         """Stop brokers and member in good order: the broker that leads is the last of the two."""
-        self.messages.stop()
+        self.messages.stop(seconds=PATIENCE)
         leader_id = self.leader()
         for _, broker in sorted(self.brokers.items(), key=lambda item: item[0] == leader_id):
-            broker.stop(seconds=60)
-        self.ours.stop()
-        self.name_server.stop(seconds=30)
+            broker.stop(seconds=PATIENCE)
+        self.ours.stop(seconds=PATIENCE)
+        self.name_server.stop(seconds=PATIENCE)
 
     def kill(self) -> None:
         """End every process."""
@@ -308,7 +312,7 @@ class BrokerGroup:
         members: dict[str, Child] = {**self.brokers, OURS: self.ours}
         return [peer_id for peer_id, member in members.items() if member.is_running]
 
-    def leader(self, *, seconds: float = 60.0) -> str:
+    def leader(self, *, seconds: float = PATIENCE) -> str:
         """The member that every running one takes for the leader, itself included."""
         found: list[str] = []
 
@@ -364,7 +368,7 @@ class BrokerGroup:
             return True
 
         try:
-            wait_until(equal, seconds=60, what="members that hold the same", every=0.3)
+            wait_until(equal, seconds=PATIENCE, what="members that hold the same", every=0.3)
         except ChildError as error:
             raise ChildError(f"{error}: {why}\n{self._tails()}") from None
         return compared[-1]
@@ -381,7 +385,7 @@ class BrokerGroup:
         """
         command = [sys.executable, "-c", "from dledger.cli import main; main()", "--group", GROUP,
                    "--peers", peers_text(self.peers), *words]
-        done = subprocess.run(command, capture_output=True, timeout=120, stdin=subprocess.DEVNULL,
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
                               env={**os.environ, "PYTHONPATH": str(ROOT)})
         if done.returncode:
             raise ChildError(f"dledger {' '.join(words)}: {done.stderr.decode(errors='replace')[-800:]}")

@@ -32,7 +32,7 @@ from protocols.wire.rocketmq_message import (
     plain_body,
 )
 from tests.interop.java import JavaMissing
-from tests.interop.rocketmq import OURS, TOPIC, BrokerGroup, Codec, Sent, body_of, class_path
+from tests.interop.rocketmq import OURS, PATIENCE, TOPIC, BrokerGroup, Codec, Sent, body_of, class_path
 
 #: Messages sent in each part of the story.
 MESSAGES = 150
@@ -78,7 +78,7 @@ class CodecTests(SynchronousTestCase):
         codec = Codec(main, Path(held.name), version)
         self.addCleanup(codec.kill)
         codec.start()
-        codec.wait_started(seconds=60)
+        codec.wait_started(seconds=PATIENCE)
         return codec
 
     def test_java_reads_ours(self) -> None:
@@ -168,7 +168,7 @@ class BrokerTests(SynchronousTestCase):
         self.addCleanup(group.kill)
         group.start()
         group.messages.start()
-        group.messages.wait_started()
+        group.messages.wait_started(seconds=PATIENCE)
         return group
 
     def test_5_3_3(self) -> None:
@@ -186,6 +186,8 @@ class BrokerTests(SynchronousTestCase):
         self.send_and_receive(group)
 
         # The broker that leads is killed: without our vote and our acknowledgements nothing could go on.
+        # We hold everything that was acknowledged and vote for nobody who holds less: the other must have it.
+        group.check()
         group.brokers[first].kill()
         self.send_and_receive(group)
         second = group.leader()
