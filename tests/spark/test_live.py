@@ -1,0 +1,142 @@
+# -*- test-case-name: tests.spark.test_live -*-
+"""Spark beside real members: ours, whose leader is killed in the middle of a job, and Java's."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from dledger.spark.scan import Scan
+from protocols.wire.codes import ResponseCode
+from protocols.wire.messages import AppendRequest
+from tests.interop.java import JavaMember, JavaMissing, class_path
+from tests.processes.asking import Asker
+from tests.processes.children import free_ports, wait_until
+from tests.processes.members import Group
+from tests.spark.ledgers import mixed_bodies, plain_rows, scanned
+from tests.spark.sessions import rows_of, spark
+
+_SMALL = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
+
+
+class LiveCase(SynchronousTestCase):
+    """A directory for members."""
+
+    def setUp(self) -> None:
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+
+
+class GroupTests(LiveCase):
+    """Three members of ours."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.group = Group(self.directory, options=_SMALL)
+        self.addCleanup(self.group.kill)
+        self.group.start()
+        self.bootstrap = self.group.peers_text
+        self.out, self.checkpoint = str(self.directory / "out"), str(self.directory / "checkpoint")
+
+    def append(self, count: int, seed: int) -> None:
+        """Entries in one request to the leader; all are committed."""
+        bodies = tuple(mixed_bodies(count, seed=seed))
+        leader_id = self.group.leader(among=self.running())
+        with Asker(self.group.peers[leader_id], native=True, seconds=30.0) as asker:
+            answer = asker.ask(AppendRequest(group="default", remote_id=leader_id, bodies=bodies))
+        self.assertEqual((answer.code, answer.count), (ResponseCode.SUCCESS, count))
+
+    def running(self) -> tuple[str, ...]:
+        """Members that run."""
+        return tuple(member_id for member_id, member in self.group.members.items() if member.is_running)
+
+    def stream(self) -> None:
+        """All there is now, into Parquet."""
+        query = (
+            spark().readStream.format("dledger").option("bootstrap", self.bootstrap)
+            .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "1500").load()
+            .writeStream.format("parquet").option("path", self.out)
+            .option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
+        )
+        self.assertTrue(query.awaitTermination(240))
+
+    def test_leader_is_killed(self) -> None:
+        """
+        A scan and a Spark job that read from the leader go on from the others when it is killed in the
+        middle; a stream goes on under the next leader. Every row is there once, and is what members have.
+        """
+        self.append(4000, seed=1)
+        end = self.group.wait_settled() + 1
+        leader_id = self.group.leader()
+        options = {"bootstrap": self.bootstrap, "readFrom": "leader", "minPartitions": "4"}
+        self.stream()
+        scan = Scan.of({**options, "fetchBytes": "20000"})
+        (part, *_) = scan.parts(0, end)
+        batches = scan.batches(part)
+        indexes = next(batches).column(0).to_pylist()
+        reader = spark().read.format("dledger")
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        job = reader.load().toLocalIterator()  # one partition after the other
+        rows = [tuple(next(job))]
+        self.group.members[leader_id].kill()
+        for batch in batches:
+            indexes += batch.column(0).to_pylist()
+        self.assertEqual(indexes, list(range(part.begin, part.end)))
+        rows += [tuple(row) for row in job]
+        follower = next(self.group.members[member_id] for member_id in self.running())
+        expected = plain_rows(str(follower.ledger_path))
+        self.assertEqual(sorted(tuple(map(_plain, row)) for row in rows), expected[:end])
+        self.append(1000, seed=2)
+        self.stream()
+        expected = plain_rows(str(follower.ledger_path))
+        self.assertGreaterEqual(len(expected), 5000)
+        found = rows_of(spark().read.parquet(self.out), "index")
+        self.assertEqual(found, plain_rows(str(follower.ledger_path), len(found)))
+        self.assertGreaterEqual(sum(1 for row in found if row[7]), sum(1 for row in expected if row[7]))
+        self.assertEqual(scanned({"path": follower.ledger_path, "endingOffsets": end}), expected[:end])
+
+
+def _plain(value: object) -> object:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+class JavaTests(LiveCase):
+    """A Java member's directory."""
+
+    def test_live_and_stopped(self) -> None:
+        """What it has committed, while it runs and when it has stopped."""
+        try:
+            class_path()
+        except JavaMissing as missing:
+            raise SkipTest(str(missing)) from None
+        peers = {"n0": f"127.0.0.1:{free_ports(1)[0]}"}
+        member = JavaMember("n0", peers, self.directory / "n0", options={
+            "mappedFileSizeForEntryData": 1 << 16, "mappedFileSizeForEntryIndex": 32 * 256,
+        })
+        self.addCleanup(member.kill)
+        member.start()
+        member.wait_started()
+        wait_until(lambda: member.status()["role"].lower() == "leader", seconds=60, what="a Java leader")
+        bodies = [body or b"-" for body in mixed_bodies(1500, seed=9)]
+        with Asker(peers["n0"], seconds=60.0) as asker:
+            asked = [asker.send(AppendRequest(group="default", remote_id="n0", bodies=(body,)))
+                     for body in bodies]
+            codes = {asker.collect(opaque).code for opaque in asked}
+        self.assertEqual(codes, {ResponseCode.SUCCESS})
+        path = str(self.directory / "n0" / "dledger-n0")
+        scan = Scan.of({"path": path})
+        # Java says every three seconds how far it is.
+        wait_until(lambda: scan.extent().end == 1500, seconds=60, what="Java's checkpoint", every=0.2)
+        expected = plain_rows(path)
+        self.assertEqual(sorted(row[7] for row in expected), sorted(bodies))
+        self.assertGreater(len(os.listdir(f"{path}/data")), 2)
+        for options in ({}, {"minPartitions": 3, "verifyCrc": "true"}):
+            self.assertEqual(scanned({"path": path, **options}), expected)
+        member.stop()
+        found = rows_of(spark().read.format("dledger").load(path), "index")
+        self.assertEqual(found, expected)
