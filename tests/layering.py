@@ -166,7 +166,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="8 test doubles",
         covers=("dledger.testing",),
-        ours=("dledger.core", "dledger.storage", "dledger.node", "dledger.transport", *VALUES, *WIRES),
+        ours=(
+            "dledger.core", "dledger.storage", "dledger.node", "dledger.transport", "dledger.ha",
+            "dledger.broker", *VALUES, *WIRES,
+        ),
         third=("attr", "attrs", "twisted", "zope.interface", "click", "rich"),
         refused=("twisted.internet.reactor", "logging", "asyncio"),
     ),

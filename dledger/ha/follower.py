@@ -54,7 +54,7 @@ class Follower:
 
     @ivar expected_offset: where the next frame must begin; -1: anywhere (the log is empty).
     @ivar master_offset: what the master sends next, as far as it has told; -1 in the beginning.
-    @ivar frames: whether anything came in this session.
+    @ivar frames: whether anything came in the present session.
     @ivar truncations: how often our log was cut.
     @ivar _size: C{verify_size}, or more while comparisons have begun with a difference.
     """

@@ -1,0 +1,199 @@
+# -*- test-case-name: tests.sim.test_ha -*-
+"""Schedules of master/slave replication: they pass, they repeat, and what is wrong comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import attrs
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.ha.config import HAConfig
+from dledger.ha.put_status import PutStatus
+from dledger.testing.ha_invariants import HAInvariantError, HAInvariants, needed_at_least
+from dledger.testing.ha_runner import main
+from dledger.testing.ha_schedule import FAULTS, POWER, HAFocus, HAWorld, options_of, run_ha_schedule
+
+#: One slave, nothing happens by itself.
+CALM = HAFocus(settings={"slaves": 1, "pace_s": 1e6, "put_us": 100_000, "delay_us": 100, "spread_us": 100,
+                         "master": {"broker_role": "SYNC_MASTER", "sync_rule": "any_slave"},
+                         "slave": {"ha_full_history": True}})  # fmt: skip
+
+
+def calm(**options: dict[str, object]) -> HAFocus:
+    """L{CALM}, with other options of the master or its slave."""
+    merged = {role: {**CALM.settings[role], **more} for role, more in options.items()}
+    return HAFocus(settings={**CALM.settings, **merged})
+
+
+class ScheduleTests(SynchronousTestCase):
+    """One seed, one outcome."""
+
+    def test_some_seeds(self) -> None:
+        """A few schedules hold."""
+        for seed in range(1, 9):
+            outcome = run_ha_schedule(seed, seconds=6)
+            self.assertEqual(outcome.failure, "", f"seed {seed}")
+            self.assertGreater(outcome.puts, 0)
+
+    def test_the_same_seed_gives_the_same_run(self) -> None:
+        """Event for event; another seed gives another one."""
+        one, again, other = (run_ha_schedule(seed, seconds=4) for seed in (11, 11, 12))
+        self.assertEqual(one, again)
+        self.assertNotEqual(one.digest, other.digest)
+
+    def test_variety(self) -> None:
+        """All kinds of pairs come up."""
+        options = [options_of(seed, HAFocus()) for seed in range(200)]
+        self.assertEqual({option.slaves for option in options}, {1, 2, 3})
+        for name, values in (
+            ("broker_role", {"SYNC_MASTER", "ASYNC_MASTER"}), ("ha_transfer_flushed_only", {True, False}),
+            ("flush_disk_type", {"SYNC_FLUSH", "ASYNC_FLUSH"}),
+        ):  # fmt: skip
+            self.assertEqual({option.master[name] for option in options}, values)
+        self.assertEqual({option.faults for option in options}, {FAULTS, FAULTS + POWER})
+        for option in options:
+            HAConfig(**option.master)
+            HAConfig(**option.slave)
+
+    def test_focus(self) -> None:
+        """A focus replaces what it names, and only that."""
+        seed_options = options_of(5, HAFocus())
+        settings = {"slaves": 7, "slave": {"ha_verify_size": 9}}
+        focused = options_of(5, HAFocus(settings=settings, faults=("cut",)))
+        self.assertEqual((focused.slaves, focused.faults, focused.slave["ha_verify_size"]), (7, ("cut",), 9))
+        same = {"slaves": 7, "faults": ("cut",), "slave": focused.slave}
+        self.assertEqual(attrs.evolve(seed_options, **same), focused)
+
+    def test_exception_is_told(self) -> None:
+        """A bug that raises is a failure with its traceback."""
+        with mock.patch("dledger.ha.slave_view.SlaveView.reported", side_effect=ZeroDivisionError("made up")):
+            outcome = run_ha_schedule(1, seconds=5)
+        self.assertIn("ZeroDivisionError", outcome.failure)
+        self.assertGreater(len(outcome.lines), 3)
+
+
+class InvariantTests(SynchronousTestCase):
+    """Every promise, broken by hand."""
+
+    def world(self, focus: HAFocus = CALM, seconds: float = 3) -> HAWorld:
+        """Three seconds of peace."""
+        world = HAWorld(1, options_of(1, focus))
+        world.clock.after(1, world.start, world.master)
+        world.clock.after(200_000, world.start, world.slaves[0])
+        world._run_until(seconds)
+        self.assertGreater(len(world.invariants.history), 500)
+        self.assertGreater(world.invariants.answered[PutStatus.PUT_OK], 3)
+        return world
+
+    def assertBroken(self, number: int, call: Any, *arguments: Any, **named: Any) -> None:
+        """C{call} finds that promise broken."""
+        error = self.assertRaises(HAInvariantError, call, *arguments, **named)
+        self.assertTrue(str(error).startswith(f"H{number}: "), str(error))
+
+    def test_peace(self) -> None:
+        """Nothing is wrong."""
+        world = self.world()
+        world.invariants.judge()
+        world.invariants.overdue(world.clock.now_us / 1000, world.master.life)
+
+    def test_h1_slave_differs(self) -> None:
+        """A byte of a slave is another one."""
+        world = self.world()
+        world.invariants.history[100] ^= 1
+        self.assertBroken(1, world.invariants.slave_started, world.slaves[0])
+
+    def test_h1_shipped_and_lost(self) -> None:
+        """A master that ships only what is flushed comes back without what a slave has."""
+        master = {"ha_transfer_flushed_only": True, "flush_disk_type": "ASYNC_FLUSH"}
+        world = self.world(calm(master=master))
+        world.invariants._flushed_offset = 0
+        world.invariants.master_ends(power=True)
+        world.master.log.cut(300)
+        self.assertBroken(1, world.invariants.master_started)
+
+    def test_h2_nobody_has_it(self) -> None:
+        """A put is answered that no slave has."""
+        world = self.world()
+        end = len(world.invariants.history)
+        world.invariants.history += bytes(50)
+        put = world.invariants.put(end, end + 50, 0)
+        self.assertBroken(2, world.invariants.answer, put, PutStatus.PUT_OK, 1)
+
+    def test_h3_gone(self) -> None:
+        """An answered put is not in the log of a master that waits for its disk."""
+        master = {"flush_disk_type": "SYNC_FLUSH", "ha_transfer_flushed_only": False}
+        world = self.world(calm(master=master))
+        world.invariants._flushed_offset = 0
+        world.invariants.master_ends(power=True)
+        world.master.log.cut(300)
+        self.assertBroken(3, world.invariants.master_started)
+
+    def test_h4_never_answered(self) -> None:
+        """A put is forgotten; another is answered twice, or late."""
+        world = self.world()
+        now_ms = world.clock.now_us / 1000
+        put = world.invariants.put(0, 10, now_ms)
+        world.invariants.overdue(now_ms + 2900, world.master.life)
+        self.assertBroken(4, world.invariants.overdue, now_ms + 2901, world.master.life)
+        self.assertBroken(4, world.invariants.answer, put, PutStatus.FLUSH_SLAVE_TIMEOUT, now_ms + 5000)
+        self.assertBroken(4, world.invariants.answer, put, PutStatus.FLUSH_SLAVE_TIMEOUT, now_ms)
+
+    def test_h5_reported_and_gone(self) -> None:
+        """A slave with SYNC_FLUSH comes back with less than it has reported."""
+        world = self.world(calm(slave={"flush_disk_type": "SYNC_FLUSH"}))
+        world.slaves[0].log.cut(300)
+        self.assertBroken(5, world.invariants.slave_started, world.slaves[0])
+
+    def test_h6_not_caught_up(self) -> None:
+        """A slave stays behind, or away."""
+        world = self.world()
+        world.invariants.history += b"x"
+        self.assertBroken(6, world.invariants.judge)
+        world = self.world()
+        world.slaves[0].kill()
+        self.assertBroken(6, world.invariants.judge)
+
+    def test_h7_master_lost_without_a_power_cut(self) -> None:
+        """A killed process has lost nothing."""
+        world = self.world()
+        world.invariants.master_ends(power=False)
+        world.master.log.cut(300)
+        self.assertBroken(7, world.invariants.master_started)
+
+    def test_needed(self) -> None:
+        """How many slaves must hold a put, at the least."""
+        for options, needed in (
+            ({}, 0), ({"broker_role": "SYNC_MASTER"}, 1),
+            ({"broker_role": "SYNC_MASTER", "sync_rule": "in_sync_replicas", "in_sync_replicas": 3}, 2),
+            ({"broker_role": "SYNC_MASTER", "sync_rule": "in_sync_replicas", "in_sync_replicas": 3,
+              "enable_auto_in_sync_replicas": True, "min_in_sync_replicas": 2}, 1),
+        ):  # fmt: skip
+            self.assertEqual(needed_at_least(HAConfig(**options)), needed)
+
+
+class RunnerTests(SynchronousTestCase):
+    """The command."""
+
+    def run_main(self, *arguments: str) -> tuple[int, str]:
+        """Exit status and output."""
+        result = CliRunner().invoke(main, ["--jobs", "1", "--seconds", "3", *arguments])
+        return result.exit_code, result.output
+
+    def test_good(self) -> None:
+        """Status 0, and a line that says how many."""
+        status, output = self.run_main("--schedules", "2", "--seed", "5")
+        self.assertEqual(status, 0, output)
+        self.assertIn("2 schedules, 0 failed", output)
+
+    def test_bad(self) -> None:
+        """Status 1, the seed, the sentence, the last events, and how to see it again."""
+        with mock.patch.object(HAInvariants, "judge", side_effect=HAInvariantError("H6: made up")):
+            status, output = self.run_main("--schedules", "3", "--seed", "5", "--stop-at", "1")
+        self.assertEqual(status, 1)
+        self.assertIn("seed 5 FAILED: H6: made up", output)
+        self.assertIn("m started at 0..0", output)
+        self.assertIn("ha_runner --schedules 1 --seed 5 --seconds 3 --trace", output)
+        self.assertIn("1 schedules, 1 failed", output)
