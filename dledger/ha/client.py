@@ -44,7 +44,7 @@ class FollowerStatus:
     @ivar master: where it connects to; empty if it has no master.
     @ivar is_connected: whether it is connected.
     @ivar reported_offset: what it reported last; -1 if never.
-    @ivar master_offset: what the master sends next, as far as it has told on this connection; -1 if it has not.
+    @ivar master_offset: what the master sends next, as it has told on this connection; -1 if it has not.
     @ivar is_comparing: whether it is sent what it holds already.
     @ivar received_bytes: of log, since the process began.
     @ivar sessions: connections that were made.
