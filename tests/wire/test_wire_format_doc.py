@@ -9,6 +9,9 @@ from pathlib import Path
 from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.checkpoint import CHECKPOINT_DECLARATION
+from dledger.broker.consume_queue import UNIT_DECLARATION
+from dledger.broker.log_mark import LOG_MARK_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
 from protocols.wire.codes import RequestCode
 from protocols.wire.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
@@ -59,6 +62,9 @@ DECLARED = {
     "Message head": fields_of(HEAD_DECLARATION),
     "Message middle": fields_of(MIDDLE_DECLARATIONS[False, False]),
     "Message in a batch request": fields_of(BATCH_ITEM_DECLARATION),
+    "Consume queue units": fields_of(UNIT_DECLARATION),
+    "Checkpoint": fields_of(CHECKPOINT_DECLARATION),
+    "Log mark": fields_of(LOG_MARK_DECLARATION),
     **{
         f"{kind.name} {word}": fields_of(declarations[kind])[len(BASE) :]
         for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS))
