@@ -179,10 +179,11 @@ class CrashTests(_InDirectory):
 
     CALLS = ("replace", "rename", "fsync", "mkdir")
 
-    def play(self, crash_at: int) -> bool:
+    def play(self, crash_at: int, *, step: int) -> bool:
         """
-        Two parts of two files each; the process ends before its C{crash_at}-th call.
+        Parts of two files each, up to entry 39; the process ends before its C{crash_at}-th call.
 
+        @param step: entries in a part.
         @return: whether it got to the end before.
         """
         made = 0
@@ -198,14 +199,15 @@ class CrashTests(_InDirectory):
             return call
 
         directory = self.open()
-        patches = [self.patch(os, name, counted(getattr(os, name))) for name in self.CALLS]
+        # Waiting for the disk would prove nothing here: the process ends, not the machine.
+        real = {name: getattr(os, name) for name in self.CALLS} | {"fsync": lambda number: None}
+        patches = [self.patch(os, name, counted(call)) for name, call in real.items()]
         try:
             if directory.next_index is None:
                 directory.begin(0)
-            while directory.next_index < 20:  # type: ignore[operator]
-                first = directory.next_index
-                assert first is not None
-                directory.commit(self.stage(directory, first, first + 9, "", "k=1"), {"index": first + 9})
+            while (first := directory.next_index or 0) < 40:
+                last = min(first + step, 40) - 1
+                directory.commit(self.stage(directory, first, last, "", "k=1"), {"index": last})
         except Crash:
             return False
         finally:
@@ -214,26 +216,68 @@ class CrashTests(_InDirectory):
             self.release(directory)
         return True
 
+    def entries(self) -> dict[str, list[int]]:
+        """Entries in the files of each folder, by what is in the files."""
+        found: dict[str, list[int]] = {"": [], "k=1": []}
+        for content in self.visible().values():
+            folder, _, rest = content.partition(":")
+            first, _, last = rest.partition("-")
+            found[folder] += range(int(first), int(last) + 1)
+        return {folder: sorted(entries) for folder, entries in found.items()}
+
     def test_every_crash(self) -> None:
-        """Whatever call was the last, all is there once after the next start; and nothing ever vanishes."""
-        expected = {
-            os.path.join(folder, part_name(first, first + 9, "jsonl")): f"{folder}:{first}-{first + 9}"
-            for first in (0, 10)
-            for folder in ("", "k=1")
-        }
+        """
+        Whatever call was the last, all is there once after the next start, which makes other parts; and
+        what was visible stays as it was.
+        """
         root, crash_at = self.path, 0
         finished = False
         while not finished:
             crash_at += 1
             self.path = root / str(crash_at)
-            finished = self.play(crash_at)
+            finished = self.play(crash_at, step=20)
             before = self.visible()
-            self.assertLessEqual(before.items(), expected.items(), f"call {crash_at}")
-            self.assertTrue(self.play(-1))
-            self.assertEqual(self.visible(), expected, f"call {crash_at}")
+            self.assertTrue(self.play(-1, step=7))
+            self.assertLessEqual(before.items(), self.visible().items(), f"call {crash_at}")
+            for entries in self.entries().values():
+                self.assertEqual(entries, list(range(40)), f"call {crash_at}")
             state = json.loads((self.path / "_export.json").read_text())
-            self.assertEqual((state["next"], state["rows"], state["pending"]), (20, 20, None))
+            self.assertEqual((state["next"], state["rows"], state["pending"]), (40, 40, None))
         self.assertGreater(crash_at, 20)
+
+    def test_order(self) -> None:
+        """Content and names are durable before the state tells of them, and that before the first rename."""
+        directory = self.open()
+        directory.begin(0)
+        part = self.stage(directory, 0, 9, "", "k=1")
+        root = self.path.resolve()
+        did: list[str] = []
+        fsync, rename, replace = os.fsync, os.rename, os.replace
+
+        def name(path: object) -> str:
+            return os.path.relpath(os.path.realpath(str(path)), root)
+
+        def synced(number: int) -> None:
+            did.append(f"sync {name(os.readlink(f'/proc/self/fd/{number}'))}")
+            fsync(number)
+
+        def renamed(source: str, target: str) -> None:
+            did.append(f"rename {name(target)}")
+            (rename if "part" in str(target) else replace)(source, target)
+
+        self.patch(os, "fsync", synced)
+        self.patch(os, "rename", renamed)
+        self.patch(os, "replace", renamed)
+        directory.commit(part, {})
+        staged, final = "_pending/0", part_name(0, 9, "jsonl")
+        for before, after in (
+            (f"sync {staged}", "rename _export.json"), ("sync _pending", "rename _export.json"),
+            ("sync _pending/k=10", "rename _export.json"), ("sync _export.json.new", "rename _export.json"),
+            ("rename _export.json", "sync ."), ("sync .", f"rename {final}"),
+            (f"rename k=1/{final}", "sync k=1"),
+        ):
+            self.assertLess(did.index(before), did.index(after), f"{before}, {after}: {did}")
+        self.assertEqual(did[-3:], ["sync _export.json.new", "rename _export.json", "sync ."])
 
     def test_taken_away_in_between(self) -> None:
         """A file that was renamed, and taken by a reader before the crash, is not missed."""
