@@ -1,6 +1,7 @@
-# -*- test-case-name: tests.interop.test_scenarios -*-
+# -*- test-case-name: tests.interop.test_lanes -*-
 """
-Everything against Java: the tests, then seeded scenarios; or scenarios only, as many as asked for.
+Everything against Java: the tests and seeded scenarios, two programs at a time; or scenarios only, as many
+as asked for.
 
     python -m tests.interop
     python -m tests.interop --rounds 200 --seed 1
@@ -8,35 +9,57 @@ Everything against Java: the tests, then seeded scenarios; or scenarios only, as
 
 from __future__ import annotations
 
-import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from tests.interop import scenarios
-from tests.processes.children import end_all
-from tests.run_all import read_trial_strictly
+from tests.interop.lanes import Job, Lanes
+from tests.run_all import SUMMARY, read_total, read_trial_strictly
 
 ROUNDS, SEED = 20, 1
+LANES = 2
+#: What takes longest comes first, so that the lanes end at about the same time; what is not named follows.
+LONGEST = (
+    "test_rocketmq", "test_weaknesses", "test_java_client", "test_mixed_groups", "test_directories",
+    "test_versions", "test_operator_steps", "test_gallop",
+)
+
+
+def jobs(temporary: Path) -> list[Job]:
+    """
+    The scenarios, and one program for each module of tests.
+
+    @param temporary: for the files of trial.
+    """
+    modules = sorted(
+        (path.stem for path in Path(__file__).parent.glob("test_*.py")),
+        key=lambda name: (LONGEST.index(name) if name in LONGEST else len(LONGEST), name),
+    )
+    found = [
+        Job(
+            name=name, read=read_trial_strictly,
+            command=(sys.executable, "-m", "twisted.trial", f"--temp-directory={temporary / name}",
+                     f"tests.interop.{name}"),
+        )
+        for name in modules
+    ]
+    played = Job(
+        name=f"{ROUNDS} scenarios", read=read_total(SUMMARY),
+        command=(sys.executable, "-m", "tests.interop.scenarios", "--rounds", str(ROUNDS),
+                 "--seed", str(SEED)),
+    )
+    return [played, *found]
 
 
 def main() -> int:
     """@return: exit status."""
     if len(sys.argv) > 1:
         scenarios.main()
-    command = [sys.executable, "-m", "twisted.trial", "tests.interop"]
-    trial = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert trial.stdout is not None
-    kept = []
-    for line in trial.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        kept.append(line)
-    count = read_trial_strictly("".join(kept), trial.wait())
-    try:
-        passed, failed = scenarios.run(rounds=ROUNDS, seed=SEED)
-    finally:
-        end_all()
-    sys.stdout.write(f"{passed + count.passed} tests and scenarios passed, {failed + count.failed} failed\n")
-    return 1 if failed + count.failed else 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        count = Lanes(jobs(Path(temporary)), sys.stdout).run(LANES)
+    sys.stdout.write(f"{count.passed} tests and scenarios passed, {count.failed} failed\n")
+    return 1 if count.failed else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+# -*- test-case-name: tests.interop.test_lanes -*-
+"""Programs side by side, each counted once, their output whole."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.interop.__main__ import LONGEST, jobs
+from tests.interop.lanes import Job, Lanes
+from tests.run_all import SUMMARY, read_total
+
+_SAYING = """
+import sys
+for line in range(200):
+    print("{name}", line, flush=True)
+print("{passed} passed, {failed} failed")
+sys.exit({failed})
+"""
+
+
+def saying(name: str, passed: int, failed: int) -> Job:
+    """A program that says what it has counted."""
+    program = _SAYING.format(name=name, passed=passed, failed=failed)
+    return Job(name=name, command=(sys.executable, "-c", program), read=read_total(SUMMARY))
+
+
+class LanesTests(SynchronousTestCase):
+    """Small programs in two lanes."""
+
+    def test_sum(self) -> None:
+        """What all have counted is added up; none is left out, none counts twice."""
+        lanes = Lanes([saying(f"job{number}", number, number % 2) for number in range(5)], io.StringIO())
+        count = lanes.run(2)
+        self.assertEqual((count.passed, count.failed), (10, 2))
+        self.assertEqual(list(sorted(lanes.counts)), [f"job{number}" for number in range(5)])
+
+    def test_output_is_whole(self) -> None:
+        """The lines of one program stand together."""
+        out = io.StringIO()
+        Lanes([saying("a", 1, 0), saying("b", 1, 0)], out).run(2)
+        lines = [line[0] for line in out.getvalue().splitlines() if re.match(r"[ab] \d+$", line)]
+        self.assertEqual(len(lines), 400)
+        self.assertEqual(sum(one != two for one, two in zip(lines, lines[1:], strict=False)), 1)
+
+    def test_a_program_that_breaks_has_failed(self) -> None:
+        """Without a word about what it counted it counts as one that failed."""
+        command = (sys.executable, "-c", "raise SystemExit(3)")
+        broken = Job(name="broken", command=command, read=read_total(SUMMARY))
+        count = Lanes([broken, saying("a", 1, 0)], io.StringIO()).run(1)
+        self.assertEqual((count.passed, count.failed), (1, 1))
+
+    def test_a_reader_that_breaks_has_failed(self) -> None:
+        """A job whose end nobody has seen counts as one that failed."""
+        def unread(_output: str, _status: int) -> object:
+            raise ValueError("what is this?")
+
+        job = Job(name="unread", command=(sys.executable, "-c", ""), read=unread)  # type: ignore[arg-type]
+        seen: list[object] = []
+        self.patch(threading, "excepthook", seen.append)
+        count = Lanes([job], io.StringIO()).run(1)
+        self.assertEqual((count.passed, count.failed), (0, 1))
+        self.assertEqual(len(seen), 1)
+
+    def test_progress(self) -> None:
+        """What runs is told now and then."""
+        out = io.StringIO()
+        slow = Job(name="slow", command=(sys.executable, "-c", "print('1 passed, 0 failed')"),
+                   read=read_total(SUMMARY))
+        Lanes([slow], out, tell_s=0.001).run(1)
+        self.assertIn("slow begins", out.getvalue())
+        self.assertIn("slow running", out.getvalue())
+
+    def test_every_module_is_a_job(self) -> None:
+        """All modules of tests here, once each, and the scenarios."""
+        names = [job.name for job in jobs(Path("x"))]
+        modules = [path.stem for path in Path(__file__).parent.glob("test_*.py")]
+        self.assertEqual(sorted(names[1:]), sorted(modules))
+        self.assertLessEqual(set(LONGEST), set(modules))
+        self.assertIn("scenarios", names[0])
