@@ -262,7 +262,7 @@ class Stage:
     def wait_started(self) -> None:
         """Wait until it answers."""
         if isinstance(self.member, JavaMember):
-            self.member.wait_started()
+            self.member.wait_started(seconds=60.0)
         request = MetadataRequest(group=GROUP, remote_id=SELF)
 
         def answers() -> bool:
@@ -270,7 +270,7 @@ class Stage:
                 return ask(self.address, request, seconds=1.0) is not None
             return False
 
-        wait_until(answers, seconds=30, what=f"an answer of the {self.kind} member", every=0.05)
+        wait_until(answers, seconds=60, what=f"an answer of the {self.kind} member", every=0.05)
 
     def restart(self, *, kill: bool = False) -> None:
         """In good order or by SIGKILL, on the same files."""
@@ -286,7 +286,7 @@ class Stage:
         self.member.kill()
         self.cast.close()
 
-    def ask(self, request: Request, *, seconds: float = 5.0) -> Response:
+    def ask(self, request: Request, *, seconds: float = 15.0) -> Response:
         """@raise NoAnswer: none in time, or an answer without a body."""
         return ask(self.address, request, seconds=seconds)
 
@@ -302,7 +302,7 @@ class Stage:
             return said[-1].code is ResponseCode.SUCCESS
 
         try:
-            wait_until(followed, seconds=10, what="a follower", every=0.02)
+            wait_until(followed, seconds=30, what="a follower", every=0.02)
         except ChildError as error:
             raise ChildError(f"{error}; {said[-1]}\n{self.member.log_tail()}") from None
 
@@ -336,7 +336,7 @@ class Stage:
 
     def push(
         self, kind: PushType, batch: EntryBatch | None, *, leader_id: str = "n0", term: int,
-        commit_index: int = -1, seconds: float = 5.0,
+        commit_index: int = -1, seconds: float = 15.0,
     ) -> PushEntryResponse:
         """One push and its answer."""
         request = self.pushing(kind, batch, leader_id=leader_id, term=term, commit_index=commit_index)
@@ -350,13 +350,20 @@ class Stage:
         """
         An empty follower gets these entries, as a leader gives them: TRUNCATE with the first, then APPEND.
 
-        A leader of C{term} must be followed.
+        A leader of C{term} must be followed; it beats meanwhile.
         """
-        for batch in batches:
-            kind = PushType.APPEND if batch.first_index else PushType.TRUNCATE
-            answer = self.push(kind, batch, leader_id=leader_id, term=term, commit_index=commit_index)
-            if answer.code is not ResponseCode.SUCCESS:
-                raise ChildError(f"{self.kind}: {kind.name} {batch.first_index}: {answer}")
+        with self.asker(seconds=15.0) as asker:
+            beat_s = 0.0
+            for batch in batches:
+                if time.monotonic() > beat_s + 1.0:
+                    self.follow(leader_id, term)
+                    beat_s = time.monotonic()
+                kind = PushType.APPEND if batch.first_index else PushType.TRUNCATE
+                answer = asker.ask(self.pushing(
+                    kind, batch, leader_id=leader_id, term=term, commit_index=commit_index
+                ))
+                if answer.code is not ResponseCode.SUCCESS:
+                    raise ChildError(f"{self.kind}: {kind.name} {batch.first_index}: {answer}")
 
     def commit(self, index: int, *, leader_id: str = "n0", term: int) -> PushEntryResponse:
         """A COMMIT, which carries no entry."""
@@ -391,7 +398,7 @@ class Stage:
         assert isinstance(answer, MetadataResponse)
         return answer
 
-    def wait_leads(self, *, seconds: float = 20.0) -> None:
+    def wait_leads(self, *, seconds: float = 40.0) -> None:
         """The played members elect it."""
         self.wait(lambda: self.role() == "leader", "a leader", seconds=seconds)
 
@@ -405,23 +412,28 @@ class Stage:
             self.ask(request)
         self.wait_leads()
 
-    def wait(self, condition: Callable[[], object], what: str, *, seconds: float = 10.0) -> None:
+    def wait(self, condition: Callable[[], object], what: str, *, seconds: float = 30.0) -> None:
         """@raise ChildError: with the kind of the member and the end of its log."""
         try:
             wait_until(condition, seconds=seconds, what=what)
         except ChildError as error:
             raise ChildError(f"{self.kind}: {error}\n{self.member.log_tail()}") from None
 
-    def holds(self, condition: Callable[[], bool], *, seconds: float) -> bool:
-        """Whether a condition holds all the time, looked at often; for what is never to happen."""
-        deadline = time.monotonic() + seconds
+    def holds(self, condition: Callable[[], bool], *, java: float, ours: float) -> bool:
+        """
+        Whether a condition holds all the time, looked at often.
+
+        @param java, ours: seconds, for a member of that kind. Many where something is to happen, which ends
+            the wait; few where nothing is.
+        """
+        deadline = time.monotonic() + (java if self.kind == JAVA else ours)
         while time.monotonic() < deadline:
             if not condition():
                 return False
             time.sleep(0.05)
         return True
 
-    def append(self, body: bytes, *, seconds: float = 8.0) -> AppendResponse | None:
+    def append(self, body: bytes, *, seconds: float = 20.0) -> AppendResponse | None:
         """One append; None if it is not answered in time."""
         try:
             answer = self.ask(AppendRequest(group=GROUP, remote_id=SELF, bodies=(body,)), seconds=seconds)
@@ -430,7 +442,7 @@ class Stage:
         assert isinstance(answer, AppendResponse)
         return answer
 
-    def get(self, index: int, *, seconds: float = 8.0) -> GetResponse | None:
+    def get(self, index: int, *, seconds: float = 20.0) -> GetResponse | None:
         """One read; None if it is not answered in time."""
         try:
             answer = self.ask(GetRequest(group=GROUP, remote_id=SELF, begin_index=index), seconds=seconds)
@@ -439,7 +451,7 @@ class Stage:
         assert isinstance(answer, GetResponse)
         return answer
 
-    def asker(self, *, seconds: float = 5.0) -> Asker:
+    def asker(self, *, seconds: float = 15.0) -> Asker:
         """A connection to it."""
         return Asker(self.address, seconds=seconds)
 
@@ -482,5 +494,5 @@ class SideBySide(SynchronousTestCase):
             return schedule(stage)
 
         outcomes = [pool.submit(run, stage) for stage in stages]
-        first, second = (outcome.result(120) for outcome in outcomes)
+        first, second = (outcome.result(240) for outcome in outcomes)
         return first, second

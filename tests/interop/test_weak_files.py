@@ -136,7 +136,7 @@ class RestartTests(SideBySide):
             stage.cast.asked.clear()
             stage.start()
             stage.wait_started()
-            stage.wait(terms, "a heartbeat after the restart", seconds=20)
+            stage.wait(terms, "a heartbeat after the restart")
             return before & terms()
 
         java, ours = self.play(play)
@@ -157,8 +157,7 @@ class RestartTests(SideBySide):
             path.write_bytes(data)
             stage.start()
             stage.wait_started()
-            # Long enough for the elections of either kind, were it a candidate.
-            stage.holds(lambda: stage.role() != "leader", seconds=5)
+            stage.holds(lambda: stage.role() != "leader", java=40, ours=5)
             shown = stage.get(answer.index)
             return None if shown is None or shown.entries is None else bodies_of(shown.entries)[0]
 
@@ -256,7 +255,7 @@ class DiskTests(SideBySide):
                     os.utime(path, (old, old))
                 return stage.begin_index() == 0
 
-            return stage.holds(is_whole, seconds=4)
+            return stage.holds(is_whole, java=30, ours=4)
 
         always = ";".join(f"{hour:02}" for hour in range(24))
         java, ours = self.play(
@@ -275,7 +274,7 @@ class DiskTests(SideBySide):
             with stage.asker() as asker:
                 asker.send(AppendRequest(group=GROUP, remote_id=SELF, bodies=(b"of nobody else",)))
                 stage.wait(lambda: stage.end_index() >= 0, "the entry")
-                stage.holds(lambda: stage.committed_index() < 0, seconds=1)
+                stage.holds(lambda: stage.committed_index() < 0, java=20, ours=1)
                 return stage.committed_index()
 
         java, ours = self.play(play, java={"storeType": "MEMORY"}, ours={"store_type": "memory"})

@@ -22,11 +22,11 @@ from protocols.wire.messages import (
     Response,
     VoteRequest,
 )
-from tests.interop.played import GROUP, SELF, SideBySide, Stage, entries, entry
+from tests.interop.played import GROUP, JAVA, SELF, SideBySide, Stage, entries, entry
 from tests.processes.asking import NoAnswer
 
 #: Beats as fast as ours, so that a test need not wait for Java's.
-FAST_JAVA = {"heartBeatTimeIntervalMs": 200}
+FAST_JAVA = {"heartBeatTimeIntervalMs": 200, "maxHeartBeatLeak": 30}
 
 
 def compares(stage: Stage) -> list[int]:
@@ -54,7 +54,7 @@ class LeaderTests(SideBySide):
             stage.cast.followers["n0"].records[0] = entries((2,))[0].records
             stage.hand_over(term=3)
             stage.wait(lambda: compares(stage), "a COMPARE, which tells that n0 holds the entry")
-            stage.holds(lambda: stage.committed_index() < 0, seconds=3)
+            stage.holds(lambda: stage.committed_index() < 0, java=20, ours=3)
             committed = stage.committed_index()
             stage.follow("n2", 5)
             other = entries((3,), name="other")[0]
@@ -109,7 +109,7 @@ class LeaderTests(SideBySide):
             stage.cast.followers["n0"].records = {batch.first_index: batch.records for batch in mine}
             stage.hand_over(term=3)
             follower = stage.cast.followers["n0"]
-            stage.wait(lambda: follower.records.get(end) != mine[end].records, "replication", seconds=30)
+            stage.wait(lambda: follower.records.get(end) != mine[end].records, "replication", seconds=60)
             return compares(stage)
 
         java, ours = self.play(play)
@@ -129,7 +129,7 @@ class LeaderTests(SideBySide):
             stage.wait(lambda: compares(stage), "a COMPARE")
             assert stage.append(b"with a majority") is not None
             stage.cast.answer = stage.cast.elects_only
-            answer = stage.append(b"without a majority", seconds=6)
+            answer = stage.append(b"without a majority", seconds=6 if stage.kind == JAVA else 20)
             return None if answer is None else answer.code
 
         self.assertEqual(self.play(play), (None, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT))
@@ -145,7 +145,7 @@ class LeaderTests(SideBySide):
                 stage.wait(lambda: stage.end_index() >= 0, "the entry")
                 stage.follow("n0", 50)
                 try:
-                    return asker.collect(pending, seconds=5).code
+                    return asker.collect(pending, seconds=5 if stage.kind == JAVA else 20).code
                 except NoAnswer:
                     return None
 
@@ -163,7 +163,9 @@ class LeaderTests(SideBySide):
             stage.wait_leads()
             stage.cast.answer = stuck
             votes = stage.cast.seen(VoteRequest)
-            return stage.holds(lambda: len(stage.cast.seen(VoteRequest)) == len(votes), seconds=2)
+            return stage.holds(
+                lambda: len(stage.cast.seen(VoteRequest)) == len(votes), java=3, ours=20
+            )
 
         self.assertEqual(self.play(play, java=FAST_JAVA), (True, False))
 
@@ -182,7 +184,7 @@ class CandidateTests(SideBySide):
 
             stage.cast.answer = healthy
             stage.wait(lambda: stage.cast.asked, "a question")
-            return stage.holds(lambda: not stage.cast.seen(VoteRequest), seconds=3)
+            return stage.holds(lambda: not stage.cast.seen(VoteRequest), java=20, ours=3)
 
         # Java asks before it has said that it started; its leader would have been deposed at once.
         self.assertEqual(self.play(play), (False, True))
@@ -210,7 +212,7 @@ class FollowerTests(SideBySide):
             stage.follow("n0", 5)
             stage.fill(entries((5, 5, 5)), term=5)
             stage.commit(2, leader_id="n9", term=50)
-            stage.holds(lambda: stage.committed_index() < 0, seconds=1)
+            stage.holds(lambda: stage.committed_index() < 0, java=20, ours=1)
             return stage.committed_index()
 
         self.assertEqual(self.play(play), (2, -1))
@@ -243,15 +245,18 @@ class FollowerTests(SideBySide):
                     for index in (6, 7, 7)
                 ]
                 codes: list[ResponseCode | None] = []
-                for opaque in asked:
+                for number, opaque in enumerate(asked):
+                    seconds = 6 if stage.kind == JAVA and number else 20
                     try:
-                        codes.append(asker.collect(opaque, seconds=4).code)
+                        codes.append(asker.collect(opaque, seconds=seconds).code)
                     except NoAnswer:
                         codes.append(None)
             return codes
 
         java, ours = self.play(play)
-        self.assertEqual(java, [ResponseCode.INCONSISTENT_STATE, None, ResponseCode.REPEATED_PUSH])
+        # Java's threads race for which of the equal ones is the repeated one; the other is never answered.
+        self.assertEqual(java[0], ResponseCode.INCONSISTENT_STATE)
+        self.assertCountEqual(java[1:], [None, ResponseCode.REPEATED_PUSH])
         self.assertNotIn(None, ours)
         self.assertEqual(ours[1], ResponseCode.REPEATED_PUSH)
 
