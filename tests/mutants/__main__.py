@@ -13,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,20 +58,34 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = F
         return OUT_OF_DATE
     if not sound:
         patching.install(mutant.patches)
-    from dledger.testing.schedule import Focus, run_schedule
-
-    focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
-                  group=mutant.group)
+    run = _ha_run_of(mutant) if mutant.is_ha else _run_of(mutant)
     began, seed = time.monotonic(), first_seed
     while time.monotonic() - began < seconds:
-        outcome = run_schedule(seed, focus=focus, seconds=40)
-        if outcome.failure:
-            sentence = outcome.failure.strip().splitlines()[-1][:150]
+        failure = run(seed)
+        if failure:
+            sentence = failure.strip().splitlines()[-1][:150]
             click.echo(f"schedule {seed - first_seed + 1}: {sentence}")
             return NOTICED
         seed += 1
     click.echo(f"survived {seed - first_seed} schedules")
     return SURVIVED
+
+
+def _run_of(mutant: Mutant) -> Callable[[int], str]:
+    from dledger.testing.schedule import Focus, run_schedule
+
+    focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
+                  group=mutant.group)
+    return lambda seed: run_schedule(seed, focus=focus, seconds=40).failure
+
+
+def _ha_run_of(mutant: Mutant) -> Callable[[int], str]:
+    from dledger.testing.ha_runner import be_quiet
+    from dledger.testing.ha_schedule import HAFocus, run_ha_schedule
+
+    be_quiet()
+    focus = HAFocus(settings=mutant.settings, faults=mutant.faults, pace_s=mutant.pace_s)
+    return lambda seed: run_ha_schedule(seed, focus=focus).failure
 
 
 def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:

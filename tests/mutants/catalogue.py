@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.patching import Patch
 
 ELECTOR = "dledger.core.elector"
@@ -50,6 +51,7 @@ class Mutant:
 
     @ivar says: what is wrong, in a sentence.
     @ivar settings, faults, load, group, pace_s: see L{dledger.testing.schedule.Focus}.
+    @ivar is_ha: of replication: settings and faults are those of L{dledger.testing.ha_schedule.HAFocus}.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Mutant:
     load: Mapping[str, object] = attrs.Factory(dict)
     group: Mapping[str, object] = attrs.Factory(dict)
     pace_s: float = 0.0
+    is_ha: bool = False
 
 
 _ELECTIONS = (
@@ -235,4 +238,9 @@ _STORAGE = (
        group={"delay_us": 50_000, "spread_us": 50_000}, load={"think_us": 300_000, "bodies_max": 3}),
 )
 
-MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE
+_HA = tuple(
+    Mutant(name, says, patches, settings=settings, faults=faults, is_ha=True)
+    for name, says, patches, settings, faults in HA_MUTANTS
+)
+
+MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _HA

@@ -1,0 +1,97 @@
+# -*- test-case-name: tests.sim.test_mutants -*-
+"""
+Mutants of master/slave replication, as rows: name, what is wrong, patches, settings, faults.
+
+Settings and faults are those of L{dledger.testing.ha_schedule.HAFocus}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from tests.mutants.patching import Patch
+
+ACKS = "dledger.ha.acks"
+CLIENT = "dledger.ha.client"
+FOLLOWER = "dledger.ha.follower"
+TRANSFER = "dledger.ha.group_transfer"
+MASTER = "dledger.ha.master"
+SERVICE = "dledger.ha.service"
+VIEW = "dledger.ha.slave_view"
+STATUS = "dledger.ha.put_status"
+
+Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[str, ...]]
+
+SYNC = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "sync_rule": "any_slave"}
+TWO_SLAVES = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "sync_rule": "in_sync_replicas",
+              "in_sync_replicas": 3, "min_in_sync_replicas": 1, "enable_auto_in_sync_replicas": False}
+POWER = ("power_master", "power_slave", "power_inside")
+
+HA_MUTANTS: tuple[Row, ...] = (
+    ("ha-any-report-believed", "a report of more than a slave can have is taken for an acknowledgement", (
+        Patch(VIEW, "            if offset > end:\n", "            if False:\n"),
+        Patch(VIEW, "        elif offset > self.transfer_offset:\n", "        elif False:\n"),
+        Patch(VIEW, "proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)",
+              "proved = offset"),
+    ), {"master": SYNC}, ("stray", "cut", "slow_link")),
+    ("ha-first-report-vouches", "what a slave had before its master's crash acknowledges what came later", (
+        Patch(VIEW, "proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)",
+              "proved = offset"),
+    ), {"master": {**SYNC, "ha_transfer_flushed_only": False, "ha_flush_interval": 2000},
+        "slave": {"ha_verify_size": 1, "ha_verify_size_at_start": 1}}, ("power_master", "stray")),
+    ("ha-not-compared", "a slave takes what it holds for its master's", (
+        Patch(FOLLOWER, "            self._compare(offset, data[:held])\n", "            pass\n"),
+    ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
+    ("ha-found-and-kept", "a slave that finds a difference does not cut its log", (
+        Patch(FOLLOWER, "        end = log.cut(max(offset, log.begin_offset))\n", "        end = was\n"),
+    ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
+    ("ha-reports-all-it-holds", "a slave reports what it has not compared yet", (
+        Patch(FOLLOWER, "held = min(self.expected_offset, self.log.end_offset)",
+              "held = self.log.end_offset"),
+    ), {"master": {**SYNC, "ha_transfer_flushed_only": False}}, ("power_master", "kill_slave")),
+    ("ha-reports-unflushed", "a slave with SYNC_FLUSH reports what is in its page cache", (
+        Patch(FOLLOWER, "            held = min(held, self.log.flushed_offset)\n", "            pass\n"),
+    ), {"master": SYNC, "slave": {"flush_disk_type": "SYNC_FLUSH"}}, POWER),
+    ("ha-ships-unflushed", "a master that ships only what is flushed ships everything", (
+        Patch(MASTER, "return log.flushed_offset if self._config.ha_transfer_flushed_only else",
+              "return"),
+    ), {"master": {"ha_transfer_flushed_only": True, "ha_flush_interval": 1000}}, ("power_master",)),
+    ("ha-one-slave-twice", "two connections of one slave count as two slaves", (
+        Patch(ACKS, "if count < self._slaves_per_host:", "if True:"),
+    ), {"master": TWO_SLAVES, "slaves": 2}, ("half_open", "cut", "slow_link")),
+    ("ha-one-is-enough", "a put that needs two slaves is answered when one has it", (
+        Patch(ACKS, "return held_by(marks, needed) if len(marks) >= needed else -1",
+              "return held_by(marks, 1) if marks else -1"),
+    ), {"master": TWO_SLAVES, "slaves": 2}, ()),
+    ("ha-begins-behind", "a slave that began with the last file acknowledges what stands before it", (
+        Patch(ACKS, "        if offset:\n            self._young",
+              "        if False:\n            self._young"),
+    ), {"master": TWO_SLAVES, "slaves": 2, "slave": {"ha_full_history": False}, "put_us": 60_000,
+        "body_max": 900, "burst_max": 8}, ("slow_disk",)),
+    ("ha-starts-at-the-end", "an empty slave is sent what comes next, not a file from its beginning", (
+        Patch(VIEW, "return max(log.end_offset - log.end_offset % log.file_size, log.begin_offset)",
+              "return log.end_offset"),
+    ), {}, ()),
+    ("ha-frame-lost", "what a congested connection did not take is counted as sent", (
+        Patch(MASTER, "            connection.transfer(offset, data, batch_size=batch_size)\n",
+              "            if not (connection.is_congested or size > 8000):\n"
+              "                connection.transfer(offset, data, batch_size=batch_size)\n"),
+    ), {}, ()),
+    ("ha-never-expires", "puts wait for slaves for ever", (
+        Patch(MASTER, "        self.transfers.expire(now_ms)\n", ""),
+    ), {"master": SYNC}, ("cut", "darken", "slow_link")),
+    ("ha-slave-keeps-dark-link", "a slave never gives up a master that has fallen silent", (
+        Patch(CLIENT, "        if now_ms - self._heard_ms > limit_ms:\n", "        if False:\n"),
+    ), {}, ("darken",)),
+    ("ha-master-keeps-dark-link", "a master keeps the connection of a slave that is gone", (
+        Patch(MASTER, "            if view.is_silent(now_ms, self._config.ha_housekeeping_interval):\n",
+              "            if False:\n"),
+    ), {}, ("half_open", "darken")),
+    ("ha-disk-alone-counts", "with SYNC_FLUSH a put is answered when the disk has it", (
+        Patch(STATUS, "return flushed if replicated is PutStatus.PUT_OK else replicated", "return flushed"),
+    ), {"master": {**SYNC, "flush_disk_type": "SYNC_FLUSH"}}, ()),
+    ("ha-disk-not-waited-for", "with SYNC_FLUSH a put is answered when a slave has it", (
+        Patch(SERVICE, "        return combined(flushed, replicated)\n", "        return replicated\n"),
+    ), {"master": {**SYNC, "flush_disk_type": "SYNC_FLUSH"}}, ()),
+)  # fmt: skip
