@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dledger.spark.bodies import plain
 from dledger.spark.columns import Column, gather, native, schema_of, slices, sound_headers
-from dledger.spark.log import Chunk, DamageError, Offsets, skipped
+from dledger.spark.log import Chunk, DamageError, Offsets, ReadError, skipped
 from dledger.spark.options import ScanOptions
 from protocols.wire.entry import ENTRY_HEADER_SIZE
 from protocols.wire.errors import WireError
@@ -48,6 +49,8 @@ assert HEAD_DTYPE.itemsize == HEAD_SIZE
 _BIG64, _BIG32, _BIG16, _SMALL = np.dtype(">i8"), np.dtype(">i4"), np.dtype(">i2"), np.dtype("i1")
 #: Bytes of an address and its port.
 _V4_SIZE, _V6_SIZE = 8, 20
+#: Of all bodies of one batch that were compressed.
+_UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 #: Milliseconds beyond these are no times.
 _MS_MAX = 2**62 // 1000
 
@@ -184,11 +187,13 @@ def _fast_properties(texts: pa.Array) -> pa.MapArray | None:
     """As L{properties_of}; None if a name stands twice in one message."""
     lists = pc.split_pattern(texts, VALUE_END)
     items, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-    is_pair = pc.equal(pc.count_substring(items, NAME_END), 1)
-    for at_edge in (pc.starts_with(items, NAME_END), pc.ends_with(items, NAME_END)):
-        is_pair = pc.and_(is_pair, pc.invert(at_edge))
+    # A name ends at the first such byte; neither name nor value is empty.
+    ends = pc.count_substring(items, NAME_END)
+    has_name = pc.and_(pc.greater(ends, 0), pc.invert(pc.starts_with(items, NAME_END)))
+    has_value = pc.or_(pc.greater(ends, 1), pc.invert(pc.ends_with(items, NAME_END)))
+    is_pair = pc.and_(has_name, has_value)
     items, parents = items.filter(is_pair), parents[np.asarray(is_pair)]
-    both = pc.split_pattern(items, NAME_END).flatten()
+    both = pc.split_pattern(items, NAME_END, max_splits=1).flatten()
     names = both.take(pa.array(np.arange(0, len(both), 2)))
     values = both.take(pa.array(np.arange(1, len(both), 2)))
     codes = names.dictionary_encode()
@@ -221,6 +226,7 @@ class MessageDecoder:
         self._schema = schema_of(columns)
         self._names = {column.name.lower() for column in columns}
         self._in_entries = in_entries
+        self._unpacks = options.decompress and "body" in self._names
         self.damaged = 0
 
     @property
@@ -252,18 +258,22 @@ class MessageDecoder:
         is_sound = np.zeros(chunk.count, dtype=np.bool_)
         large = numbers[(ends - starts)[numbers] >= MIN_MESSAGE_SIZE]
         found = find(chunk.data, starts[large], ends[large], physical[large])
-        found = self._checked(found)
+        found, unpacked = self._checked(found)
         is_sound[large] = found.is_sound
         bad = is_message & ~is_sound
         if bad.any():
             self._note(chunk, np.flatnonzero(bad), starts, ends, physical)
         found = found.only(found.is_sound)
         if self._in_entries and self._options.include_internal:
-            return self._spread(found, headers, is_sound, kept & ~is_message)
-        return self._batch(found, headers[is_sound] if headers is not None else None)
+            return self._spread(found, unpacked, headers, is_sound, kept & ~is_message)
+        return self._batch(found, unpacked, headers[is_sound] if headers is not None else None)
 
-    def _checked(self, found: Found) -> Found:
-        """With C{is_sound} also false for what is longer to look at: bodies, and topics that are no text."""
+    def _checked(self, found: Found) -> tuple[Found, list[bytes]]:
+        """
+        With C{is_sound} also false for what takes longer to look at: bodies, and topics that are no text.
+
+        @return: and the plain bodies of the sound ones that are compressed, in order, if they are wanted.
+        """
         is_sound = found.is_sound.copy()
         numbers = np.flatnonzero(is_sound)
         view = memoryview(found.data)
@@ -277,7 +287,27 @@ class MessageDecoder:
         if _texts(topics) is None:
             are_texts = [_is_text(topic) for topic in topics.to_pylist()]
             is_sound[np.flatnonzero(is_sound)] = are_texts
-        return attrs.evolve(found, is_sound=is_sound)
+        unpacked = self._unpack(found, is_sound) if self._unpacks else []
+        return attrs.evolve(found, is_sound=is_sound), unpacked
+
+    def _unpack(self, found: Found, is_sound: NDArray[np.bool_]) -> list[bytes]:
+        """Plain bodies of those that are compressed; what cannot be unpacked is no longer sound."""
+        flags = found.head["sys_flag"]
+        unpacked: list[bytes] = []
+        view, left = memoryview(found.data), _UNPACKED_BYTES_MAX
+        for at in np.flatnonzero(is_sound & ((flags & SysFlag.COMPRESSED) != 0)).tolist():
+            try:
+                body = plain(view[found.body[at] : found.body_ends[at]], int(flags[at]))
+            except WireError:
+                is_sound[at] = False
+                continue
+            left -= len(body)
+            if left < 0:
+                raise ReadError(f"the bodies in {self._options.fetch_bytes} bytes of log are more than "
+                                f"{_UNPACKED_BYTES_MAX} bytes when unpacked: take a smaller fetchBytes, or "
+                                "decompress=false")
+            unpacked.append(body)
+        return unpacked
 
     def _note(
         self, chunk: Chunk, bad: NDArray[Any], starts: Offsets, ends: Offsets, physical: Offsets
@@ -291,7 +321,10 @@ class MessageDecoder:
         what = "lengths do not add up"
         try:
             message = decode_message(record, physical_offset=int(physical[at]))
-            what = f"{len(record) - message.size} bytes behind the message"
+            if len(record) != message.size:
+                what = f"{len(record) - message.size} bytes behind the message"
+            elif message.is_compressed:
+                plain(message.body, message.sys_flag)
         except WireError as error:
             what = str(error)
         name = f"entry {chunk.first + at}" if self._in_entries else f"the message at {physical[at]}"
@@ -299,11 +332,16 @@ class MessageDecoder:
         raise DamageError(f"{name} is no sound message: {place}: {what}. "
                           "With option failOnDamage=false it is skipped")
 
-    def _batch(self, found: Found, headers: NDArray[Any] | None) -> pa.RecordBatch:
+    def _batch(
+        self, found: Found, unpacked: list[bytes], headers: NDArray[Any] | None
+    ) -> pa.RecordBatch:
         properties = None
         if self._names & {"properties", *_FROM_PROPERTIES}:
             properties = properties_of(_pieces(found.data, found.properties, found.ends))
-        arrays = [self._column(column, found, headers, properties) for column in self._columns]
+        arrays = [
+            self._bodies(found, unpacked) if column.name.lower() == "body"
+            else self._column(column, found, headers, properties) for column in self._columns
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(
@@ -322,8 +360,6 @@ class MessageDecoder:
             return properties
         if name == "topic":
             return _pieces(found.data, found.topic, found.topic_ends).cast(pa.string())
-        if name == "body":
-            return _pieces(found.data, found.body, found.body_ends)
         if name == "borntimestamp":
             return _times(found.head["born_timestamp"].astype(np.int64))
         if name == "storetimestamp":
@@ -333,13 +369,23 @@ class MessageDecoder:
         assert name == "preparedtransactionoffset", name
         return pa.array(_at(found.data, found.tail + 4, _BIG64))
 
+    def _bodies(self, found: Found, unpacked: list[bytes]) -> pa.Array:
+        stored = _pieces(found.data, found.body, found.body_ends)
+        if not unpacked:
+            return stored
+        rows = np.arange(len(stored))
+        is_packed = (found.head["sys_flag"] & SysFlag.COMPRESSED) != 0
+        rows[is_packed] = len(stored) + np.arange(len(unpacked))
+        both = pa.concat_arrays([stored, pa.array(unpacked, type=pa.binary())])
+        return both.take(pa.array(rows))
+
     def _spread(
-        self, found: Found, headers: NDArray[Any] | None, is_sound: NDArray[np.bool_],
-        is_internal: NDArray[np.bool_],
+        self, found: Found, unpacked: list[bytes], headers: NDArray[Any] | None,
+        is_sound: NDArray[np.bool_], is_internal: NDArray[np.bool_],
     ) -> pa.RecordBatch:
         """Messages and entries without one, in order; the latter have an index and a term, else nulls."""
         assert headers is not None
-        batch = self._batch(found, headers[is_sound])
+        batch = self._batch(found, unpacked, headers[is_sound])
         shown = is_sound | is_internal
         # Row of each entry that is shown among the messages; null for those that are none.
         rows = pa.array((np.cumsum(is_sound) - 1)[shown], mask=~is_sound[shown])

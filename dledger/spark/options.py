@@ -116,6 +116,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="failOnDataLoss", field="fail_on_data_loss", read=_flag, default="`true`"),
     Option(name="failOnDamage", field="fail_on_damage", read=_flag, default="`true`"),
     Option(name="verifyCrc", field="verify_crc", read=_flag, default="`false`"),
+    Option(name="decompress", field="decompress", read=_flag, default="`true`"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=_number(1, _MANY), default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=_number(1, _MANY), default="-"),
@@ -151,6 +152,7 @@ class ScanOptions:
     fail_on_data_loss: bool = True
     fail_on_damage: bool = True
     verify_crc: bool = False
+    decompress: bool = True
     include_internal: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0

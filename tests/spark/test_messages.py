@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from protocols.wire.rocketmq_message import (
     decode_properties,
     encode_message,
     make_message,
+    plain_body,
 )
 from tests.spark.ledgers import Ledger, plain_rows, scanned
 from tests.spark.test_scan import LedgerCase
@@ -37,12 +39,14 @@ _PROPERTIES = (
 
 def message_at(physical_offset: int, number: int, *, chance: random.Random) -> bytes:
     """A message of some shape: both versions, all addresses, empty and long parts."""
+    flags = chance.choice((0, 0, 1, 0x301, 8))
+    body = chance.randbytes(chance.choice((0, 1, 100, chance.randrange(3000))))
     return encode_message(make_message(
         chance.choice(("T", "orders", "topic-" + "x" * 100, "t" * 200, "Themen-ü")),
-        chance.randbytes(chance.choice((0, 1, 100, chance.randrange(3000)))),
+        zlib.compress(body) if flags & 1 else body,
         properties=chance.choice(_PROPERTIES), version=chance.choice((1, 1, 2)),
         queue_id=number % 4, queue_offset=number // 4, physical_offset=physical_offset,
-        flag=chance.randrange(-5, 5), sys_flag=chance.choice((0, 1, 0x301, 8)),
+        flag=chance.randrange(-5, 5), sys_flag=flags,
         born_host=chance.choice((_V4, _V6)), store_host=chance.choice((_V4, _V6)),
         born_timestamp=1_700_000_000_000 + number, store_timestamp=chance.randrange(2**41),
         reconsume_times=chance.randrange(3), prepared_transaction_offset=chance.randrange(2**40),
@@ -61,7 +65,7 @@ def row_of(message: Message, index: int | None, term: int | None) -> tuple[Any, 
         index, term, message.topic, message.queue_id, message.queue_offset, message.physical_offset,
         properties.get("KEYS"), properties.get("TAGS"), time_of(message.born_timestamp),
         time_of(message.store_timestamp), message.flag, message.sys_flag, message.reconsume_times,
-        message.prepared_transaction_offset, message.body_crc, list(properties.items()), message.body,
+        message.prepared_transaction_offset, message.body_crc, list(properties.items()), plain_body(message),
     )
 
 
@@ -118,6 +122,29 @@ class EntryTests(LedgerCase):
             with self.subTest(column=column.name):
                 found = scanned({"path": self.path, "format": "ROCKETMQ"}, [(column.name, column.ddl)])
                 self.assertEqual(found, [(row[number],) for row in expected])
+
+    def test_as_stored(self) -> None:
+        """Compressed bodies, if one wants them so."""
+        self.fill(60)
+        found = scanned({"path": self.path, "format": "rocketmq", "decompress": "false"},
+                        [("sysFlag", "int"), ("body", "binary")])
+        stored = [decode_message(row[7]) for row in plain_rows(self.path) if row[7]]
+        self.assertEqual(found, [(message.sys_flag, message.body) for message in stored])
+        self.assertGreater(sum(message.is_compressed for message in stored), 5)
+
+    def test_bodies_that_cannot_be_unpacked(self) -> None:
+        """Flags that lie: an error with a reason, or skipped."""
+        self.fill(20)
+        append_messages(self.ledger, 1, lambda at, _: encode_message(
+            make_message("T", b"plain", sys_flag=1, physical_offset=at)))
+        self.ledger.commit()
+        options = {"path": self.path, "format": "rocketmq"}
+        error = self.assertRaises(DamageError, scanned, options)
+        self.assertIn("entry 22 is no sound message", str(error))
+        self.assertIn("compressed body: Error -3", str(error))
+        self.warned()
+        self.assertEqual(len(scanned({**options, "failOnDamage": "false"})), 20)
+        self.assertEqual(scanned({**options, "decompress": "false"}, [("body", "binary")])[-1], (b"plain",))
 
     def test_internal(self) -> None:
         """Entries without a message, on request: an index, a term, and nulls."""

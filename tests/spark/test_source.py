@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
@@ -14,10 +15,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger.spark
 from dledger.spark.columns import ENTRY_COLUMNS, ddl_of
+from dledger.spark.messages import MESSAGE_COLUMNS
 from dledger.spark.source import DLedgerDataSource, LogReader, LogStreamReader
 from tests.processes.members import ROOT
-from tests.spark.ledgers import Ledger, plain_rows
+from tests.spark.ledgers import Ledger, plain_rows, scanned
 from tests.spark.sessions import SparkCase, rows_of
+from tests.spark.test_commit_log import BrokerLog
+from tests.spark.test_messages import append_messages, message_at
 
 ALL = [column.name for column in ENTRY_COLUMNS]
 
@@ -85,6 +89,50 @@ class ReadTests(SparkCase):
     def test_empty(self) -> None:
         """A ledger without entries is a data frame without rows."""
         self.assertEqual(rows_of(self.read(self.make().path)), [])
+
+
+class MessageTests(SparkCase):
+    """C{format=rocketmq}: Spark takes every column, and gives the values that Arrow has."""
+
+    def check(self, path: str, count: int) -> None:
+        """Spark against the scan, which has tests of its own."""
+        options = {"path": path, "format": "rocketmq"}
+        frame = self.read(**options, minPartitions=2)
+        self.assertEqual(frame.schema, _parse_datatype_string(ddl_of(MESSAGE_COLUMNS)))
+        found = frame.drop("bornTimestamp", "storeTimestamp").orderBy("physicalOffset").collect()
+        plain = [column for column in MESSAGE_COLUMNS if not column.name.endswith("Timestamp")]
+        expected = scanned(options, [(column.name, column.ddl) for column in plain])
+        self.assertEqual(len(expected), count)
+        at = [column.name for column in plain].index("properties")
+        self.assertEqual([(*row[:-1], bytes(row[-1])) for row in found],
+                         [(*row[:at], dict(row[at]), *row[at + 1 :]) for row in expected])
+        times = frame.selectExpr("unix_millis(bornTimestamp)", "unix_millis(storeTimestamp)",
+                                 "physicalOffset")
+        arrow = scanned(options, [(name, "timestamp") for name in ("bornTimestamp", "storeTimestamp")])
+        self.assertEqual(
+            [tuple(row)[:2] for row in times.orderBy("physicalOffset").collect()],
+            [tuple(round(value.timestamp() * 1000) for value in row) for row in arrow],
+        )
+
+    def test_entries(self) -> None:
+        """Of a broker in DLedger mode."""
+        ledger = self.make(mapped_file_size_for_entry_data=20_000)
+        ledger.append([b""])
+        append_messages(ledger, 60, lambda at, number: message_at(at, number, chance=random.Random(number)))
+        ledger.commit()
+        self.check(ledger.path, 60)
+
+    def test_commit_log(self) -> None:
+        """Of any other; and a query as one would ask it."""
+        path = os.path.abspath(self.mktemp())
+        log = BrokerLog(f"{path}/commitlog")
+        for number in range(80):
+            log.append(number)
+        self.check(path, 80)
+        frame = self.read(path, format="rocketmq")
+        tagged = frame.where("tags = 'TagA' and properties['TAGS'] = tags").count()
+        self.assertEqual(tagged, sum(1 for row in log.rows() if row[7] == "TagA"))
+        self.assertGreater(tagged, 0)
 
 
 class ErrorTests(SparkCase):
