@@ -46,6 +46,7 @@ class _Held:
     @ivar promised_offset: the highest report that was right.
     @ivar flushed_offset: of its log, as it was seen last.
     @ivar power_lost: what it had not flushed may be gone, or damaged.
+    @ivar old_session: the connection on which something may still come that its master has lost; -1: none.
     @ivar is_divergent: it may differ: see H1.
     """
 
@@ -53,6 +54,7 @@ class _Held:
     best_end: int = 0
     flushed_offset: int = 0
     power_lost: bool = False
+    old_session: int = -1
     promised_offset: int = 0
     is_divergent: bool = False
 
@@ -131,6 +133,7 @@ class HAInvariants:
         for slave in self._slaves:
             held = self._held[slave.host]
             if lost_from < len(self.history):
+                held.old_session = _session_of(slave) if self._may_lose else -1
                 if max(held.best_end, held.end) > lost_from:
                     require(self._may_lose, 1, f"{slave.host} was sent {held.best_end} bytes, and its master "
                             f"that ships only what is flushed has kept {lost_from}")
@@ -212,7 +215,7 @@ class HAInvariants:
     def slave_started(self, slave: SimBroker) -> None:
         """A process has recovered its log."""
         held = self._held[slave.host]
-        held.end = -1
+        held.end = held.old_session = -1
         if held.power_lost:
             begin, content = slave.content()
             log = content[: slave.log.end_offset - begin]
@@ -249,6 +252,9 @@ class HAInvariants:
             expected = self.history[known : known + len(piece)]
             if piece != expected:
                 at = known + _common(piece, expected)
+                if held.old_session == _session_of(slave) >= 0:
+                    held.is_divergent = True
+                    self.divergences += 1
                 require(held.is_divergent, 1, f"{slave.host} holds {end} bytes, and at {at} its log is not "
                         f"the master's, which has {len(self.history)}")
                 held.end = end
@@ -287,6 +293,12 @@ class HAInvariants:
             begin, content = slave.content()
             require(content[: len(self.history) - begin] == self.history[begin:], 1,
                     f"{slave.host} is not equal to the master")
+
+
+def _session_of(slave: SimBroker) -> int:
+    """Number of its connection; -1 if it is down."""
+    follower = slave.service.slave if slave.is_open else None
+    return -1 if follower is None else follower.status().sessions
 
 
 def _common(one: bytes | bytearray, two: bytes | bytearray) -> int:
