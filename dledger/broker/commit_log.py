@@ -34,6 +34,7 @@ from dledger.broker.store_config import StoreConfig
 from dledger.errors import DirectoryError, DLedgerError, StoreError
 from dledger.node.flush import RunInThread
 from dledger.storage.disk import Disk
+from dledger.storage.expiry import Expiry
 from dledger.storage.segment import SegmentList, file_name
 from protocols.wire.codes import ResponseCode
 from protocols.wire.errors import WireError
@@ -442,10 +443,13 @@ class CommitLog(LogFlush):
         """Where the second file begins; None if there is only one."""
         return self._segments.offsets[1] if len(self._segments.offsets) > 1 else None
 
-    def first_file_modified_s(self) -> float:
-        """When the first file was last written, seconds since 1970."""
-        with self._storing("looking at an old file"):
-            return self._segments.modified_s(self._segments.offsets[0])
+    def look_at_room(self, expiry: Expiry, disk: Disk) -> None:
+        """Let C{expiry} measure the file systems of the store and the log. @raise OSError: it failed."""
+        expiry.look(disk, self._segments, self._config.store_path_root_dir)
+
+    def wants_to_expire(self, expiry: Expiry, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
+        """Whether the first file should go; see L{Expiry.wants}. @raise OSError: it cannot be looked at."""
+        return expiry.wants(self._segments, now_s, local_hour, free_to_go=free_to_go)
 
     def start_after_crash(self, safe_timestamp_ms: int) -> int:
         """See L{dledger.broker.log_recovery.start_after_crash}."""

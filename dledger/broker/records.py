@@ -47,11 +47,14 @@ MIN_BLANK_SIZE = 8
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 
-_V6 = (bool(SysFlag.BORN_HOST_V6), bool(SysFlag.STORE_HOST_V6))
+_NOT_QUEUED = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _FIXED = {
     (born, store): struct.Struct(HEAD.format + middle.format[1:]) for (born, store), middle in MIDDLES.items()
 }
 _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
+#: Of the head: size, magic, physical offset.
+_WALKED = struct.Struct(">ii20xq12x")
+assert _WALKED.size == HEAD_SIZE
 _TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
 
 
@@ -78,7 +81,7 @@ class NewMessage:
     @property
     def is_queued(self) -> bool:
         """Whether it gets a place in its consume queue: no prepared or rolled back transaction."""
-        return self.sys_flag & TRANSACTION_MASK not in (SysFlag.PREPARED, SysFlag.ROLLBACK)
+        return self.sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
 
 
 class Record(NamedTuple):
@@ -161,18 +164,14 @@ def blank(size: int) -> bytes:
     return START.pack(size, MAGIC_BLANK)
 
 
-class _Bounds(NamedTuple):
-    """The lengths of a record, checked: where its body, topic and properties are, from the data's start."""
+def _measure(
+    data: bytes | memoryview, at: int, offset: int, room: int
+) -> tuple[tuple[int, ...], int, int, int]:
+    """
+    The lengths of a record, checked.
 
-    head: tuple[int, ...]
-    body_at: int
-    body_end: int
-    topic_at: int
-    topic_end: int
-    properties_at: int
-
-
-def _measure(data: bytes | memoryview, at: int, offset: int, room: int) -> _Bounds:
+    @return: its numbers; and where its body, topic and properties begin, from the data's start.
+    """
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:
         raise WireError(f"log at {offset}: {left} bytes are too few for a record")
@@ -201,8 +200,7 @@ def _measure(data: bytes | memoryview, at: int, offset: int, room: int) -> _Boun
     if properties_at + properties_length != end:
         raise WireError(f"log at {offset}: propertiesLength={properties_length}, "
                         f"but size={size} leaves {end - properties_at}")  # fmt: skip
-    body_at = at + form.size
-    return _Bounds(head, body_at, body_at + body_length, topic_at, topic_at + topic_length, properties_at)
+    return head, at + form.size, topic_at, properties_at
 
 
 def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> tuple[int, bool]:
@@ -215,16 +213,16 @@ def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> t
         a crash leaves of a record that was being written is zeroes, which do not occur there.
     @raise WireError: what stands there is not sound.
     """
-    found = _measure(data, at, offset, room)
-    if found.head[6] != offset:
-        raise WireError(f"log at {offset}: the record says that it stands at {found.head[6]}")
+    head, body_at, topic_at, properties_at = _measure(data, at, offset, room)
+    size = head[0]
+    if head[6] != offset:
+        raise WireError(f"log at {offset}: the record says that it stands at {head[6]}")
     view = memoryview(data)
-    crc = crc32(view[found.body_at : found.body_end]) & 0x7FFFFFFF
-    if crc != found.head[2] and found.body_end > found.body_at:
-        raise WireError(f"log at {offset}: bodyCRC={found.head[2]:08x}, but its body has {crc:08x}")
-    size = found.head[0]
-    topic = bytes(view[found.topic_at : found.topic_end])
-    text = bytes(view[found.properties_at : at + size])
+    crc = crc32(view[body_at : body_at + head[-1]]) & 0x7FFFFFFF
+    if crc != head[2] and head[-1]:
+        raise WireError(f"log at {offset}: bodyCRC={head[2] & 0xFFFFFFFF:08x}, but its body has {crc:08x}")
+    topic = bytes(view[topic_at : properties_at - PROPERTIES_LENGTH.size])
+    text = bytes(view[properties_at : at + size])
     return size, bool(topic) and b"\0" not in topic and b"\0" not in text
 
 
@@ -247,22 +245,24 @@ def _tags_code(raw: bytes) -> int:
     return java_hash(raw.decode("utf-8", "replace"))
 
 
-def property_of(properties: bytes, name: bytes) -> bytes | None:
+def property_of(properties: bytes, start: bytes) -> bytes | None:
     """
     Value of one property, as Java's map of them would hold it: the last one of that name; None if absent.
 
     Items without a name or value, or with a second 0x01, are passed over.
+
+    @param start: name and 0x01.
     """
     found = None
-    start = properties.find(name + b"\x01")
-    while start >= 0:
-        value_at = start + len(name) + 1
+    at = properties.find(start)
+    while at >= 0:
+        value_at = at + len(start)
         end = properties.find(b"\x02", value_at)
-        if start == 0 or properties[start - 1] == 2:
+        if at == 0 or properties[at - 1] == 2:
             value = properties[value_at:] if end < 0 else properties[value_at:end]
             if value and b"\x01" not in value:
                 found = value
-        start = properties.find(name + b"\x01", value_at)
+        at = properties.find(start, value_at)
     return found
 
 
@@ -277,21 +277,18 @@ def read_record(
     @param delay_levels_ms: of level 1 and on; a higher level is taken for the last.
     @raise WireError: lengths that do not add up.
     """
-    found = _measure(data, at, offset, room)
-    head = found.head
-    end = at + head[0]
-    topic = bytes(data[found.topic_at : found.topic_end])
-    properties = bytes(data[found.properties_at : end])
-    transaction = head[7] & TRANSACTION_MASK
+    head, _, topic_at, properties_at = _measure(data, at, offset, room)
+    topic = bytes(data[topic_at : properties_at - PROPERTIES_LENGTH.size])
+    properties = bytes(data[properties_at : at + head[0]])
     store_timestamp = head[12 if head[7] & _BORN_V6 else 11]
-    tags = property_of(properties, b"TAGS")
+    tags = property_of(properties, b"TAGS\x01")
     code = _tags_code(tags) if tags else 0
     if topic == _SCHEDULE_TOPIC and delay_levels_ms:
-        level = property_of(properties, b"DELAY")
+        level = property_of(properties, b"DELAY\x01")
         if level is not None and level.isdigit() and len(level) < 10 and int(level) > 0:
             code = store_timestamp + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
-    return Record(head[0], topic, head[3], head[5], code, store_timestamp,
-                  transaction not in (SysFlag.PREPARED, SysFlag.ROLLBACK))  # fmt: skip
+    is_queued = head[7] & TRANSACTION_MASK not in _NOT_QUEUED
+    return Record(head[0], topic, head[3], head[5], code, store_timestamp, is_queued)
 
 
 class RecordWalk:
@@ -310,9 +307,7 @@ class RecordWalk:
 
     def restart(self, end: int) -> None:
         """The next byte that is fed stands at C{end}, where a record begins."""
-        self.end = end
-        self._fed = end
-        self._next = end
+        self.end = self._fed = self._next = end
         self._head = b""
 
     def copy(self) -> RecordWalk:
@@ -328,40 +323,41 @@ class RecordWalk:
         @raise WireError: no record begins where one should; the walk is of no further use then.
         """
         start = self._fed
-        self._fed += len(data)
+        fed = self._fed = start + len(data)
         if self._head:
-            begun = len(self._head)
+            start -= len(self._head)
             data = self._head + bytes(data)
-            start -= begun
             self._head = b""
-        at = self._next if self._next > self.end else self.end
-        while True:
-            if self._next > self.end:  # a record is under way, its end is known
-                if self._next > self._fed:
-                    return
-                self.end = at = self._next
-            if at == self._fed:
-                return
-            index = at - start
-            room = self._file_size - at % self._file_size
-            if self._fed - at < min(HEAD_SIZE, room) and not self._is_blank(data, index):
-                self._head = bytes(data[index:])
-                return
-            self._next = at + self._size(data, index, at, room)
+        file_end = start - start % self._file_size + self._file_size
+        at, following = self.end, self._next
+        while following <= fed:
+            at = following
+            left = fed - at
+            if left >= HEAD_SIZE:
+                size, magic, offset = _WALKED.unpack_from(data, at - start)
+                if magic in _TOPIC_LENGTH and offset == at and MIN_MESSAGE_SIZE <= size <= file_end - at:
+                    following = at + size
+                    continue
+            if not left:
+                break
+            whole = self._size(data, at - start, at, left, file_end - at)
+            if not whole:
+                self._head = bytes(data[at - start :])
+                break
+            following = at + whole
+        self.end, self._next = at, following
 
-    def _is_blank(self, data: bytes | memoryview, index: int) -> bool:
-        return len(data) - index >= START_SIZE and START.unpack_from(data, index)[1] == MAGIC_BLANK
-
-    def _size(self, data: bytes | memoryview, index: int, at: int, room: int) -> int:
-        if self._is_blank(data, index):
+    def _size(self, data: bytes | memoryview, index: int, at: int, left: int, room: int) -> int:
+        """Size of what begins at C{at} and is no sound record's whole head; 0 if that is still to come."""
+        if left >= START_SIZE and START.unpack_from(data, index)[1] == MAGIC_BLANK:
             return room
+        if left < min(HEAD_SIZE, room):
+            return 0
         if room < MIN_MESSAGE_SIZE:
             raise WireError(f"log at {at}: no blank in the last {room} bytes of the file")
-        size, magic, _, _, _, _, offset, _, _ = HEAD.unpack_from(data, index)
+        size, magic, offset = _WALKED.unpack_from(data, index)
         if magic not in _TOPIC_LENGTH:
             raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is none of a message or blank")
         if not MIN_MESSAGE_SIZE <= size <= room:
             raise WireError(f"log at {at}: size={size} outside {MIN_MESSAGE_SIZE}..{room}")
-        if offset != at:
-            raise WireError(f"log at {at}: the record says that it stands at {offset}")
-        return int(size)
+        raise WireError(f"log at {at}: the record says that it stands at {offset}")

@@ -41,6 +41,7 @@ from dledger.broker.store_config import StoreConfig
 from dledger.errors import DirectoryError, DLedgerError, StoreError
 from dledger.node.flush import RunInThread
 from dledger.storage.disk import Disk, File
+from dledger.storage.expiry import Expiry
 from protocols.wire.codes import ResponseCode
 
 LOCK_NAME = "lock"
@@ -102,6 +103,7 @@ class MessageStore:
         self._ticking: LoopingCall | None = None
         self._checkpoint_waiters: list[Deferred[None]] = []
         self._checkpoint = b""
+        self._expiry = Expiry(config.expiry_config)
         log.on_cut = self._log_cut
         log.on_grown = self._log_grown
 
@@ -169,10 +171,13 @@ class MessageStore:
         """
         See L{CommitLog.append}.
 
-        @raise DLedgerError: also LEADER_NOT_READY: the queue offsets of new messages are not known yet.
+        @raise DLedgerError: also DISK_FULL when the file system is nearly full, and LEADER_NOT_READY: the
+            queue offsets of new messages are not known yet.
         """
         if not self.is_ready:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, bytes_to_dispatch=self.reput.behind_bytes)
+        if self._expiry.disk_full:
+            raise DLedgerError(ResponseCode.DISK_FULL, reason=self.why_full)
         return self.log.append(batches, now_ms)
 
     def _log_grown(self) -> None:
@@ -196,27 +201,44 @@ class MessageStore:
         if self.is_ready:
             self.log.queue_offsets = self.queues.next_indexes()
 
-    def expire(self, *, is_old: Callable[[float], bool], keep_from: int) -> list[str]:
-        """
-        Delete the oldest files of the log, and of the queues what pointed there. The last file stays.
+    # -- room ------------------------------------------------------------------------------------
 
-        @param is_old: whether a file that was last written at this time (seconds since 1970) may go.
-        @param keep_from: bytes from this offset on are still needed.
+    @property
+    def why_full(self) -> str:
+        """Why no more messages are taken, as of the last look at the disk; empty if they are."""
+        return self._expiry.why_full
+
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from: int) -> list[str]:
+        """
+        Look at the room on the disk; delete the oldest files of the log, and what points there of the queues.
+
+        @param now_s: seconds since 1970.
+        @param local_hour: 0 to 23.
+        @param keep_from: bytes from here on are still needed, by a slave or a reader. A disk that is nearly
+            full does not ask; the last file, and what is not dispatched yet, stay in any case.
         @return: paths of the log files that are gone.
         @raise StoreError: it failed.
         """
-        gone = []
-        keep_from = min(keep_from, self.reput.offset, self.log.flushed_record_end)
-        while (offset := self.log.second_file) is not None and offset <= keep_from:
-            if not is_old(self.log.first_file_modified_s()):
-                break
-            gone.append(self.log.expire_first())
-        if gone:
-            try:
+        gone: list[str] = []
+        try:
+            self._look()
+            last = min(self.reput.offset, self.log.flushed_record_end)
+            while len(gone) < Expiry.FILES_MAX and (second := self.log.second_file) is not None:
+                free_to_go = second <= keep_from
+                if second > last or not self.log.wants_to_expire(
+                    self._expiry, now_s, local_hour, free_to_go=free_to_go
+                ):
+                    break
+                gone.append(self.log.expire_first())
+            if gone:
                 self.queues.expire(self.log.begin_offset)
-            except OSError as error:
-                raise StoreError(f"expiring consume queues: {error}") from error
+                self._look()
+        except OSError as error:
+            raise StoreError(f"deleting old files: {error}") from error
         return gone
+
+    def _look(self) -> None:
+        self.log.look_at_room(self._expiry, self._disk)
 
     # -- flush -----------------------------------------------------------------------------------
 

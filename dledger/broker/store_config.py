@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 
 import attrs
-from attrs.validators import ge, in_, instance_of, le
+from attrs.validators import ge, instance_of, le
+
+from dledger.config import DLedgerConfig
 
 UNIT_SIZE = 20
-ASYNC_FLUSH = "ASYNC_FLUSH"
-SYNC_FLUSH = "SYNC_FLUSH"
 
 #: Room for everything in a record but its body, bytes.
 RECORD_OVERHEAD_MAX = 64 * 1024
@@ -53,6 +53,9 @@ class StoreConfig:
     @ivar mapped_file_size_consume_queue: length of each consume queue file, whole units of 20 bytes.
     @ivar file_reserved_time_h: a commit log file that was not written for so long may go.
     @ivar delete_when: hours of the day in which old files go, separated by semicolons.
+    @ivar disk_max_used_space_ratio: percent of the file system in use above which old files go at any hour.
+    @ivar disk_space_clean_forcibly_ratio: share in use above which the oldest files go, whatever their age.
+    @ivar disk_space_warning_level_ratio: share in use above which messages are refused.
     """
 
     store_path_root_dir: str = attrs.field(validator=instance_of(str))
@@ -66,10 +69,16 @@ class StoreConfig:
     max_message_size: int = attrs.field(
         default=4 * 1024**2, validator=[instance_of(int), ge(1), le(64 * 1024**2)]
     )
-    flush_disk_type: str = attrs.field(default=ASYNC_FLUSH, validator=in_((ASYNC_FLUSH, SYNC_FLUSH)))
     message_delay_level: str = attrs.field(default=_LEVELS, validator=instance_of(str))
     file_reserved_time_h: int = attrs.field(default=72, validator=[instance_of(int), ge(1)])
     delete_when: str = attrs.field(default="04", validator=instance_of(str))
+    disk_max_used_space_ratio: int = attrs.field(default=75, validator=[instance_of(int), ge(10), le(95)])
+    disk_space_clean_forcibly_ratio: float = attrs.field(
+        default=0.85, validator=[instance_of(float), ge(0.1), le(1.0)]
+    )
+    disk_space_warning_level_ratio: float = attrs.field(
+        default=0.90, validator=[instance_of(float), ge(0.1), le(1.0)]
+    )
 
     @store_path_root_dir.validator
     def _root_is_named(self, attribute: object, value: str) -> None:
@@ -116,9 +125,15 @@ class StoreConfig:
         return min(self.max_message_size + RECORD_OVERHEAD_MAX, self.mapped_file_size_commit_log)
 
     @property
-    def is_sync(self) -> bool:
-        """Whether a put waits for stable storage."""
-        return self.flush_disk_type == SYNC_FLUSH
+    def expiry_config(self) -> DLedgerConfig:
+        """What decides which files go, in the words of the ledger's own expiry."""
+        return DLedgerConfig(
+            file_reserved_hours=self.file_reserved_time_h,
+            delete_when=self.delete_when,
+            disk_space_ratio_to_check_expired=self.disk_max_used_space_ratio / 100,
+            disk_space_ratio_to_force_clean=self.disk_space_clean_forcibly_ratio,
+            disk_full_ratio=self.disk_space_warning_level_ratio,
+        )
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

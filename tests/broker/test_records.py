@@ -140,7 +140,7 @@ class ReadTests(SynchronousTestCase):
             (b"XTAGS\x01A\x02", None), (b"TAGS\x01\x02", None), (b"TAGS\x01A\x02TAGS\x01B\x02", b"B"),
             (b"TAGS\x01A\x01B\x02", None), (b"", None),
         ):  # fmt: skip
-            self.assertEqual(property_of(data, b"TAGS"), expected, data)
+            self.assertEqual(property_of(data, b"TAGS\x01"), expected, data)
 
 
 class WalkTests(SynchronousTestCase):

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.broker.checkpoint import decode_checkpoint
 from dledger.broker.log_mark import LOG_MARK_NAME
 from dledger.errors import DirectoryError, DLedgerError, StoreError
-from dledger.storage.disk import OsDisk
+from dledger.storage.disk import DiskSpace, OsDisk
 from dledger.storage.memory_disk import MemoryDisk
 from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from protocols.wire.codes import ResponseCode
@@ -207,18 +207,21 @@ class LifeTests(SynchronousTestCase):
             self.assertEqual(slave.store.queues.misplaced, 0)
         self.assertEqual(slave.failures, [])
 
-    def test_expire(self) -> None:
-        """Old files go one by one, none that is needed, and the queues follow."""
+    def test_house_keeping(self) -> None:
+        """Old files go at their hour, none that is needed, and the queues follow; the last stays."""
         opened = self.open()
         filled(opened, 1, 60)
         opened.settle()
         store = opened.store
+        day_s = 86_400.0  # files in memory were written at 0
+        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])  # nothing is flushed
         store.log.flush()
-        self.assertEqual(store.expire(is_old=lambda _: False, keep_from=1 << 60), [])
-        gone = store.expire(is_old=lambda _: True, keep_from=2 * LOG_SIZE + 5)
+        self.assertEqual(store.house_keeping(9 * day_s, 5, keep_from=1 << 60), [])
+        self.assertEqual(store.house_keeping(2 * day_s, 4, keep_from=1 << 60), [])
+        gone = store.house_keeping(9 * day_s, 4, keep_from=2 * LOG_SIZE + 5)
         self.assertEqual((len(gone), store.log.begin_offset), (2, 2 * LOG_SIZE))
         self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(store.log)})
-        store.expire(is_old=lambda _: True, keep_from=1 << 60)
+        store.house_keeping(9 * day_s, 4, keep_from=1 << 60)
         self.assertEqual(store.log.begin_offset, store.log.end_offset // LOG_SIZE * LOG_SIZE)
         opened.close()
         again = self.open()
@@ -226,6 +229,23 @@ class LifeTests(SynchronousTestCase):
         filled(again, 3)
         again.settle()
         self.assertEqual(again.store.queues.misplaced, 0)
+
+    def test_disk_full(self) -> None:
+        """Above the warning level messages are refused, and the oldest files go whoever needs them."""
+        opened = self.open()
+        filled(opened, 1, 60)
+        opened.settle()
+        store = opened.store
+        store.log.flush()
+        self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
+        gone = store.house_keeping(1.0, 12, keep_from=0)
+        self.assertGreater(len(gone), 3)
+        refused = self.assertRaises(DLedgerError, store.append, [[message()]], 1)
+        self.assertIs(refused.code, ResponseCode.DISK_FULL)
+        self.assertIn("disk used to 95%", store.why_full)
+        self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
+        store.house_keeping(1.0, 12, keep_from=0)
+        store.append([[message()]], 1)
 
     def test_failed_fsync(self) -> None:
         """The owner is told once; what was there is not closed as if in order."""

@@ -18,7 +18,9 @@ class StoreConfigTests(SynchronousTestCase):
         self.assertEqual(config.mapped_file_size_commit_log, 1073741824)
         self.assertEqual(config.mapped_file_size_consume_queue, 6_000_000)
         self.assertEqual(config.max_message_size, 4194304)
-        self.assertFalse(config.is_sync)
+        expiry = config.expiry_config
+        self.assertEqual((expiry.file_reserved_hours, expiry.delete_when, expiry.disk_full_ratio),
+                         (72, "04", 0.9))
         self.assertEqual((config.commit_log_path, config.consume_queue_path, config.config_path),
                          ("s/commitlog", "s/consumequeue", "s/config"))
         self.assertEqual(len(config.delay_levels_ms), 18)
@@ -30,7 +32,7 @@ class StoreConfigTests(SynchronousTestCase):
         for options, part in (
             ({"mapped_file_size_consume_queue": 30}, "20 and 40 are"),
             ({"mapped_file_size_commit_log": 100}, "mapped_file_size_commit_log"),
-            ({"flush_disk_type": "SYNC"}, "flush_disk_type"),
+            ({"disk_max_used_space_ratio": 99}, "disk_max_used_space_ratio"),
             ({"message_delay_level": "1s 5x"}, "'5x' is not a delay"),
             ({"delete_when": "04;25"}, "'25' is not an hour"),
             ({"store_path_root_dir": ""}, "store_path_root_dir is empty"),
