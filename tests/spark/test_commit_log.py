@@ -9,9 +9,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
 from dledger.spark.log import DamageError, DataLossError, ReadError
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
+from dledger.spark.source import LogStreamReader
 from protocols.wire.rocketmq_layout import MAGIC_BLANK
 from protocols.wire.rocketmq_message import decode_message, encode_message, make_message
 from tests.spark.ledgers import scanned
@@ -146,6 +149,26 @@ class CommitLogTests(LedgerCase):
         self.assertEqual(log.after(starts[10], self.log.end, 5), starts[15])
         self.assertEqual(log.after(starts[3], self.log.end, 150), starts[153])
         self.assertEqual(log.after(starts[3], starts[5], 150), starts[5])
+
+    def test_stream(self) -> None:
+        """Batches of so many messages or bytes, each message once, while the log grows over ends of files."""
+        given = {name: str(value) for name, value in self.options.items()}
+        reader = LogStreamReader(Scan.of({**given, "startingOffsets": "earliest"}, is_stream=True,
+                                         wanted=[("physicalOffset", "bigint")]))
+        self.addCleanup(reader.stop)
+        offset, found = reader.initialOffset(), []
+        limits = [ReadMaxRows(7), ReadMaxBytes(9000), ReadMaxRows(1), ReadAllAvailable(), ReadAllAvailable()]
+        for number, limit in enumerate(limits):
+            end = reader.latestOffset(offset, limit)
+            rows = [value for part in reader.partitions(offset, end) for batch in reader.read(part)
+                    for value in batch.column(0).to_pylist()]
+            if isinstance(limit, ReadMaxRows):
+                self.assertEqual(len(rows), limit.max_rows)
+            found += rows
+            offset = end
+            self.log.append(500 + number)
+        self.assertEqual(found, self.log.written[:-1])
+        self.assertEqual(offset, {"default": self.log.written[-1]})
 
     def test_expiry(self) -> None:
         """Old files go: an error, or the rest."""

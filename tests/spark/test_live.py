@@ -12,6 +12,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from dledger.spark.scan import Scan
 from protocols.wire.codes import ResponseCode
 from protocols.wire.messages import AppendRequest
+from tests.interop import rocketmq
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.processes.asking import Asker
 from tests.processes.children import free_ports, wait_until
@@ -19,6 +20,7 @@ from tests.processes.members import Group
 from tests.spark.ledgers import mixed_bodies, plain_rows, scanned
 from tests.spark.sessions import rows_of, spark
 
+_BROKER = "5.3.3"
 _SMALL = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
 
 
@@ -140,3 +142,51 @@ class JavaTests(LiveCase):
         member.stop()
         found = rows_of(spark().read.format("dledger").load(path), "index")
         self.assertEqual(found, expected)
+
+
+class BrokerTests(LiveCase):
+    """A RocketMQ broker that is no member of any group: its commit log."""
+
+    def test_live_and_stopped(self) -> None:
+        """What a Java producer has sent, message by message, while the broker runs and afterwards."""
+        try:
+            rocketmq.class_path(_BROKER)
+        except JavaMissing as missing:
+            raise SkipTest(str(missing)) from None
+        (name_port,) = free_ports(1)
+        home = self.directory / "broker"
+        servers = (
+            rocketmq.Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
+                            self.directory / "namesrv", _BROKER),
+            rocketmq.Server("broker", "broker.BrokerStartup", {
+                "brokerClusterName": "tests", "brokerName": "b", "listenPort": free_ports(1)[0],
+                "brokerIP1": "127.0.0.1", "namesrvAddr": f"127.0.0.1:{name_port}",
+                "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
+                "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 20 * 1000,
+                "maxHashSlotNum": 1000, "maxIndexNum": 4000, "diskMaxUsedSpaceRatio": 95,
+                "timerWheelEnable": False, "defaultTopicQueueNums": 4, "brokerFastFailureEnable": False,
+            }, home, _BROKER),
+        )
+        for server in servers:
+            self.addCleanup(server.kill)
+            server.start()
+            server.wait_started()
+        producer = rocketmq.Messages(f"127.0.0.1:{name_port}", self.directory, _BROKER)
+        self.addCleanup(producer.kill)
+        producer.start()
+        producer.wait_started()
+        sent = {each.unique_key: each for each in producer.produce(0, 400)}
+        expected = sorted((each.queue_id, each.queue_offset, key, rocketmq.body_of(each.number))
+                          for key, each in sent.items())
+        path = str(home / "store")
+        wanted = [("queueId", "int"), ("queueOffset", "bigint"), ("properties", "map<string,string>"),
+                  ("body", "binary"), ("topic", "string")]
+        self.assertGreater(len(os.listdir(f"{path}/commitlog")), 2)
+        for is_live in (True, False):
+            rows = scanned({"path": path, "format": "rocketmq", "verifyCrc": "true"}, wanted)
+            found = sorted((row[0], row[1], dict(row[2])["UNIQ_KEY"], row[3]) for row in rows
+                           if row[4] == rocketmq.TOPIC)
+            self.assertEqual(found, expected)
+            if is_live:
+                producer.stop(seconds=rocketmq.PATIENCE)
+                servers[1].stop(seconds=rocketmq.PATIENCE)
