@@ -112,7 +112,7 @@ def pack_bodies(
             room = file_size - MIN_BLANK_SIZE
         room -= size
         bare = pack(1, size, index, term, pos, 0, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
-        word = word_of((crc32(bare, crc32(word)) ^ 0x8000_0000) - 0x8000_0000)
+        word = word_of(((crc32(bare, crc32(word)) or 1) ^ 0x8000_0000) - 0x8000_0000)
         pieces.append(bare[:36] + word + bare[40:] + body)
         units.append(unit_of(1, pos, size, index, term))
         positions.append(pos)
@@ -171,11 +171,11 @@ def check_batch(
         if index != expected or pos != position or term < last_term:
             raise _unfit(expected, f"record index={index} pos={pos} term={term}, "
                                    f"expected pos={position}, term at least {last_term}")
-        if body_crc and (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc:
-            raise _unfit(expected, "body does not match its bodyCrc")
+        if body_crc and (not chain_crc or (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc):
+            raise _unfit(expected, "body does not match its bodyCrc, or is without a chainCrc")
         if chain_crc and chain is not None:
             seed = crc32(_NO_WORD, crc32(view[offset : offset + 36], crc32(word_of(chain))))
-            if (crc32(view[offset + 40 : body_at], seed) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
+            if ((crc32(view[offset + 40 : body_at], seed) or 1) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
                 raise _unfit(expected, "record does not match its chainCrc")
         if term != last_term:
             terms.append((index, term))
@@ -198,10 +198,12 @@ class DamagedRecord(Exception):
 
     @ivar index: the entry that should be there.
     @ivar position: stream offset where it should start.
+    @ivar is_chain_broken: it contradicts the record before it, and either may be the damaged one.
     """
 
-    def __init__(self, index: int, position: int, what: str) -> None:
+    def __init__(self, index: int, position: int, what: str, *, is_chain_broken: bool = False) -> None:
         super().__init__(index, position, what)
+        self.is_chain_broken = is_chain_broken
         self.index = index
         self.position = position
         self.what = what
@@ -241,7 +243,7 @@ def walk_records(
     total = len(data)
     offset, expected, position = at.length, at.index, at.position
     last_term, chain, count = at.term, at.chain_crc, at.count
-    what = ""
+    what, is_chain_broken = "", False
     while count < max_count:
         body_at = offset + 48
         if body_at > total:
@@ -259,10 +261,14 @@ def walk_records(
         if body_crc and (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc:
             what = "body does not match its bodyCrc"
             break
-        if chain_crc and chain is not None:
+        if not chain_crc:
+            if body_crc:  # who records one records both, so this one was wiped out
+                what = "a bodyCrc without a chainCrc"
+                break
+        elif chain is not None:
             seed = crc32(_NO_WORD, crc32(view[offset : offset + 36], crc32(word_of(chain))))
-            if (crc32(view[offset + 40 : body_at], seed) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
-                what = "record does not match its chainCrc"
+            if ((crc32(view[offset + 40 : body_at], seed) or 1) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
+                what, is_chain_broken = "record does not match its chainCrc", True
                 break
         if units is not None:
             units.append(unit_of(1, pos, size, index, term))
@@ -274,7 +280,7 @@ def walk_records(
     at.index, at.position, at.term, at.chain_crc = expected, position, last_term, chain
     at.count, at.length = count, offset
     if what:
-        raise DamagedRecord(expected, position, what)
+        raise DamagedRecord(expected, position, what, is_chain_broken=is_chain_broken)
 
 
 assert MAGIC == 1 and ENTRY_HEADER_SIZE == 48

@@ -166,9 +166,11 @@ class Scanner:
         walk = Walk(index=start_index, position=position, chain_crc=0 if start_index == 0 else None)
         while True:
             following = self.data.base(walk.position) + self.data.file_size
+            is_unvouched = False
             try:
                 ended = self._scan_file(walk)
             except DamagedRecord as damage:
+                is_unvouched = damage.is_chain_broken and walk.chain_crc == 0
                 ended = f"entry {damage.index} at {damage.position}: {damage.what}"
             if not self._continues(walk, following):
                 why = ended
@@ -179,8 +181,26 @@ class Scanner:
             walk.position = following
         if walk.index == start_index:
             return Found(why=why or "no record")
-        return attrs.evolve(self._found(begin_index, walk, "" if why == "blank" else why),
-                            scanned_from_index=start_index)
+        found = attrs.evolve(self._found(begin_index, walk, "" if why == "blank" else why),
+                             scanned_from_index=start_index)
+        return self._without_unvouched(found, start_index) if why == ended and is_unvouched else found
+
+    def _without_unvouched(self, found: Found, start_index: int) -> Found:
+        """
+        The ledger without its last record: it has no checksum, and the one behind it says that it had.
+
+        Of two that contradict each other, one is damaged. Where it is the one behind, a sound record is
+        given up together with it; it comes back from a leader, which a wrong one would not.
+        """
+        if found.end_index == start_index:
+            return Found(why=found.why)
+        last, before = self.unit(found.end_index), self.unit(found.end_index - 1)
+        assert last is not None and before is not None, "the index was just brought into line"
+        header = ENTRY_HEADER.unpack(self.data.pread(ENTRY_HEADER_SIZE, before[1]))
+        return attrs.evolve(
+            found, end_index=found.end_index - 1, end_term=before[4], end_position=before[1] + before[2],
+            chain_crc=header[6],
+        )
 
     def _continues(self, walk: Walk, position: int) -> bool:
         """Whether the record that is due now stands at the start of the file at C{position}, or beyond."""
@@ -380,8 +400,9 @@ def _is_beginning_sound(scanner: Scanner) -> bool:
         walk_records(data.pread(_CHUNK, first[2]), walk, max_count=2, one_term=False, size_max=data.file_size)
     except DamagedRecord as error:
         magic, size = BLANK.unpack(data.pread(MIN_BLANK_SIZE, error.position))
-        # The first entry of all needs no witness: nothing stood before it, and it says so itself.
-        return walk.count == 1 and (size == 0 or magic == BLANK_MAGIC or first[0] == 0)
+        # The first entry of all needs no witness, as nothing stood before it; but none against it either.
+        is_denied = error.is_chain_broken and walk.chain_crc == 0
+        return walk.count == 1 and (size == 0 or magic == BLANK_MAGIC or (first[0] == 0 and not is_denied))
     return True
 
 

@@ -90,12 +90,12 @@ def body_crc_of(body: bytes | memoryview) -> int:
 
 def chain_crc_of(previous: int, header_without_chain: bytes) -> int:
     """
-    The C{chainCrc} of a record.
+    The C{chainCrc} of a record; never 0, which says that none was recorded.
 
     @param previous: C{chainCrc} of the record before it, 0 if there is none.
     @param header_without_chain: the record's 48 bytes with C{bodyCrc} filled and C{chainCrc} 0.
     """
-    return _signed(crc32(header_without_chain, crc32(_CRC_WORD.pack(previous))))
+    return _signed(crc32(header_without_chain, crc32(_CRC_WORD.pack(previous))) or 1)
 
 
 def pack_record(
@@ -110,7 +110,7 @@ def pack_record(
     if body_crc & 0x8000_0000:
         body_crc -= 0x1_0000_0000
     bare = ENTRY_HEADER.pack(MAGIC, size, index, term, pos, 0, 0, body_crc, length)
-    chain = crc32(bare, crc32(_CRC_WORD.pack(previous_chain_crc)))
+    chain = crc32(bare, crc32(_CRC_WORD.pack(previous_chain_crc))) or 1
     if chain & 0x8000_0000:
         chain -= 0x1_0000_0000
     return bare[:36] + _CRC_WORD.pack(chain) + bare[40:] + body, chain

@@ -210,8 +210,8 @@ _STORAGE = (
     Mutant("crc-not-checked", "damaged records are read as if they were sound", (
         Patch(RECORDS, "if body_crc and (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc:"
               '\n            what = "body', 'if False:\n            what = "body'),
-        Patch(RECORDS, "(crc32(view[offset + 40 : body_at], seed) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:"
-              '\n                what = "record', 'False:\n                what = "record'),
+        Patch(RECORDS, "((crc32(view[offset + 40 : body_at], seed) or 1) ^ 0x8000_0000) - 0x8000_0000"
+              ' != chain_crc:\n                what, is', 'False:\n                what, is'),
     ), faults=("damage", "damage", "kill"), settings={"check_point_interval": 1000}),
     Mutant("repair-mark-dropped", "a member that lost recorded entries comes up as if it were whole", (
         Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed)\n", "        pass\n"),

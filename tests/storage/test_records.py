@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -106,14 +108,38 @@ class CheckTests(SynchronousTestCase):
         good = our_record(b"hello", index=7, term=2, pos=100)
         self.check(batch_of([good]))
         fields = list(ENTRY_HEADER.unpack_from(good))
-        for at, value in ((0, 2), (0, -1), (1, 54), (1, -1), (2, 8), (3, 1), (4, 101), (5, 1), (6, 5), (7, 5),
-                          (8, 6), (8, -48)):
+        for at, value in ((0, 2), (0, -1), (1, 54), (1, -1), (2, 8), (3, 1), (4, 101), (5, 1), (6, 5), (6, 0),
+                          (7, 5), (8, 6), (8, -48)):
             wrong = list(fields)
             wrong[at] = value
             batch = EntryBatch(first_index=7, count=1, term=2, records=ENTRY_HEADER.pack(*wrong) + b"hello")
             with self.assertRaises(DLedgerError) as caught:
                 self.check(batch)
             self.assertIs(caught.exception.code, ResponseCode.INCONSISTENT_STATE, f"field {at}={value}")
+
+    def test_one_checksum_of_two(self) -> None:
+        """A body's checksum beside no chain: somebody wiped the chain out, and perhaps the term before it."""
+        fields = list(ENTRY_HEADER.unpack_from(our_record(b"hello", index=7, term=2, pos=100)))
+        fields[6] = 0
+        batch = EntryBatch(first_index=7, count=1, term=2, records=ENTRY_HEADER.pack(*fields) + b"hello")
+        with self.assertRaises(DLedgerError) as refused:
+            self.check(batch, chain=None)
+        self.assertIn("is without a chainCrc", str(refused.exception))
+        at = Walk(index=7, position=100, term=2)
+        with self.assertRaises(DamagedRecord) as damaged:
+            walk_records(batch.records, at, max_count=1, one_term=False, size_max=900)
+        self.assertIn("a bodyCrc without a chainCrc", str(damaged.exception))
+
+    def test_chain_of_zero(self) -> None:
+        """Once in four thousand million records the checksum is 0, which would say that there is none."""
+        with mock.patch("dledger.storage.records.crc32", lambda *_: 0):
+            layout = pack_bodies((b"hello",), first_index=7, term=2, end_position=100, previous_chain_crc=5,
+                                 file_size=FILE)
+            self.assertEqual(ENTRY_HEADER.unpack_from(layout.records)[6], 1)
+            self.check(EntryBatch(first_index=7, count=1, term=2, records=layout.records), chain=5)
+            walk = Walk(index=7, position=100, term=2, chain_crc=5)
+            walk_records(layout.records, walk, max_count=1, one_term=False, size_max=900)
+            self.assertEqual(walk.count, 1)
 
     def test_every_field_of_java(self) -> None:
         """Without checksums, too, a wrong value is refused (the body's bytes are nobody's to judge)."""

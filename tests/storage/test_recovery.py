@@ -8,7 +8,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import StoreError
+from dledger.errors import DirectoryError, StoreError
 from dledger.storage import recovery
 from dledger.storage.commit_mark import read_mark
 from dledger.storage.file_store import FileStore
@@ -237,6 +237,37 @@ class BeginningTests(RecoveryCase):
             store = self.open()
             self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 39), f"bit {bit}")
             store.abandon()
+
+
+class WipedChecksumTests(RecoveryCase):
+    """A record whose two checksums were wiped out looks like one of Java's, which nobody can judge."""
+
+    def wipe(self, index: int) -> None:
+        """Channel and both checksums, as one run of zeroes would."""
+        position = self.position[index]
+        content = self.disk.files[f"{ROOT}/data/{position - position % DATA_SIZE:020d}"].data
+        at = position % DATA_SIZE
+        content[at + 32 : at + 44] = bytes(12)
+
+    def test_in_the_middle(self) -> None:
+        """The one behind it says that it had one: neither is believed."""
+        self.wipe(20)
+        self.ends(19, 39)
+
+    def test_at_the_end(self) -> None:
+        """Nobody stands behind the last one."""
+        self.wipe(39)
+        self.assertEqual(self.open().ledger_end_index, 39)
+
+    def test_first(self) -> None:
+        """With nothing on record there is nothing to begin with, and nothing is touched."""
+        self.wipe(0)
+        self.disk.unlink(f"{ROOT}/commitmark")
+        self.disk.files[f"{ROOT}/index/{0:020d}"].data.clear()
+        before = self.disk.contents()
+        with self.assertRaises(DirectoryError):
+            self.open()
+        self.assertEqual(self.disk.contents(), before)
 
 
 class FirstEntryTests(SynchronousTestCase):

@@ -112,7 +112,8 @@ class ReadTests(SynchronousTestCase):
             b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a":1}}', b'{"a":1}x', b"{,}", b"{a}", b"{a;1}", b"{a:}",
             b"{a:b}", b"{a:1 b:2}", b"{a:1,,}", b"{a:'", b"{a:'\\", b"{a:'\\q'}", b"{a:'\\u12'}",
             b"{a:'\\xg0'}", b"{a:x'6'}", b"{a:x'6g'}", b"{a:x'61}", b"{a:[1}", b"{a:[1 2]}", b"{/* }",
-            b"/", b"{a:-}", b"{a:+1}", b"{a:.5}", b"{a:1..2}", b"{[]:1}", b"{{}:1}", b"{a:new Date()}", b"{a:TRUE}",
+            b"/", b"{a:-}", b"{a:+1}", b"{a:.5}", b"{a:1..2}", b"{[]:1}", b"{{}:1}", b"{a:new Date()}",
+            b"{a:TRUE}",
         ):  # fmt: skip
             self.refused(body, "not JSON")
 
