@@ -34,6 +34,7 @@ from protocols.wire.rocketmq_message import (
     encode_message,
     plain_body,
 )
+from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.recovery import fuzz_recovery
 from tests.wire.golden import BODIES, EXAMPLES, HELLO, PUSHES_0_4
@@ -259,7 +260,7 @@ def fuzz_rocketmq(rng: random.Random) -> None:
 #: What no bytes from a network or a file may surprise: the targets that decode.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "appends", "records",
-    "rocketmq",
+    "rocketmq", "ha",
 )  # fmt: skip
 
 #: Name on the command line to target. More may be added: anything that takes its chance from the argument.
@@ -273,5 +274,6 @@ TARGETS: Mapping[str, Target] = {
     "appends": fuzz_appends,
     "records": fuzz_records,
     "rocketmq": fuzz_rocketmq,
+    "ha": fuzz_ha,
     "recovery": fuzz_recovery,
 }

@@ -1,0 +1,63 @@
+# -*- test-case-name: tests.fuzz.test_decoders -*-
+"""
+The replication stream of a master and the reports of a slave, damaged: pieces that fit together, or
+L{WireError}, whole and in pieces alike, with bounded memory.
+"""
+
+from __future__ import annotations
+
+import random
+
+from protocols.wire.errors import WireError
+from protocols.wire.ha import (
+    BODY_SIZE_MAX,
+    TRANSFER_HEADER,
+    TRANSFER_HEADER_SIZE,
+    ReportReader,
+    TransferReader,
+    encode_report,
+)
+from tests.fuzz.mutation import damaged
+
+_BODIES = (b"", b"x", b"hello" * 9, bytes(200))
+_FRAMES = tuple(TRANSFER_HEADER.pack(offset, len(body)) + body
+                for offset in (0, 326, 1 << 40) for body in _BODIES)  # fmt: skip
+_REPORTS = tuple(encode_report(offset) for offset in (0, 1, 326, 1 << 40))
+
+
+def _read(data: bytes, cuts: list[int]) -> tuple[list[tuple[int, bytes]], str]:
+    """Pieces without the empty ones, those that follow one another joined; and what was wrong."""
+    reader = TransferReader()
+    pieces: list[tuple[int, bytes]] = []
+    try:
+        for low, high in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            for offset, body in reader.feed(data[low:high]):
+                assert offset >= 0 and len(body) <= BODY_SIZE_MAX
+                assert len(reader._kept) < TRANSFER_HEADER_SIZE
+                if pieces and pieces[-1][0] + len(pieces[-1][1]) == offset:
+                    pieces[-1] = (pieces[-1][0], pieces[-1][1] + bytes(body))
+                elif len(body):
+                    pieces.append((offset, bytes(body)))
+    except WireError as error:
+        return pieces, str(error)
+    return pieces, ""
+
+
+def fuzz_ha(rng: random.Random) -> None:
+    """A few frames, damaged, cut anywhere; a few reports likewise."""
+    data = b"".join(damaged(rng.choice(_FRAMES), _FRAMES, rng) for _ in range(1 + int(rng.random() * 4)))
+    cuts = sorted(int(rng.random() * (len(data) + 1)) for _ in range(int(rng.random() * 5)))
+    assert _read(data, cuts) == _read(data, []), (data, cuts)
+    reports = b"".join(damaged(rng.choice(_REPORTS), _REPORTS, rng) for _ in range(3))
+    last: list[int | str | None] = []
+    for size in (len(reports) or 1, 1, 3):
+        reader, found = ReportReader(), None
+        try:
+            for at in range(0, len(reports), size):
+                told = reader.feed(reports[at : at + size])
+                found = told if told is not None else found
+                assert len(reader._kept) < 8
+        except WireError:
+            break  # of several in one read only the last is looked at
+        last.append(found)
+    assert len(set(last)) <= 1, (reports, last)
