@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -116,7 +117,8 @@ class SparkExporter:
         first = self.directory.next_index
         assert first is not None
         begin, end = ranges[0].begin, ranges[-1].end
-        staged = self.directory.stage("job")
+        # The JVM of a driver that was killed may go on writing for a moment: not where we look.
+        staged = self.directory.stage(f"job-{uuid.uuid4().hex}")
         rows = self._write(self._frame(begin, end), staged)
         part = Part(first=first, last=end - 1, files=tuple(self._files(staged, first, end - 1)), rows=rows)
         with closing(self._source.scan.log()) as log:

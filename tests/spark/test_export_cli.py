@@ -31,13 +31,14 @@ _SECONDS_MAX = 120
 class Export:
     """One process of C{dledger export -v}, whose lines are read as they come."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, seconds: float = _SECONDS_MAX) -> None:
+        """@param seconds: it is killed then."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, "export", "-v", *words], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}, start_new_session=True,
         )
-        self._watchdog = threading.Timer(_SECONDS_MAX, self._process.kill)
+        self._watchdog = threading.Timer(seconds, self._process.kill)
         self._watchdog.start()
 
     def line(self) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from click.testing import CliRunner
 
+from dledger.cli import cli
 from dledger.spark.export import Exporter, ExportSettings, ExportSource
 from dledger.spark.export_files import ExportError
 from dledger.spark.export_spark import SparkExporter
@@ -16,6 +19,7 @@ from tests.spark.ledgers import Row, plain_rows
 from tests.spark.sessions import SparkCase
 from tests.spark.test_commit_log import SIZE, BrokerLog
 from tests.spark.test_export import COLUMNS, data_files
+from tests.spark.test_export_cli import Export
 
 
 def rows_of(out: Path) -> list[Row]:
@@ -114,6 +118,25 @@ class SparkExportTests(SparkCase):
         self.assertTrue(0 < done < 300)
         self.assertEqual(rows_of(self.out), plain_rows(self.ledger.path)[:done])
         self.assertEqual(self.export(), 300 - done)
+        self.assertEqual(rows_of(self.out), plain_rows(self.ledger.path))
+
+    def test_killed(self) -> None:
+        """A program killed in the middle, its JVM left behind; then the command again, in this process."""
+        self.ledger.fill(400)
+        self.ledger.commit()
+        words = (self.path, str(self.out), "--part-bytes", "400", "--engine", "spark")
+        child = Export(*words, "--master", "local[1]", "--conf", "spark.driver.memory=512m", seconds=400)
+        while not (line := child.line()).startswith("exported"):
+            self.assertTrue(line, "it ended, or said nothing for too long")
+        status, said = child.end(signal.SIGKILL)
+        self.assertEqual(status, -signal.SIGKILL, said)
+        done = rows_of(self.out)
+        self.assertTrue(done)
+        self.assertEqual(done, plain_rows(self.ledger.path)[: len(done)])
+        self.ledger.fill(20)
+        self.ledger.commit()
+        result = CliRunner().invoke(cli, ["export", *words])
+        self.assertEqual(result.exit_code, 0, result.output)
         self.assertEqual(rows_of(self.out), plain_rows(self.ledger.path))
 
     def test_failed_job(self) -> None:
