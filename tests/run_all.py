@@ -158,65 +158,26 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
     """
     trial = (PYTHON, "-m", "twisted.trial")
     sources = tuple(source for source in SOURCES if (ROOT / source).exists())
+    simulate = ("dledger.testing", "--schedules", "2000", "--seed", "1", "--jobs", "2")
+    fuzz = ("tests.fuzz.run", "--executions", "20000", "--seed", "1")
+    of_trial = {"read": read_trial_strictly, "counts": "tests"}
+    summed_up = {"read": read_total(SUMMARY)}
     return [
-        Stage(
-            name="lint",
-            command=(PYTHON, "-m", "ruff", "check", *sources),
-            limit_s=60,
-            read=read_check,
-            counts="check",
-        ),
-        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=100, read=read_check, counts="check"),
-        Stage(
-            name="unit",
-            command=(*trial, *(suites or unit_suites())),
-            limit_s=240,
-            read=read_trial,
-            counts="tests",
-        ),
-        Stage(
-            name="sim",
-            command=(PYTHON, "-m", "dledger.testing", "--schedules", "2000", "--seed", "1", "--jobs", "2"),
-            limit_s=560,
-            read=read_total(SCHEDULES),
-            counts="schedules",
-        ),
-        Stage(
-            name="mutants",
-            command=(PYTHON, "-m", "tests.mutants"),
-            limit_s=300,
-            read=read_total(MUTANTS),
-            counts="mutants",
-        ),
-        Stage(
-            name="fuzz",
-            command=(PYTHON, "-m", "tests.fuzz.run", "--executions", "20000", "--seed", "1"),
-            limit_s=150,
-            read=read_total(SUMMARY),
-            counts="targets",
-        ),
-        Stage(
-            name="processes",
-            command=(*trial, "tests.processes"),
-            limit_s=240,
-            read=read_trial_strictly,
-            counts="tests",
-        ),
+        Stage(name="lint", command=(PYTHON, "-m", "ruff", "check", *sources), limit_s=60,
+              read=read_check, counts="check"),
+        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=120, read=read_check, counts="check"),
+        Stage(name="unit", command=(*trial, *(suites or unit_suites())), limit_s=300,
+              read=read_trial, counts="tests"),
+        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=300,
+              read=read_total(SCHEDULES), counts="schedules"),
+        Stage(name="mutants", command=(PYTHON, "-m", "tests.mutants"), limit_s=200,
+              read=read_total(MUTANTS), counts="mutants"),
+        Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=100, counts="targets", **summed_up),
+        Stage(name="processes", command=(*trial, "tests.processes"), limit_s=240, **of_trial),
         # Without PySpark the modules cannot be imported, and what cannot be imported has failed.
-        Stage(
-            name="spark",
-            command=(*trial, "tests.spark"),
-            limit_s=300,
-            read=read_trial_strictly,
-            counts="tests",
-        ),
-        Stage(
-            name="interop",
-            command=(PYTHON, "-m", "tests.interop"),
-            limit_s=440,
-            read=read_total(SUMMARY),
-            counts="tests",
-        ),
+        Stage(name="spark", command=(*trial, "tests.spark"), limit_s=300, **of_trial),
+        Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=760,
+              counts="tests", **summed_up),
     ]
 
 
