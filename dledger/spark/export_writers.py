@@ -14,6 +14,7 @@ Knows nothing of logs, and not where finished files go.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -92,7 +93,9 @@ class ParquetWriter:
         """See L{Writer.abandon}."""
         self._batches = []
         if self._writer is not None:
-            self._writer.close()
+            # It writes its footer all the same, and perhaps writing is what has failed before.
+            with contextlib.suppress(OSError):
+                self._writer.close()
 
 
 _REPEATING = frozenset(("term", "channel", "size", "queueId", "magic", "sysFlag", "flag"))

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark import export_writers
 from dledger.spark.export import Exporter, ExportSettings, ExportSource
 from dledger.spark.export_files import ExportError
 from dledger.spark.log import DataLossError, ReadError
@@ -330,6 +331,37 @@ class RefusalTests(ExportCase):
         self.assertEqual(parquet_rows(self.out), rows[:100] + rows[begin:])
         state = json.loads((self.out / "_export.json").read_text())
         self.assertEqual((state["next"], state["rows"]), (200, 100 + 200 - begin))
+
+    def test_full_disk(self) -> None:
+        """A disk that is full is said, whatever else fails because of it; later the export goes on."""
+        self.ledger.fill(200)
+        self.ledger.commit()
+        real = pq.ParquetWriter
+        rooms = [None] * 9
+
+        class Full(real):  # type: ignore[misc,valid-type]
+            def write_table(self, *arguments: object, **more: object) -> None:
+                if not rooms:
+                    raise OSError(28, "No space left on device")
+                rooms.pop()
+                super().write_table(*arguments, **more)
+
+            def close(self) -> None:
+                was_open = self.is_open
+                super().close()
+                if not rooms and was_open:
+                    raise OSError(28, "No space left on device, either")
+
+        self.patch(export_writers, "ROW_GROUP_BYTES", 1)
+        patch = self.patch(pq, "ParquetWriter", Full)
+        error = self.assertRaises(OSError, self.export)
+        self.assertEqual(error.strerror, "No space left on device")
+        patch.restore()
+        done = parquet_rows(self.out)
+        self.assertTrue(done)
+        self.assertEqual(done, plain_rows(self.ledger.path)[: len(done)])
+        self.export()
+        self.assertEqual(parquet_rows(self.out), plain_rows(self.ledger.path))
 
     def test_damaged(self) -> None:
         """A damaged record stops the export at its segment; what was finished before stays."""
