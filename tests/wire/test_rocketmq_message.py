@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -457,6 +458,14 @@ class PlainBodyTests(SynchronousTestCase):
         error = self.assertRaises(WireError, plain_body, message, bytes_max=999_999)
         self.assertIn("more than 999999", str(error))
 
+    def test_memory(self) -> None:
+        """What is too large is not made first and refused then."""
+        message = self.packed(zlib.compress(b"\0" * 20_000_000))
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        self.assertRaises(WireError, plain_body, message, bytes_max=1000)
+        self.assertLess(tracemalloc.get_traced_memory()[1], 1_000_000)
+
     def test_damaged(self) -> None:
         """Not zlib, or cut; and what we cannot unpack is named."""
         self.assertIn("compressed body", str(self.assertRaises(WireError, plain_body, self.packed(b"hello"))))
@@ -494,6 +503,10 @@ class BatchTests(SynchronousTestCase):
             wrong = bytearray(data)
             struct.pack_into(form, wrong, at, value)
             self.assertRaises(WireError, decode_batch, bytes(wrong))
+
+    def test_negative_length(self) -> None:
+        """One that makes the lengths add up: the flag would be taken for the length of the properties."""
+        self.assertRaises(WireError, decode_batch, struct.pack(">iiiiih", 22, 0, 0, 6, -6, 0))
 
     def test_too_long(self) -> None:
         """Properties have a bound here, too."""
