@@ -1,0 +1,152 @@
+# -*- test-case-name: tests.processes.test_ha -*-
+"""
+One broker's commit log and replication as a process that talks, to be killed::
+
+    python -m tests.processes.ha_broker --role SYNC_MASTER --port 10912 --store DIR --puts FILE
+
+It says C{started}, then answers one line to each line: C{load} (put messages without a pause until told
+otherwise), C{quiet} (no more of them; answers when all have been answered), C{status} (JSON), C{stop}.
+
+Each put that was answered is a line in the file of puts: where it starts and ends, the CRC-32 of its bytes,
+what it was told. A line is written before the next put, so a kill loses none that somebody has seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+from zlib import crc32
+
+import attrs
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
+from twisted.internet.stdio import StandardIO
+from twisted.internet.threads import deferToThread
+from twisted.logger import globalLogBeginner, textFileLogObserver
+from twisted.protocols.basic import LineOnlyReceiver
+
+from dledger.broker.commit_log import CommitLog, look
+from dledger.broker.records import NewMessage
+from dledger.broker.store_config import StoreConfig
+from dledger.ha.config import HAConfig
+from dledger.ha.put_status import PutStatus
+from dledger.ha.service import HAService
+from dledger.storage.disk import OsDisk
+from protocols.wire.rocketmq_message import Host
+
+FILE_SIZE = 65536
+WINDOW = 8
+
+_HOST = Host(address=bytes((127, 0, 0, 1)), port=10911)
+
+
+class Broker(LineOnlyReceiver):
+    """The process."""
+
+    delimiter = b"\n"
+
+    def __init__(self, reactor: Any, options: argparse.Namespace) -> None:
+        self._reactor = reactor
+        self._options = options
+        self._rng = random.Random(options.seed)
+        self._is_loaded = False
+        self._pending = 0
+        self._puts = open(options.puts, "ab", buffering=0) if options.puts else None
+        disk = OsDisk()
+        store = StoreConfig(store_path_root_dir=options.store, mapped_file_size_commit_log=FILE_SIZE)
+        disk.makedirs(store.commit_log_path)
+        is_slave = options.role == "SLAVE"
+        seen = look(store, disk, checkpoint=None, is_aborted=True)
+        self._log = CommitLog.open(store, disk, seen, is_slave=is_slave, run_in_thread=deferToThread)
+        config = HAConfig(
+            broker_role=options.role, flush_disk_type=options.flush, ha_full_history=True,
+            ha_reconnect_max=500,
+        )
+        listen = None if is_slave else TCP4ServerEndpoint(reactor, options.port, interface="127.0.0.1")
+        self._service = HAService(
+            config, self._log, reactor, rng=self._rng, failed=self._failed, listen=listen
+        )
+
+    def connectionMade(self) -> None:
+        """Standard input is there."""
+        self._service.startService()
+        if self._service.slave is not None:
+            endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self._options.port, timeout=3)
+            self._service.follow(endpoint, "master")
+        self.sendLine(b"started")
+
+    def _failed(self, reason: str) -> None:
+        sys.stderr.write(f"failed: {reason}\n")
+        os._exit(1)
+
+    def lineReceived(self, line: bytes) -> None:
+        """A command."""
+        if line == b"load":
+            self._is_loaded = True
+            for _ in range(WINDOW):
+                self._put()
+            self.sendLine(b"ok")
+        elif line == b"quiet":
+            self._is_loaded = False
+            self._when_quiet()
+        elif line == b"status":
+            self.sendLine(json.dumps(attrs.asdict(self._service.status())).encode())
+        elif line == b"stop":
+            self._service.stopService().addCallback(lambda _: self._stop())
+
+    def _stop(self) -> None:
+        self._log.clean_close()
+        self.sendLine(b"stopped")
+        self._reactor.callLater(0.05, self._reactor.stop)
+
+    def _when_quiet(self) -> None:
+        if self._pending:
+            self._reactor.callLater(0.02, self._when_quiet)
+        else:
+            self.sendLine(b"quiet")
+
+    def _put(self) -> None:
+        if not self._is_loaded:
+            return
+        now_ms = int(time.time() * 1000)
+        message = NewMessage(
+            topic="T", queue_id=0, body=self._rng.randbytes(self._rng.randrange(1, 3000)),
+            properties_data=b"KEYS\x01k", flag=0, sys_flag=0, born_timestamp=now_ms, born_host=_HOST,
+            store_host=_HOST,
+        )
+        ((stored,),) = self._log.append([[message]], now_ms)
+        self._pending += 1
+        end = stored.offset + stored.size
+        crc = crc32(self._log.read(stored.offset, stored.size))
+        self._service.submit(end).addCallback(self._answered, stored.offset, end, crc)
+
+    def _answered(self, status: PutStatus, start: int, end: int, crc: int) -> None:
+        self._pending -= 1
+        assert self._puts is not None
+        self._puts.write(f"{start} {end} {crc} {status.name}\n".encode())
+        self._reactor.callLater(0.002, self._put)
+
+
+def main() -> None:
+    """Run until told to stop, or until standard input ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--role", required=True)
+    parser.add_argument("--flush", default="ASYNC_FLUSH")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--puts", default="")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    from twisted.internet import reactor
+
+    globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stderr)], redirectStandardIO=False)
+    StandardIO(Broker(reactor, options))
+    reactor.run()  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()
