@@ -55,7 +55,7 @@ class Load:
         self._idle.clear()
         self._wanted.set()
 
-    def pause(self, *, seconds: float = 30.0) -> None:
+    def pause(self, *, seconds: float = 90.0) -> None:
         """Stop writing; returns when nothing is in flight."""
         self._wanted.clear()
         wait_until(self._idle.is_set, seconds=seconds, what="a writer without appends in flight")
@@ -65,7 +65,7 @@ class Load:
         self._over.set()
         self._wanted.set()
 
-    def wait_acknowledged(self, *, seconds: float = 60.0) -> float:
+    def wait_acknowledged(self, *, seconds: float = 150.0) -> float:
         """
         Wait until an append is acknowledged that was called after this call.
 

@@ -33,6 +33,8 @@ from tests.processes.members import Member
 JAVA, OURS = "java", "ours"
 DATA_FILE_BYTES = 1 << 16
 INDEX_FILE_BYTES = 32 * 256
+#: For everything that is waited for. Nothing should take so long, but a starved machine may need minutes.
+DEADLINE_S = 150.0
 
 
 class MixedGroup:
@@ -96,7 +98,7 @@ class MixedGroup:
             member.start()
         for member in started:
             if isinstance(member, JavaMember):
-                member.wait_started(seconds=120.0)
+                member.wait_started(seconds=DEADLINE_S)
 
     def kill(self) -> None:
         """End every process, and the links."""
@@ -118,7 +120,7 @@ class MixedGroup:
         """Ids of the members that run."""
         return [peer_id for peer_id, member in self.members.items() if member.is_running]
 
-    def leader(self, *, seconds: float = 40.0) -> str:
+    def leader(self, *, seconds: float = DEADLINE_S) -> str:
         """The member that every running one takes for the leader, itself included."""
         found: list[str] = []
 
@@ -137,7 +139,7 @@ class MixedGroup:
         self._wait(agreed, seconds, "one leader of the whole group")
         return found[0]
 
-    def append(self, *bodies: bytes, seconds: float = 40.0) -> int:
+    def append(self, *bodies: bytes, seconds: float = DEADLINE_S) -> int:
         """
         Append these bodies one after the other; each is tried until it is acknowledged.
 
@@ -210,7 +212,7 @@ class MixedGroup:
             raise ChildError(f"GET {index} at {leader_id}: {answer}")
         return bodies_of(answer.entries)[0]
 
-    def lead(self, peer_id: str, *, seconds: float = 40.0) -> None:
+    def lead(self, peer_id: str, *, seconds: float = DEADLINE_S) -> None:
         """Hand leadership to a member, by request, until it has it."""
         deadline = time.monotonic() + seconds
         while (leader_id := self.leader()) != peer_id:
@@ -234,7 +236,7 @@ class MixedGroup:
         except NoAnswer as error:
             return error
 
-    def wait_equal(self, *, seconds: float = 40.0) -> int:
+    def wait_equal(self, *, seconds: float = DEADLINE_S) -> int:
         """
         Wait until all members run and hold the same ledger.
 

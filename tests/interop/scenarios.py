@@ -35,7 +35,7 @@ from protocols.wire.codes import ResponseCode
 from protocols.wire.messages import LeadershipTransferResponse
 from tests.interop.java import JavaMember
 from tests.interop.load import BODY_BYTES_MAX, Load
-from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.tally import Tally
 from tests.processes.asking import NoAnswer
 from tests.processes.children import ChildError, end_all, wait_until
@@ -224,7 +224,7 @@ class Stage:
 
     def _wait_preferred(self) -> None:
         preferred = self.plan.preferred
-        wait_until(lambda: self.group.leader() == preferred, seconds=60, what=f"{preferred} leading")
+        wait_until(lambda: self.group.leader() == preferred, seconds=DEADLINE_S, what=f"{preferred} leading")
 
     def act(self, act: Act, leader_id: str) -> str:
         """
@@ -273,7 +273,7 @@ class Stage:
             answer = self.group.transfer(leader_id, peer_id)
             return isinstance(answer, LeadershipTransferResponse) and answer.code is ResponseCode.SUCCESS
 
-        wait_until(is_done, seconds=40, what=f"a transfer from {leader_id} to {peer_id}", every=0.3)
+        wait_until(is_done, seconds=DEADLINE_S, what=f"a transfer from {leader_id} to {peer_id}", every=0.3)
 
     def _follower(self, act: Act, leader_id: str) -> str:
         """The one that has a part in it."""
@@ -312,7 +312,7 @@ class Stage:
             return all(index == end_index for index in said.values())
 
         try:
-            wait_until(committed, seconds=20, what=f"{end_index} committed everywhere", every=0.2)
+            wait_until(committed, seconds=DEADLINE_S, what=f"{end_index} committed everywhere", every=0.2)
         except ChildError as error:
             raise ChildError(f"{error}: {said}") from None
 

@@ -21,7 +21,7 @@ from protocols.wire.entry import ENTRY_HEADER_SIZE
 from protocols.wire.messages import GetRequest
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.interop.load import Load
-from tests.interop.mixed import DATA_FILE_BYTES, INDEX_FILE_BYTES, JAVA, OURS, MixedGroup
+from tests.interop.mixed import DATA_FILE_BYTES, DEADLINE_S, INDEX_FILE_BYTES, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import ask
 from tests.processes.children import wait_until
@@ -102,7 +102,9 @@ class HandsTests(DirectoryCase):
         load = Load(group.peers, group.name, group.acknowledged, seed=seed, rate=3000.0)
         before = len(group.acknowledged)
         load.go()
-        wait_until(lambda: len(group.acknowledged) > before + 300, seconds=40, what="appends under way")
+        wait_until(
+            lambda: len(group.acknowledged) > before + 300, seconds=DEADLINE_S, what="appends under way"
+        )
         group.members["n0"].kill()
         load.pause()
         load.close()
@@ -166,7 +168,7 @@ class HandsTests(DirectoryCase):
             (self.ledger / name / f"{int(last.name) + size:020d}").touch()
         member = group.members["n0"]
         member.start()
-        self.assertNotEqual(member.wait(seconds=30), 0)
+        self.assertNotEqual(member.wait(seconds=DEADLINE_S), 0)
         self.assertIn("length not matched", member.log_path.read_text())
         group.replace("n0", OURS)
         group.start()
@@ -195,7 +197,7 @@ class ExpiryTests(DirectoryCase):
                 os.utime(path, (old, old))
             group.start()
             wait_until(
-                lambda before=begin_index: self.begin_index(group) > before, seconds=40, every=0.2,
+                lambda before=begin_index: self.begin_index(group) > before, seconds=DEADLINE_S, every=0.2,
                 what=f"expired files of {kind}",
             )
             begin_index = self.begin_index(group)

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from protocols.wire.codes import PushType, ResponseCode
 from protocols.wire.messages import AppendRequest
 from tests.interop.java import JavaMember, JavaMissing, class_path
-from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.pushes import PushTap
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import Asker, NoAnswer, ask
@@ -69,7 +69,7 @@ class GallopTests(SynchronousTestCase):
                     group=group.name, remote_id=peer_id, bodies=tuple(many[first : first + at_once])
                 ))
             wait_until(
-                lambda: self.end_of(group, peer_id) >= before + TAIL, seconds=120, every=0.2,
+                lambda: self.end_of(group, peer_id) >= before + TAIL, seconds=DEADLINE_S, every=0.2,
                 what=f"{TAIL} entries at {peer_id}",
             )
 
@@ -78,8 +78,8 @@ class GallopTests(SynchronousTestCase):
         many = bodies("the others", TAIL, 20)
         for first in range(0, TAIL, AT_ONCE):
             wait_until(
-                lambda chunk=tuple(many[first : first + AT_ONCE]): self.is_taken(group, chunk), seconds=60,
-                what="an acknowledgement",
+                lambda chunk=tuple(many[first : first + AT_ONCE]): self.is_taken(group, chunk),
+                seconds=DEADLINE_S, what="an acknowledgement",
             )
 
     def is_taken(self, group: MixedGroup, chunk: tuple[bytes, ...]) -> bool:
@@ -128,9 +128,9 @@ class GallopTests(SynchronousTestCase):
         group.append(b"a new term")
         self.write(group)
         group.start("n0")
-        self.assertTrue(tap.wait(seconds=60), f"no APPEND was accepted: {tap.pushes[-12:]}")
+        self.assertTrue(tap.wait(seconds=DEADLINE_S), f"no APPEND was accepted: {tap.pushes[-12:]}")
         self.judge(kind, tap)
-        self.assertGreater(group.wait_equal(seconds=180), end_index + TAIL)
+        self.assertGreater(group.wait_equal(seconds=2 * DEADLINE_S), end_index + TAIL)
         group.check()
         self.assertEqual(self.count("alone"), 0)
 

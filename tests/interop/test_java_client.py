@@ -17,7 +17,7 @@ from dledger.config import DLedgerConfig
 from protocols.wire.codes import ResponseCode
 from protocols.wire.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import JavaClient, JavaMissing, class_path
-from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import ask
 from tests.processes.children import wait_until
@@ -163,8 +163,8 @@ class JavaClientTests(SynchronousTestCase):
             client = self.client_of(group)
             self.assertGreater(begin.index, 100)
             wait_until(
-                lambda client=client, begin=begin: client.get(begin.index) == (200, begin.body), seconds=30,
-                what="the first entry that is left", every=0.2,
+                lambda client=client, begin=begin: client.get(begin.index) == (200, begin.body),
+                seconds=DEADLINE_S, what="the first entry that is left", every=0.2,
             )
             codes[kind] = [client.get(index)[0] for index in (0, begin.index - 1, begin.index)]
             group.kill()
@@ -198,7 +198,7 @@ class JavaClientTests(SynchronousTestCase):
         group.members[leader_id].kill()
         self.assertNotEqual(group.leader(), leader_id)
         wait_until(
-            lambda: client.append(b"again")[0] == ResponseCode.SUCCESS, seconds=30,
+            lambda: client.append(b"again")[0] == ResponseCode.SUCCESS, seconds=DEADLINE_S,
             what="an append of Java's client at the new leader", every=0.2,
         )
         group.start(leader_id)
@@ -224,7 +224,7 @@ class JavaClientTests(SynchronousTestCase):
             # Java throws, its client makes 500 of that (INTERNAL_ERROR); ours says what was wrong.
             wait_until(
                 lambda client=client, body=body, refusal=refusal: client.append(body + b"x")[0] == refusal,
-                seconds=30, what="the refusal",
+                seconds=DEADLINE_S, what="the refusal",
             )
             self.append_at_last(client, b"it goes on")
             ledger = group.members["n0"].directory / "dledger-n0"
@@ -242,7 +242,7 @@ class JavaClientTests(SynchronousTestCase):
             taken.append(index)
             return code == ResponseCode.SUCCESS
 
-        wait_until(is_taken, seconds=30, what=f"an append of {len(body)} bytes")
+        wait_until(is_taken, seconds=DEADLINE_S, what=f"an append of {len(body)} bytes")
         return taken[-1]
 
     # -- uncommitted --------------------------------------------------------------------------------
@@ -258,12 +258,13 @@ class JavaClientTests(SynchronousTestCase):
         self.assertEqual(self.state(group, leader_id).end_index, end_index + 1)
         # No majority proves that this member still leads, so it does not even say what it knows.
         wait_until(
-            lambda: client.get(end_index + 1) == (ResponseCode.NOT_LEADER, b""), seconds=30, what="a refusal"
+            lambda: client.get(end_index + 1) == (ResponseCode.NOT_LEADER, b""), seconds=DEADLINE_S,
+            what="a refusal",
         )
         self.assertEqual(self.state(group, leader_id).committed_index, end_index)
         self.resume(group)
         wait_until(
-            lambda: client.get(end_index + 1) == (ResponseCode.SUCCESS, b"uncommitted"), seconds=30,
+            lambda: client.get(end_index + 1) == (ResponseCode.SUCCESS, b"uncommitted"), seconds=DEADLINE_S,
             what="the entry, once it is committed", every=0.1,
         )
         group.check()
@@ -306,7 +307,8 @@ class JavaClientTests(SynchronousTestCase):
             leader_id, group.peers[leader_id], count=FLOOD, refused=FLOOD - PENDING_MAX, seconds=60.0
         )))
         wait_until(
-            lambda: "refused" in client.log_path.read_text(), seconds=40, what="refused appends", every=0.2
+            lambda: "refused" in client.log_path.read_text(), seconds=DEADLINE_S, every=0.2,
+            what="refused appends",
         )
         self.assertEqual(ends, [])
         self.assertEqual(self.state(group, leader_id).committed_index, before)

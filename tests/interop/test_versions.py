@@ -11,7 +11,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from protocols.wire.codes import RequestCode, ResponseCode
 from protocols.wire.messages import AppendRequest
 from tests.interop.java import JavaMissing, class_path
-from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies
 from tests.processes.asking import Asker, ask
 from tests.processes.children import wait_until
@@ -75,7 +75,7 @@ class VersionTests(SynchronousTestCase):
         self.assertIs(answer.code, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
         leader = group.members[leader_id]
         wait_until(
-            lambda: "DLedger 0.4 peer" in leader.log_path.read_text(), seconds=60,
+            lambda: "DLedger 0.4 peer" in leader.log_path.read_text(), seconds=DEADLINE_S,
             what="a line about a peer of 0.4 in our log",
         )
         said = leader.metadata()  # type: ignore[union-attr]
@@ -89,7 +89,7 @@ class VersionTests(SynchronousTestCase):
         ours = group.members["n2"]
         group.append(b"something to push")
         wait_until(
-            lambda: "DLedger 0.4 peer" in ours.log_path.read_text(), seconds=60,
+            lambda: "DLedger 0.4 peer" in ours.log_path.read_text(), seconds=DEADLINE_S,
             what="a line about a peer of 0.4 in our log",
         )
         with Asker(ours.address) as asker:
