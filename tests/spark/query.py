@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 
 import dledger.spark
-from tests.spark.sessions import CONFIG
+from tests.spark.sessions import CONFIG, patiently
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     )
     if options.to_the_end:
         writer = writer.trigger(availableNow=True)
-    writer.start().awaitTermination()
+    patiently(lambda: writer.start().awaitTermination())
     session.stop()
 
 

@@ -6,13 +6,17 @@ from __future__ import annotations
 import atexit
 import functools
 import tempfile
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger.spark
 from tests.spark.ledgers import Ledger
+
+T = TypeVar("T")
 
 #: For every JVM of the tests: it starts a second faster and stays small.
 CONFIG = {
@@ -32,6 +36,20 @@ def spark() -> SparkSession:
     )
     atexit.register(session.stop)
     return session
+
+
+def patiently(run: Callable[[], T]) -> T:
+    """
+    Run a streaming query, again if the machine was too busy: Spark gives the process that it starts for
+    a query ten seconds to connect, which cannot be changed.
+    """
+    for _attempt in range(9):
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+    return run()
 
 
 def rows_of(frame: DataFrame, *order: str) -> list[tuple[Any, ...]]:

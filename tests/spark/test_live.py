@@ -18,7 +18,7 @@ from tests.processes.asking import Asker
 from tests.processes.children import free_ports, wait_until
 from tests.processes.members import Group
 from tests.spark.ledgers import mixed_bodies, plain_rows, scanned
-from tests.spark.sessions import rows_of, spark
+from tests.spark.sessions import patiently, rows_of, spark
 
 _BROKER = "5.3.3"
 _SMALL = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
@@ -58,6 +58,10 @@ class GroupTests(LiveCase):
 
     def stream(self) -> None:
         """All there is now, into Parquet."""
+        patiently(self.stream_once)
+
+    def stream_once(self) -> None:
+        """As L{stream}, once."""
         query = (
             spark().readStream.format("dledger").option("bootstrap", self.bootstrap)
             .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "1500").load()

@@ -19,7 +19,7 @@ from dledger.spark.log import DataLossError, ReadError
 from dledger.spark.scan import Scan
 from dledger.spark.source import LogStreamReader
 from tests.spark.ledgers import plain_rows
-from tests.spark.sessions import SparkCase, rows_of
+from tests.spark.sessions import SparkCase, patiently, rows_of
 from tests.spark.test_scan import LedgerCase
 
 
@@ -141,6 +141,10 @@ class QueryTests(SparkCase):
 
     def run_query(self, **options: Any) -> list[int]:
         """Run to the end of what there is; how many rows each batch had."""
+        return patiently(lambda: self.run_once(**options))
+
+    def run_once(self, **options: Any) -> list[int]:
+        """As L{run_query}, once."""
         reader = self.spark.readStream.format("dledger").option("startingOffsets", "earliest")
         for name, value in options.items():
             reader = reader.option(name, str(value))
