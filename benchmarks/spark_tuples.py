@@ -14,8 +14,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from dledger.spark.log import Part
 from dledger.spark.scan import Scan
-from dledger.spark.source import DLedgerDataSource, LogPartition, LogReader
+from dledger.spark.source import DLedgerDataSource, LogReader
 from protocols.wire.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 
@@ -35,17 +36,16 @@ class TupleDataSource(DLedgerDataSource):
 class TupleReader(LogReader):
     """Reads as the source does, and takes every record to pieces in a loop."""
 
-    def read(self, partition: InputPartition | None) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one partition."""
-        assert isinstance(partition, LogPartition)
-        return tuples(self._scan, partition)
+        return tuples(self._scan, partition.value)
 
 
-def tuples(scan: Scan, partition: LogPartition) -> Iterator[tuple[Any, ...]]:
+def tuples(scan: Scan, part: Part) -> Iterator[tuple[Any, ...]]:
     """A tuple for each entry of a part."""
     unpack = ENTRY_HEADER.unpack_from
     with closing(scan.log()) as log:
-        for chunk in log.chunks(partition.part.begin, partition.part.end, with_data=True):
+        for chunk in log.chunks(part.begin, part.end, with_data=True):
             assert chunk.data is not None
             data = memoryview(chunk.data)
             edges = chunk.starts.tolist()

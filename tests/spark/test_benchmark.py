@@ -10,7 +10,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from benchmarks.spark_scan import build, show
 from benchmarks.spark_tuples import tuples
 from dledger.spark.scan import Scan
-from dledger.spark.source import LogPartition
 from tests.spark.ledgers import plain_rows, scanned
 
 
@@ -26,7 +25,7 @@ class BenchmarkTests(SynchronousTestCase):
         self.assertEqual({row[2] // 2**19 for row in rows}, {0, 1})
         self.assertEqual(scanned({"path": str(log.path)}), rows)
         scan = Scan.of({"path": str(log.path)})
-        self.assertEqual([row for part in scan.plan() for row in tuples(scan, LogPartition(part))], rows)
+        self.assertEqual([row for part in scan.plan() for row in tuples(scan, part)], rows)
 
     def test_verdicts(self) -> None:
         """An aim that is missed is said to be."""
