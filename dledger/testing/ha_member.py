@@ -117,7 +117,7 @@ class SimBroker:
         self.reactor = SimReactor(self._clock, self)
         listen = None if self.config.is_slave else SimServerEndpoint(self._network, self.host, self)
         self.service = HAService(
-            self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self._failed,
+            self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self.fail,
             listen=listen,
         )
         self._note(f"{self.host} started at {self.log.begin_offset}..{self.log.end_offset}")
@@ -147,7 +147,8 @@ class SimBroker:
         if self.is_open:
             self.happened(self)
 
-    def _failed(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """The broker cannot go on: its process ends."""
         if self.disk.death is None:
             # It can do nothing more than end, once everything has been told.
             self._clock.after(1, self.run, self.life, self._stopped_itself, reason)

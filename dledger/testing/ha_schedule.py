@@ -20,7 +20,7 @@ import attrs
 
 from dledger.broker.records import NewMessage
 from dledger.broker.store_config import StoreConfig
-from dledger.errors import DLedgerError
+from dledger.errors import DLedgerError, StoreError
 from dledger.ha.config import HAConfig
 from dledger.ha.put_status import PutStatus
 from dledger.testing.clock import SimClock
@@ -263,8 +263,11 @@ class HAWorld:
         )
         try:
             ((stored,),) = master.log.append([[message]], 1 + self.clock.now_us // 1000)
+        except StoreError as error:
+            master.fail(f"cannot append: {error}")
+            return
         except DLedgerError:
-            return  # refused or broken: nothing was promised
+            return  # no room: nothing has changed
         self.invariants.master_appended()
         put = self.invariants.put(stored.offset, stored.offset + stored.size, self.clock.now_us / 1000)
 
