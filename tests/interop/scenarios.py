@@ -194,10 +194,12 @@ class Stage:
         """
         if self.plan.preferred is not None:
             self._wait_preferred()
-        elif self.group.kinds[self.group.leader()] != kind:
-            self.group.lead(self._chance.choice(self.group.of_kind(kind)))
+        else:
+            self._wait_led_by(kind)
         self.load.go()
         self.load.wait_acknowledged()
+        if self.plan.preferred is None:
+            self._wait_led_by(kind)  # it may have been lost meanwhile
         told = []
         for act in acts:
             leader_id = self.group.leader()
@@ -221,6 +223,10 @@ class Stage:
             raise ChildError(f"acknowledged twice: {self.load.twice[:10]}")
         self._wait_committed(end_index)
         return f"{'; '.join(told)}; {end_index + 1} entries, {len(self.group.acknowledged)} acknowledged"
+
+    def _wait_led_by(self, kind: str) -> None:
+        if self.group.kinds[self.group.leader()] != kind:
+            self.group.lead(self._chance.choice(self.group.of_kind(kind)))
 
     def _wait_preferred(self) -> None:
         preferred = self.plan.preferred

@@ -34,7 +34,7 @@ NEEDED = (
     "preferred leader leads again",
     *(f"appends acknowledged under a leader of kind {kind}" for kind in (JAVA, OURS)),
     *(f"{word} from {source} to {target}" for source, target in _KINDS
-      for word in ("COMPARE", "TRUNCATE", "other push")),
+      for word in ("COMPARE", "other push")),
     f"batch of entries from {JAVA} to {OURS}",
     "group whose Java members push in batches", "group whose Java members push one by one",
     "data file after the first", "blank at the end of a data file", "index file after the first",
