@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from protocols.wire.codes import RequestCode
 from protocols.wire.json_bodies import encode_request, encode_response
 from protocols.wire.messages import Request, Response
-from protocols.wire.remoting import RemotingCommand, encode_command
+from protocols.wire.remoting import RemotingCommand, encode_answer, encode_command
 
 #: Bit 0 of the flag marks an answer.
 _ANSWER = 1
-_DONE = 200
 _REQUEST_CODE_NOT_SUPPORTED = 3
 
 #: Codes that are ours to answer.
@@ -43,13 +42,7 @@ class RemotingDialect:
 
     def response_parts(self, response: Response, opaque: int) -> Sequence[bytes]:
         """See L{protocols.interfaces.Dialect.response_parts}."""
-        return (
-            encode_command(
-                RemotingCommand(
-                    code=_DONE, opaque=opaque, flag=_ANSWER, ext_fields={}, body=encode_response(response)
-                )
-            ),
-        )
+        return (encode_answer(opaque, encode_response(response)),)
 
 
 def not_supported(opaque: int, code: int) -> bytes:

@@ -133,6 +133,17 @@ def encode_command(command: RemotingCommand) -> bytes:
     )
 
 
+def encode_answer(opaque: int, body: bytes) -> bytes:
+    """The frame of an answer with header code 200: what L{encode_command} makes of it, in a shorter way."""
+    header = (
+        b'{"code":200,"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":0}'
+        % opaque
+    )
+    length = HEADER_WORD_SIZE + len(header) + len(body)
+    assert LENGTH_WORD_SIZE + length <= FRAME_BYTES_MAX, f"remoting frame of 4 + {length} bytes"
+    return _FRAME_START.pack(length, JSON << 24 | len(header)) + header + body
+
+
 def decode_command(frame: bytes) -> RemotingCommand:
     """
     @param frame: the bytes after the length word, all of them.

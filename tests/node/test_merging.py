@@ -26,9 +26,9 @@ PEERS = "n0-h:1;n1-h:2;n2-h:3"
 
 
 def entry(index: int, *, term: int = 3, body: bytes = b"12345678") -> EntryBatch:
-    """One entry without a checksum of the chain, of 56 bytes."""
+    """One entry as Java writes it, without checksums, of 56 bytes."""
     record, _ = pack_record(body, index=index, term=term, pos=index * 56, previous_chain_crc=0)
-    bare = record[:36] + bytes(4) + record[40:]
+    bare = record[:36] + bytes(8) + record[44:]
     return EntryBatch(first_index=index, count=1, term=term, records=bare)
 
 

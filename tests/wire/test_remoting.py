@@ -16,9 +16,11 @@ from protocols.wire.remoting import (
     FRAME_START_DECLARATION,
     JSON,
     LANGUAGES,
+    REMOTING_SUCCESS,
     ROCKETMQ,
     RemotingCommand,
     decode_command,
+    encode_answer,
     encode_command,
 )
 from tests.wire.golden import EXAMPLES
@@ -87,6 +89,13 @@ class RoundTripTests(SynchronousTestCase):
         for length in range(len(header)):
             self.assertRaises(WireError, decode_command, frame[: 4 + length])
             self.assertRaises(WireError, decode_command, framed(header[:length], b"", command.serialize_type))
+
+    def test_answers(self) -> None:
+        """The shorter way for answers makes the same bytes."""
+        for opaque, body in ((0, b""), (7, b"{}"), (-(1 << 31), b"x" * 70_000)):
+            command = RemotingCommand(code=REMOTING_SUCCESS, flag=FLAG_RESPONSE, opaque=opaque, body=body)
+            self.assertEqual(encode_answer(opaque, body), encode_command(command))
+        self.assertRaises(AssertionError, encode_answer, 1, bytes(FRAME_BYTES_MAX))
 
     def test_flags(self) -> None:
         """Bit 0 and bit 1."""
