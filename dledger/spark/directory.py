@@ -117,21 +117,30 @@ class DirectoryLog:
         return units
 
     def _runs(self, units: NDArray[Any]) -> list[int]:
-        """Where runs end: at a change of file and where C{fetchBytes} are reached."""
+        """
+        Where runs end: at a change of file and where C{fetchBytes} are reached. Not as far as the last unit
+        if there is one that does not reach to the next one in its file, or reaches beyond the file.
+        """
         if not len(units):
             return []
         ends = units["pos"] + units["size"].astype(np.int64)
         # Every file ends with a blank, so records that touch are in one file.
         breaks = np.flatnonzero(ends[:-1] != units["pos"][1:]) + 1
         found: list[int] = []
-        first = 0
+        first, files = 0, self._reader.data
         for last in [*breaks.tolist(), len(units)]:
+            base = files.base(int(units["pos"][last - 1]))
+            is_torn = base >= 0 and ends[last - 1] > base + files.file_size
+            is_torn |= last < len(units) and base == files.base(int(units["pos"][last]))
+            last -= int(is_torn)
             run = ends[first:last]
             while first < last:
                 limit = int(units["pos"][first]) + self._options.fetch_bytes
                 step = max(int(np.searchsorted(run, limit, side="right")), 1)
                 first, run = first + step, run[step:]
                 found.append(first)
+            if is_torn:
+                break
         return found
 
     def _chunk(self, units: NDArray[Any], first: int, with_data: bool) -> Chunk | None:
@@ -140,7 +149,7 @@ class DirectoryLog:
         end = int(units["pos"][-1]) + int(units["size"][-1])
         files = self._reader.data
         base = files.base(position)
-        if base < 0 or end > base + files.file_size:
+        if base < 0:
             return None
         starts: Offsets = np.empty(len(units) + 1, dtype=np.int64)
         np.subtract(units["pos"], position, out=starts[:-1])

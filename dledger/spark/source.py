@@ -169,7 +169,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(begin)
         if limit is not None and not isinstance(limit, ReadAllAvailable):
             end = self._limited(max(begin, extent.begin), end, limit)
-        return self._offset(max(end, begin))
+        return self._offset(end)
 
     def _limited(self, begin: int, end: int, limit: ReadLimit) -> int:
         options = self._scan.options

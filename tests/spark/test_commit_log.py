@@ -219,6 +219,11 @@ class CommitLogTests(LedgerCase):
         error = self.assertRaises(DamageError, scanned, {**self.options, "verifyCrc": "true"})
         self.assertIn("bodyCRC", str(error))
 
+    def test_a_record_of_another_place(self) -> None:
+        """What stands behind the end may look like a record; where it says that it stands, it does not."""
+        self.log.write(self.log.end, message_at(self.log.written[2], 3, chance=random.Random(1)))
+        self.assertEqual(scanned(self.options), self.log.rows())
+
     def test_wrong_use(self) -> None:
         """What makes no sense for bytes, and directories that are none."""
         self.assertRaisesRegex(OptionError, "take partitionBytes", scanned,

@@ -172,6 +172,23 @@ class EntryTests(LedgerCase):
         self.assertEqual(len(scanned({**options, "failOnDamage": "false"})), 5)
         self.assertEqual(said, ["3 damaged messages were skipped"])
 
+    def test_a_topic_of_negative_length(self) -> None:
+        """It would end in the body, where by chance a length of properties stands that adds up."""
+        def make(at: int, _: int) -> bytes:
+            record = bytearray(encode_message(make_message(
+                "T", b"body\0", properties={"a": "v" * 248}, physical_offset=at)))
+            record[93] = 0xFE
+            self.assertEqual(len(record) - 94, 0xFE)
+            return bytes(record)
+
+        append_messages(self.ledger, 1, make)
+        self.ledger.commit()
+        error = self.assertRaises(DamageError, scanned, {"path": self.path, "format": "rocketmq"})
+        self.assertIn("topicLength=-2", str(error))
+        self.warned()
+        options = {"path": self.path, "format": "rocketmq", "failOnDamage": "false"}
+        self.assertEqual(scanned(options), [])
+
     def test_damage_one_byte_at_a_time(self) -> None:
         """Whatever byte of a message is changed, rows are those that the codec gives, or none."""
         self.fill(3)

@@ -228,6 +228,30 @@ class DamageTests(LedgerCase):
                          [row for row in self.rows if row[0] != 33])
         self.assertIn("1 entries without a sound index unit were skipped", said[0])
 
+    def test_sizes_in_the_index(self) -> None:
+        """A unit that does not reach to the next one, or reaches beyond its file, also without the data."""
+        wanted = [("index", "bigint"), ("size", "int")]
+        size = self.ledger.config.mapped_file_size_for_entry_index
+        data_size = self.ledger.config.mapped_file_size_for_entry_data
+        last = next(row[0] for row, after in zip(self.rows[33:], self.rows[34:], strict=False)
+                    if row[2] // data_size != after[2] // data_size)
+        for index, word in ((33, 1), (33, -1), (33, 4000), (last, 4000)):
+            with self.subTest(index=index, word=word):
+                with open(f"{self.path}/index/{index * 32 // size * size:020d}", "r+b") as file:
+                    file.seek(index * 32 % size + 12)
+                    original = file.read(4)
+                    file.seek(-4, os.SEEK_CUR)
+                    file.write(struct.pack(">i", self.rows[index][3] + word))
+                    file.flush()
+                    for columns in (None, wanted):
+                        error = self.assertRaises(DamageError, scanned, {"path": self.path}, columns)
+                        self.assertIn(f"entry {index} cannot be read: {self.path}/index/", str(error))
+                    self.warned()
+                    found = scanned({"path": self.path, "failOnDamage": "false"}, wanted)
+                    self.assertEqual(found, [(row[0], row[3]) for row in self.rows if row[0] != index])
+                    file.seek(index * 32 % size + 12)
+                    file.write(original)
+
 
 class ExpiryTests(LedgerCase):
     """Files that expire while they are read."""
