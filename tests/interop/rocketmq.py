@@ -163,11 +163,17 @@ class Server(Child):
         wait_until(is_up, seconds=seconds, what=f"{self.name} runs\n{self.log_tail()}", every=0.1)
 
 
-def _broker_port() -> int:
-    """A port whose neighbours are free, too: two below it for the fast lane, one above for replication."""
+def _broker_port(taken: set[int]) -> int:
+    """
+    A port whose neighbours are free, too: two below it for the fast lane, one above for replication.
+
+    @param taken: ports that are given to others and not listened on yet; the three are added.
+    """
     for _attempt in range(200):
         (port,) = free_ports(1)
-        if _is_free(port - 2) and _is_free(port + 1):
+        three = {port - 2, port, port + 1}
+        if not three & taken and all(map(_is_free, three)):
+            taken |= three
             return port
     raise ChildError("no free port with free neighbours")
 
@@ -250,6 +256,7 @@ class BrokerGroup:
         self._more = dict(broker or {})
         self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
         (name_port,) = free_ports(1)
+        self._ports = {name_port, *(int(address.split(":")[1]) for address in self.peers.values())}
         self.name_server_address = f"127.0.0.1:{name_port}"
         self.name_server = Server(
             "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
@@ -264,7 +271,7 @@ class BrokerGroup:
     def _broker(self, peer_id: str, version: str) -> Server:
         home = self.directory / peer_id
         return Server(f"broker-{peer_id}", "broker.BrokerStartup", {
-            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": _broker_port(),
+            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": _broker_port(self._ports),
             "brokerIP1": "127.0.0.1", "namesrvAddr": self.name_server_address,
             "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
             "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self.peers),
