@@ -19,7 +19,7 @@ from tests.processes.members import ROOT
 from tests.spark.ledgers import mixed_bodies, plain_rows
 from tests.spark.sessions import SparkCase, rows_of
 
-_SECONDS = 240.0
+_SECONDS = 600.0
 
 
 def session_of(leader: int) -> dict[int, str]:
