@@ -36,12 +36,21 @@ class Acks:
     """
     Invariant: there is one mark for each living connection, -1 before its first report; it never falls.
     C{_young} has the hosts of slaves whose logs begin above 0, and where, while a put may wait below that.
+    C{_held} has answers of L{held} and C{_claimed} that of L{claimed} since something changed last: puts ask
+    far more often than slaves report.
     """
 
     def __init__(self, *, slaves_per_host: int = 1) -> None:
         self._slaves_per_host = slaves_per_host
         self._by_serial: dict[int, _Slave] = {}
         self._young: dict[str, int] = {}
+        self._held: dict[int, int] = {}
+        self._claimed = 0
+
+    def _changed(self) -> None:
+        self._held.clear()
+        claims = [slave.claimed_offset for slave in self._by_serial.values()]
+        self._claimed = max(claims, default=0)
 
     @property
     def has_young(self) -> bool:
@@ -52,10 +61,12 @@ class Acks:
         """A slave was empty, and is sent the log from C{offset} on: it does not answer for puts below."""
         if offset:
             self._young[self._by_serial[serial].host] = offset
+            self._changed()
 
     def settle(self, lowest: int) -> None:
         """No put waits for an offset below C{lowest}: slaves that begin below it count in full."""
         self._young = {host: offset for host, offset in self._young.items() if offset >= lowest}
+        self._changed()
 
     def __len__(self) -> int:
         """Living connections, whether they have reported or not."""
@@ -64,10 +75,12 @@ class Acks:
     def add(self, serial: int, host: str) -> None:
         """A connection was made. @param serial: rises with each."""
         self._by_serial[serial] = _Slave(host)
+        self._changed()
 
     def remove(self, serial: int) -> None:
         """It has ended."""
         self._by_serial.pop(serial, None)
+        self._changed()
 
     def record(self, serial: int, ack_offset: int, claimed_offset: int = -1) -> bool:
         """
@@ -77,10 +90,10 @@ class Acks:
         """
         slave = self._by_serial[serial]
         slave.claimed_offset = max(slave.claimed_offset, claimed_offset, ack_offset)
-        if ack_offset <= slave.ack_offset:
-            return False
-        slave.ack_offset = ack_offset
-        return True
+        rose = ack_offset > slave.ack_offset
+        slave.ack_offset = max(slave.ack_offset, ack_offset)
+        self._changed()
+        return rose
 
     def _distinct(self, *, claimed: bool = False) -> list[_Slave]:
         counted: dict[str, int] = {}
@@ -102,6 +115,12 @@ class Acks:
 
     def held(self, needed: int) -> int:
         """The highest offset that C{needed} slaves have reached; -1 while there are fewer."""
+        found = self._held.get(needed)
+        if found is None:
+            found = self._held[needed] = self._count_held(needed)
+        return found
+
+    def _count_held(self, needed: int) -> int:
         if needed == 1:
             slaves = self._by_serial.values()
             return max((slave.ack_offset for slave in slaves if slave.host not in self._young), default=-1)
@@ -115,7 +134,7 @@ class Acks:
     @property
     def claimed(self) -> int:
         """The highest offset that some slave says it holds; 0 if none has said anything."""
-        return max((slave.claimed_offset for slave in self._by_serial.values()), default=0)
+        return self._claimed
 
 
 def refusal(config: HAConfig, acks: Acks, end_offset: int) -> PutStatus | None:

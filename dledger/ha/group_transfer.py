@@ -14,7 +14,6 @@ Source: GroupTransferService.java, CommitLog.GroupCommitService and FlushDiskWat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -29,43 +28,50 @@ NOWHERE = 1 << 62
 
 
 class _Puts:
-    """Deferreds by number; fired after they have left."""
+    """Deferreds by number, each with the offset that it waits for; fired after they have left."""
 
-    def __init__(self) -> None:
-        self._by_token: dict[int, Deferred[PutStatus]] = {}
+    def __init__(self, forget: Callable[[int], object]) -> None:
+        self._by_token: dict[int, tuple[Deferred[PutStatus], int]] = {}
+        self._forget = forget
         self._last = 0
 
     def __len__(self) -> int:
         return len(self._by_token)
 
-    def add(self, forget: Callable[[int], object]) -> tuple[int, Deferred[PutStatus]]:
+    def add(self, offset: int) -> tuple[int, Deferred[PutStatus]]:
         self._last = token = self._last + 1
-
-        def cancelled(_: Deferred[PutStatus]) -> None:
-            self._by_token.pop(token, None)
-            forget(token)
-
-        waiter: Deferred[PutStatus] = Deferred(cancelled)
-        self._by_token[token] = waiter
+        waiter: Deferred[PutStatus] = Deferred(self._cancelled)
+        self._by_token[token] = (waiter, offset)
         return token, waiter
 
+    def _cancelled(self, cancelled: Deferred[PutStatus]) -> None:
+        # Rare, so it is looked for; to be found at once would cost every put something.
+        for token, (waiter, _) in self._by_token.items():
+            if waiter is cancelled:
+                del self._by_token[token]
+                self._forget(token)
+                return
+
+    def lowest(self, default: int) -> int:
+        """The lowest offset that somebody waits for."""
+        return min((offset for _, offset in self._by_token.values()), default=default)
+
     def fire(self, tokens: Iterable[int], status: PutStatus) -> None:
-        for waiter in [self._by_token.pop(token) for token in tokens]:
+        for waiter, _ in [self._by_token.pop(token) for token in tokens]:
             waiter.callback(status)
 
 
 class GroupTransferService:
     """
     Invariant: C{_waiting[n]} holds the puts that need n slaves; all together they are C{len(self)}, at most
-    C{pending_max}. C{_offsets} has what each of them waits for.
+    C{pending_max}.
     """
 
     def __init__(self, acks: Acks, *, pending_max: int) -> None:
         self._acks = acks
         self._pending_max = pending_max
-        self._puts = _Puts()
+        self._puts = _Puts(self._forget)
         self._waiting: dict[int, ThresholdWaiters] = {}
-        self._offsets: dict[int, int] = {}
         self._is_stopped = False
 
     def __len__(self) -> int:
@@ -93,18 +99,17 @@ class GroupTransferService:
         waiters = self._waiting.get(needed)
         if waiters is None:
             waiters = self._waiting[needed] = ThresholdWaiters(self._pending_max)
-        token, waiter = self._puts.add(waiters.remove)
+        token, waiter = self._puts.add(offset)
         waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
-        self._offsets[token] = offset
-        return waiter.addBoth(self._left, token)
+        return waiter
 
-    def _left(self, outcome: Any, token: int) -> Any:
-        del self._offsets[token]
-        return outcome
+    def _forget(self, token: int) -> None:
+        for waiters in self._waiting.values():
+            waiters.remove(token)
 
     def _settle(self, next_offset: int) -> None:
         if self._acks.has_young:
-            self._acks.settle(min(self._offsets.values(), default=next_offset))
+            self._acks.settle(self._puts.lowest(next_offset))
 
     def acked(self) -> None:
         """Some slave holds more than before."""
@@ -153,8 +158,8 @@ class GroupCommitService:
         self._pending_max = pending_max
         self._tell_failed = failed
         self._tell_flushed = flushed
-        self._puts = _Puts()
         self._waiters = ThresholdWaiters(pending_max)
+        self._puts = _Puts(self._waiters.remove)
         self._under_way: Deferred[None] | None = None
         self._is_broken = self._is_stopped = False
 
@@ -180,7 +185,7 @@ class GroupCommitService:
             return done(PutStatus.PUT_OK)
         if self.is_full or self._is_stopped:
             return done(PutStatus.FLUSH_DISK_TIMEOUT)
-        token, waiter = self._puts.add(self._waiters.remove)
+        token, waiter = self._puts.add(offset)
         self._waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
         self._flush()
         return waiter
