@@ -147,6 +147,16 @@ class FlushTests(SynchronousTestCase):
         self.threads.run()
         self.successResultOf(idle)
 
+    def test_dispatched(self) -> None:
+        """Never beyond what was flushed: records behind that may be other ones after a crash."""
+        end = self.put()
+        done = self.log.flush()
+        self.put()
+        self.threads.run()
+        self.successResultOf(done)
+        self.log.record_dispatched(self.log.end_offset)
+        self.assertEqual(self.log.dispatched_offset, end)
+
     def test_mark(self) -> None:
         """The mark says what was flushed, never what only was written."""
         for number in range(20):

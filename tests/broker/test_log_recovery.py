@@ -208,6 +208,28 @@ class TrustTests(SynchronousTestCase):
 class PowerTests(SynchronousTestCase):
     """Power cuts at any moment."""
 
+    def test_cut(self) -> None:
+        """In the middle of a cut: what is left is what was appended, at least as far as it was cut."""
+        deaths = 0
+        for die_in in range(1, 25, 2):
+            for seed in range(4):
+                disk = SimDisk(random.Random(seed))
+                log = open_log(disk)
+                filled(log, 5, 60)
+                self.successResultOf(log.flush())
+                whole, kept = log_bytes(log), messages_in(log)[20].physical_offset
+                disk.arm(die_in=die_in)
+                try:
+                    log.cut(kept)
+                except PowerLoss:
+                    deaths += 1
+                disk.lose_power()
+                disk.disarm()
+                again = open_log(disk, is_slave=seed % 2 == 1)
+                self.assertGreaterEqual(again.end_offset, kept)
+                self.assertEqual(log_bytes(again), whole[: again.end_offset], (die_in, seed))
+        self.assertGreater(deaths, 20)
+
     def test_what_was_flushed_is_there(self) -> None:
         """
         After any power cut the log is what was appended, at least as far as was flushed, and sound; master

@@ -1,0 +1,160 @@
+# -*- test-case-name: tests.broker.test_queries -*-
+"""
+What a consumer is given: messages of a queue from an offset on, and the offset at a time.
+
+Answers are RocketMQ's, status by status, with the offset to ask for next. Messages are visible when they are
+in their consume queue. Tags are compared by their hash; a consumer compares the text.
+
+Source: DefaultMessageStore.getMessage, getOffsetInQueueByTime, PullMessageProcessor (4.9.8).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+from dledger.broker.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
+from dledger.broker.records import store_timestamp_of
+from dledger.broker.store import MessageStore
+from dledger.errors import StoreError
+
+#: Units that are looked at for one request, wanted or not.
+UNITS_MAX = 4096
+
+#: What Java transfers at once from memory.
+COUNT_MAX = 32
+BYTES_MAX = 256 * 1024
+
+_HEAD_BYTES = 128
+
+
+class GetStatus(Enum):
+    """How a request for messages ended; names are RocketMQ's."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@attrs.frozen(kw_only=True)
+class Got:
+    """
+    An answer.
+
+    @ivar records: of the messages, as they stand in the log.
+    @ivar next_offset: what to ask for next.
+    @ivar begin_offset, end_offset: of the queue: its first message, and behind its last.
+    """
+
+    status: GetStatus
+    records: tuple[bytes, ...] = ()
+    next_offset: int
+    begin_offset: int = 0
+    end_offset: int = 0
+
+
+def get_messages(
+    store: MessageStore, topic: str, queue_id: int, offset: int, *, is_slave: bool,
+    count_max: int = COUNT_MAX, bytes_max: int = BYTES_MAX, tags_codes: frozenset[int] | None = None,
+) -> Got:
+    """
+    Messages of a queue.
+
+    @param offset: in the queue, of the first message wanted.
+    @param is_slave: a slave does not correct a consumer's offset: it may only be behind its master.
+    @param count_max, bytes_max: at most so much, but one message at least.
+    @param tags_codes: hashes of the tags wanted; None for any.
+    @raise StoreError: the log or the queue cannot be read.
+    """
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return Got(status=GetStatus.NO_MATCHED_LOGIC_QUEUE, next_offset=offset if is_slave else 0)
+    begin, end = queue.begin_index, queue.next_index
+    if begin <= offset < end:
+        try:
+            return _collect(store, queue, offset, count_max, bytes_max, tags_codes)
+        except OSError as error:
+            raise StoreError(f"reading messages of {topic}, queue {queue_id}: {error}") from error
+    if end == 0:
+        status, corrected = GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    elif offset < begin:
+        status, corrected = GetStatus.OFFSET_TOO_SMALL, begin
+    elif offset == end:
+        status, corrected = GetStatus.OFFSET_OVERFLOW_ONE, offset
+    else:
+        status, corrected = GetStatus.OFFSET_OVERFLOW_BADLY, end if begin else begin
+    following = offset if is_slave else corrected
+    return Got(status=status, next_offset=following, begin_offset=begin, end_offset=end)
+
+
+def _collect(
+    store: MessageStore, queue: ConsumeQueue, offset: int, count_max: int, bytes_max: int,
+    tags_codes: frozenset[int] | None,
+) -> Got:
+    records: list[bytes] = []
+    total = 0
+    removed = False
+    units = queue.read(offset, UNITS_MAX if tags_codes is not None else max(count_max, 1))
+    following = offset
+    for unit in units:
+        if tags_codes is not None and unit.tags_code not in tags_codes:
+            following = unit.queue_offset + 1
+            continue
+        if records and (len(records) >= count_max or total + unit.size > bytes_max):
+            break
+        record = _record(store, unit)
+        following = unit.queue_offset + 1
+        if record is None:
+            removed = True
+            continue
+        records.append(record)
+        total += len(record)
+    if records:
+        status = GetStatus.FOUND
+    elif removed:
+        status = GetStatus.MESSAGE_WAS_REMOVING
+    else:
+        status = GetStatus.NO_MATCHED_MESSAGE
+    return Got(status=status, records=tuple(records), next_offset=following, begin_offset=queue.begin_index,
+               end_offset=queue.next_index)  # fmt: skip
+
+
+def _record(store: MessageStore, unit: Unit) -> bytes | None:
+    """A record; None if the log does not have it any more."""
+    log = store.log
+    if unit.size == FILLER_SIZE or unit.offset < log.begin_offset:
+        return None
+    data = log.read(unit.offset, unit.size)
+    return data if len(data) == unit.size else None
+
+
+def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    """
+    Offset in the queue of the first message that was stored at or after a time; behind the last message if
+    all were stored before, 0 if there is no such queue.
+
+    @param timestamp_ms: since 1970.
+    @raise StoreError: the log or the queue cannot be read.
+    """
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return 0
+    low, high = queue.begin_index, queue.next_index
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            (unit,) = queue.read(middle, 1)
+            if store_timestamp_of(store.log.read(unit.offset, min(unit.size, _HEAD_BYTES))) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+    except OSError as error:
+        raise StoreError(f"looking for a time in {topic}, queue {queue_id}: {error}") from error
+    return low
