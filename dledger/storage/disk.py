@@ -238,7 +238,11 @@ class OsDisk:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            # Java's kind of lock, which the other kind does not see: a RocketMQ broker holds the first byte.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError as error:
             os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process", path) from error
             raise
         return OsFile(path, fd)

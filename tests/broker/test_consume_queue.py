@@ -91,6 +91,8 @@ class QueueContract(_Case):
         self.assertTrue(queue.put(7, 5000, 100, 1))
         self.assertEqual(self.units(queue)[-1], (3, 5000, 100, 1))
         self.assertEqual(queue.misplaced, 1)
+        self.assertFalse(queue.put(7, 5000, 100, 1))
+        self.assertEqual((queue.next_index, queue.misplaced), (4, 1))
 
     def test_begins_in_the_middle(self) -> None:
         """What is before the first unit of its file is filled, and is no message."""
