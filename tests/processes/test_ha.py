@@ -17,8 +17,6 @@ from tests.processes.children import TalkingChild, free_ports, wait_until
 from tests.processes.ha_broker import FILE_SIZE
 from tests.processes.members import ROOT
 
-ROUNDS = 6
-
 
 def log_of(store: Path, end: int) -> bytes:
     """Everything below C{end}."""
@@ -52,7 +50,7 @@ class KillTests(SynchronousTestCase):
         """Where its log ends."""
         return int(json.loads(child.ask("status", seconds=60))["end_offset"])
 
-    def run_rounds(self, flush: str) -> None:
+    def run_rounds(self, flush: str, rounds: int) -> None:
         """See the tests."""
         rng = random.Random(7)
         puts = self.directory / "puts"
@@ -62,7 +60,7 @@ class KillTests(SynchronousTestCase):
             child.start()
             child.wait_started(seconds=60)
         master.ask("load", seconds=60)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             time.sleep(rng.uniform(0.05, 0.8))
             victim = rng.choice((master, slave))
             victim.kill()
@@ -91,8 +89,8 @@ class KillTests(SynchronousTestCase):
 
     def test_page_cache(self) -> None:
         """ASYNC_FLUSH on both sides: equal logs, and no acknowledged message is lost."""
-        self.run_rounds("ASYNC_FLUSH")
+        self.run_rounds("ASYNC_FLUSH", rounds=6)
 
     def test_stable_storage(self) -> None:
         """SYNC_FLUSH on both sides: the same."""
-        self.run_rounds("SYNC_FLUSH")
+        self.run_rounds("SYNC_FLUSH", rounds=4)
