@@ -30,8 +30,7 @@ from dledger.ha.tail import FIRST_REPORT_MIN, first_difference, verification_sta
 #: A comparison that begins with a difference is repeated from so many times as far below.
 WIDENING = 16
 
-#: After so many sessions without a single frame it is assumed that the master's log does not reach to where
-#: the comparison begins: by turns, that its end is lower, and that its beginning is higher.
+#: So many sessions without a frame may be the network's fault.
 FRUITLESS_MAX = 2
 
 
@@ -107,12 +106,12 @@ class Follower:
             return self._start_offset
         end = min(log.end_offset, log.flushed_offset) if self.reports_flushed else log.end_offset
         end = max(end, log.begin_offset)
-        size, tries = self._size, self._fruitless - FRUITLESS_MAX
-        if tries > 0 and tries % 2:
-            size *= WIDENING ** min((tries + 1) // 2, 8)
+        # Sessions without a single frame: the master's log does not reach to where we compare. Its beginning
+        # is higher (but it has what begins with a file, as files are deleted whole), or its end is lower.
+        tries = max(self._fruitless - FRUITLESS_MAX, 0)
+        size = self._size * WIDENING ** min(tries // 2, 8) if tries % 2 == 0 else self._size
         start = verification_start(log, below=end, size=size)
-        if tries > 0 and not tries % 2:
-            # Files are deleted whole: what the master may still have of ours begins with a file.
+        if tries % 2:
             start = max(start, (end - 1) - (end - 1) % log.file_size)
         self._start_offset = self.expected_offset = start
         return start
