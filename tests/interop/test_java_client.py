@@ -99,15 +99,15 @@ class JavaClientTests(SynchronousTestCase):
         told: dict[str, object] = {}
         for text in ("", "a", "x" * 20_000, "Grüße"):
             body = text.encode()
-            code, index = client.append(body)
+            index = self.append_at_last(client, body)
             group.acknowledged[index] = body
-            told[f"append {text[:5]}"] = code, client.get(index) == (ResponseCode.SUCCESS, body)
+            told[f"append {text[:5]}"] = self.get(client, index) == (ResponseCode.SUCCESS, body)
         term, end_index = group.append(b"last"), group.wait_equal()
         leader_id = group.leader()
         follower_id = next(peer_id for peer_id in group.peers if peer_id != leader_id)
         names = {leader_id: "leader", follower_id: "follower"}
         for text, index in (("end", end_index), ("end + 1", end_index + 1), ("-1", -1), ("2**40", 1 << 40)):
-            told[f"get {text}"] = client.get(index)
+            told[f"get {text}"] = self.get(client, index)
         for peer_id, address in group.peers.items():
             code, named, count = client.metadata(peer_id, address)
             told[f"metadata {names.get(peer_id, 'other')}"] = code, names.get(named), count
@@ -127,12 +127,13 @@ class JavaClientTests(SynchronousTestCase):
             to = group.peers.get(peer_id, group.peers[leader_id])
             code, named = client.at(name, peer_id, to, words)
             told[text] = code, names.get(named, named)
-        told["transfer"] = client.transfer(leader_id, follower_id, term)
+        # It may fail when the machine is slow, and take effect all the same.
+        wait_until(
+            lambda: client.transfer(leader_id, follower_id, term) == ResponseCode.SUCCESS
+            or group.leader() != leader_id, seconds=DEADLINE_S, what="a transfer by Java's client", every=0.5,
+        )
         told["who leads"] = names.get(group.leader())
-        body = b"after the transfer"
-        code, index = client.append(body)
-        group.acknowledged[index] = body
-        told["append after it"] = code
+        group.acknowledged[self.append_at_last(client, b"after the transfer")] = b"after the transfer"
         group.check()
         return told
 
@@ -140,7 +141,6 @@ class JavaClientTests(SynchronousTestCase):
         """Append, get, METADATA, transfer, and every refusal of them: the same answers, member for member."""
         ours, theirs = self.answers(OURS), self.answers(JAVA)
         self.assertEqual(ours, theirs)
-        self.assertEqual(ours["transfer"], ResponseCode.SUCCESS)
         self.assertEqual(ours["who leads"], "follower")
         self.assertEqual(ours["append to a follower"], (ResponseCode.NOT_LEADER, "leader"))
         self.assertEqual(ours["get end + 1"], (ResponseCode.INDEX_OUT_OF_RANGE, b""))
@@ -166,7 +166,7 @@ class JavaClientTests(SynchronousTestCase):
                 lambda client=client, begin=begin: client.get(begin.index) == (200, begin.body),
                 seconds=DEADLINE_S, what="the first entry that is left", every=0.2,
             )
-            codes[kind] = [client.get(index)[0] for index in (0, begin.index - 1, begin.index)]
+            codes[kind] = [self.get(client, index)[0] for index in (0, begin.index - 1, begin.index)]
             group.kill()
         self.assertEqual(codes[OURS], codes[JAVA])
         self.assertEqual(codes[OURS], [ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN] * 2 + [ResponseCode.SUCCESS])
@@ -182,18 +182,17 @@ class JavaClientTests(SynchronousTestCase):
                 continue
             client = self.client_of(group, peer_id)
             body = f"by way of {peer_id}".encode()
-            code, index = client.append(body)
-            self.assertEqual(code, ResponseCode.SUCCESS)
-            self.assertEqual(client.get(index), (ResponseCode.SUCCESS, body))
+            index = self.append_at_last(client, body)
+            self.assertEqual(self.get(client, index), (ResponseCode.SUCCESS, body))
             group.acknowledged[index] = body
-        self.assertEqual(group.leader(), leader_id)
+            self.assertNotEqual(group.leader(), peer_id, "the client was not told of a follower")
         group.check()
 
     def test_leader_dies(self) -> None:
         """The client finds the new leader when the one that it knew was killed."""
         group = self.group_of(OURS)
         client = self.client_of(group)
-        self.assertEqual(client.append(b"before")[0], ResponseCode.SUCCESS)
+        self.append_at_last(client, b"before")
         leader_id = group.leader()
         group.members[leader_id].kill()
         self.assertNotEqual(group.leader(), leader_id)
@@ -220,7 +219,7 @@ class JavaClientTests(SynchronousTestCase):
             self.assertEqual(largest, 4 * 1024 * 1024 - 48)
             body = bytes(range(256)) * (largest // 256) + b"x" * (largest % 256)
             index = self.append_at_last(client, body)
-            self.assertEqual(client.get(index), (ResponseCode.SUCCESS, body))
+            self.assertEqual(self.get(client, index), (ResponseCode.SUCCESS, body))
             # Java throws, its client makes 500 of that (INTERNAL_ERROR); ours says what was wrong.
             wait_until(
                 lambda client=client, body=body, refusal=refusal: client.append(body + b"x")[0] == refusal,
@@ -232,6 +231,17 @@ class JavaClientTests(SynchronousTestCase):
             group.check()
             self.assertEqual(max(len(record.body) for record in read_records(ledger)), largest)
             group.kill()
+
+    def get(self, client: JavaClient, index: int) -> tuple[int, bytes]:
+        """What there is at an index; not the client's own 500, which is that it was not answered in time."""
+        said: list[tuple[int, bytes]] = []
+
+        def is_answered() -> bool:
+            said.append(client.get(index))
+            return said[-1][0] != ResponseCode.INTERNAL_ERROR
+
+        wait_until(is_answered, seconds=DEADLINE_S, what=f"an answer to GET {index}")
+        return said[-1]
 
     def append_at_last(self, client: JavaClient, body: bytes) -> int:
         """The index of a body; Java's client gives up after 3 s, which a busy machine may need."""

@@ -19,9 +19,12 @@ import java.util.Base64;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyRemotingClient;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
@@ -30,9 +33,9 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
  * Java's own DLedgerClient, told what to do by lines on standard input; one line of answer for each.
  *
  * Arguments: group, peers. Commands: "append BASE64" (answer: code index), "get INDEX" (answer: code
- * term BASE64), "transfer FROM TO TERM" (answer: code), "metadata ID ADDRESS" (answer: code leader peers),
+ * term BASE64), "transfer FROM TO TERM" (answer: code), "metadata ID ADDRESS" (answer: code leader peers, or late),
  * "at GROUP ID ADDRESS append BASE64", "... get INDEX" and "... transfer FROM TO TERM" (one request to this
- * very member, without the client's redirection; answer: code leader), "flood ID ADDRESS COUNT SIZE MS REFUSED"
+ * very member, without the client's redirection; answer: code leader, or late), "flood ID ADDRESS COUNT SIZE MS REFUSED"
  * (appends that are all in flight at once; answer: how many ended with each code, and how many of those
  * that were taken have an index of their own; a line on standard error when REFUSED of them were
  * answered 503).
@@ -59,9 +62,9 @@ public final class Client {
                     client.leadershipTransfer(words[1], words[2], Long.parseLong(words[3]));
                 System.out.println(response.getCode());
             } else if (words[0].equals("metadata")) {
-                System.out.println(metadata(arguments[0], words[1], words[2]));
+                System.out.println(answered(() -> metadata(arguments[0], words[1], words[2])));
             } else if (words[0].equals("at")) {
-                System.out.println(at(words));
+                System.out.println(answered(() -> at(words)));
             } else if (words[0].equals("flood")) {
                 System.out.println(flood(arguments[0], words));
             } else if (words[0].equals("stop")) {
@@ -72,6 +75,15 @@ public final class Client {
             }
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    /** What a call says, or "late" when Java's time for it (3 s, 10 s for a transfer) was over. */
+    private static String answered(Callable<String> call) throws Exception {
+        try {
+            return call.call();
+        } catch (RemotingException | ExecutionException e) {
+            return "late";
+        }
     }
 
     private static String metadata(String group, String id, String address) throws Exception {
