@@ -19,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.cli import cli
 from dledger.cli_common import EXIT_FAILED, EXIT_USAGE
 from dledger.cli_export import source_options
+from tests.processes.children import _die_with_parent
 from tests.processes.members import ROOT
 from tests.spark.ledgers import plain_rows
 from tests.spark.test_export import COLUMNS, ExportCase, data_files, parquet_rows, ranges
@@ -37,6 +38,7 @@ class Export:
             [sys.executable, "-c", _MAIN, "export", "-v", *words], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}, start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
         self._watchdog = threading.Timer(seconds, self._process.kill)
         self._watchdog.start()
