@@ -78,7 +78,9 @@ class TornTailTests(SynchronousTestCase):
         for size in range(self.end - self.safe_end):
             disk = self.torn(size)
             disk.unlink(f"base/{LOG_MARK_NAME}")
-            self.assertEqual(open_log(disk).end_offset, self.safe_end, size)
+            log = open_log(disk)
+            self.assertEqual(log.end_offset, self.safe_end, size)
+        self.assertIn(f"log at {self.safe_end}: zeroes in the topic or properties", log.why_recovered)
 
     def test_doubt_is_for_crashes(self) -> None:
         """After an orderly end of RocketMQ's, zeroes in properties are the application's."""
