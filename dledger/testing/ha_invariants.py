@@ -240,7 +240,8 @@ class HAInvariants:
             self._compare(slave, held, end)
         held.flushed_offset = log.flushed_offset
         reported = slave.service.slave.reported_offset if slave.service.slave is not None else -1
-        if not held.is_divergent and reported > held.promised_offset:
+        # Where an empty log begins nothing was promised yet.
+        if not held.is_divergent and reported > max(held.promised_offset, log.begin_offset):
             held.promised_offset = min(reported, held.best_end)
 
     def _compare(self, slave: SimBroker, held: _Held, end: int) -> None:
