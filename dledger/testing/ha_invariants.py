@@ -44,6 +44,7 @@ class _Held:
     @ivar end: how far its log was compared; -1: not at all since its process started.
     @ivar best_end: how far it ever reached in the master's present log.
     @ivar promised_offset: the highest report that was right.
+    @ivar promised_begin: where its log began then.
     @ivar flushed_offset: of its log, as it was seen last.
     @ivar power_lost: what it had not flushed may be gone, or damaged.
     @ivar old_session: the connection on which something may still come that its master has lost; -1: none.
@@ -56,6 +57,7 @@ class _Held:
     power_lost: bool = False
     old_session: int = -1
     promised_offset: int = 0
+    promised_begin: int = 0
     is_divergent: bool = False
 
 
@@ -229,8 +231,9 @@ class HAInvariants:
         if slave.config.waits_for_disk and not held.is_divergent:
             end = slave.log.end_offset
             promised = self._last_record_end(min(held.promised_offset, len(self.history)))
-            require(end >= promised, 5, f"{slave.host} came back with {end} bytes, and has reported "
-                    f"{held.promised_offset}")
+            # A log that began behind the last whole record held none of what it has reported.
+            require(end >= promised or promised <= held.promised_begin, 5,
+                    f"{slave.host} came back with {end} bytes, and has reported {held.promised_offset}")
 
     def slave_event(self, slave: SimBroker) -> None:
         """After every event of a slave."""
@@ -240,9 +243,9 @@ class HAInvariants:
             self._compare(slave, held, end)
         held.flushed_offset = log.flushed_offset
         reported = slave.service.slave.reported_offset if slave.service.slave is not None else -1
-        # Where an empty log begins nothing was promised yet.
-        if not held.is_divergent and reported > max(held.promised_offset, log.begin_offset):
+        if not held.is_divergent and reported > held.promised_offset:
             held.promised_offset = min(reported, held.best_end)
+            held.promised_begin = log.begin_offset
 
     def _compare(self, slave: SimBroker, held: _Held, end: int) -> None:
         log = slave.log
