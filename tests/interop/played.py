@@ -290,15 +290,18 @@ class Stage:
         """@raise NoAnswer: none in time, or an answer without a body."""
         return ask(self.address, request, seconds=seconds)
 
+    def beat(self, leader_id: str, term: int) -> HeartBeatRequest:
+        """A heartbeat as a played leader sends it."""
+        return HeartBeatRequest(
+            group=GROUP, remote_id=SELF, local_id=leader_id, leader_id=leader_id, term=term
+        )
+
     def follow(self, leader_id: str, term: int) -> None:
         """C{leader_id} beats until it is followed in C{term}."""
         said: list[Response] = []
 
         def followed() -> bool:
-            request = HeartBeatRequest(
-                group=GROUP, remote_id=SELF, local_id=leader_id, leader_id=leader_id, term=term
-            )
-            said.append(self.ask(request))
+            said.append(self.ask(self.beat(leader_id, term)))
             return said[-1].code is ResponseCode.SUCCESS
 
         try:
@@ -350,13 +353,14 @@ class Stage:
         """
         An empty follower gets these entries, as a leader gives them: TRUNCATE with the first, then APPEND.
 
-        A leader of C{term} must be followed; it beats meanwhile.
+        A leader of C{term} must be followed; it beats meanwhile, on the same connection: a second one of
+        the same member would end the first.
         """
         with self.asker(seconds=15.0) as asker:
             beat_s = 0.0
             for batch in batches:
                 if time.monotonic() > beat_s + 1.0:
-                    self.follow(leader_id, term)
+                    asker.ask(self.beat(leader_id, term))
                     beat_s = time.monotonic()
                 kind = PushType.APPEND if batch.first_index else PushType.TRUNCATE
                 answer = asker.ask(self.pushing(
