@@ -140,7 +140,8 @@ class Ways:
         self._spark = spark
         self._log = log
         parquet = directory / "parquet"
-        end = {"endingOffsets": str(log.entries)}
+        # A small ledger would be one task, and one of the two cores would have nothing to do.
+        end = {"endingOffsets": str(log.entries), "minPartitions": "2"}
         path = {"path": str(log.path), **end}
         self.frames: dict[str, Callable[[], Any]] = {
             "Spark, Parquet": lambda: spark.read.parquet(parquet.as_uri()),
