@@ -15,6 +15,7 @@ that runs on the same two cores as Spark.
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import sys
 import time
@@ -58,14 +59,18 @@ class Log:
 
 
 def build(base: Path, size_bytes: int, body_bytes: int) -> Log:
-    """A ledger of two segments or so, closed in good order."""
+    """
+    A ledger of two segments or so, closed in good order.
+
+    No body is like another: of few that come again and again Parquet would store a dictionary, and its
+    scan would read next to nothing.
+    """
     config = _config(base, 20911, size_bytes)
     store = FileStore.open(config, OsDisk())
-    bodies = tuple(number.to_bytes(8, "big") * (body_bytes // 8) + b"x" * (body_bytes % 8)
-                   for number in range(_BATCH))
+    rng = random.Random(1)
     flushed = 0
     while store.end_position < size_bytes - _BATCH * (body_bytes + 48):
-        store.append_bodies(bodies, 1)
+        store.append_bodies(tuple([rng.randbytes(body_bytes) for _ in range(_BATCH)]), 1)
         if store.end_position - flushed > _FLUSH_BYTES:
             flushed = store.end_position
             _commit(store)
