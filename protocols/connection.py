@@ -174,7 +174,7 @@ class Connection(Protocol):
         self.unsent_bytes += sum(map(len, out))
         self._was_active = True
         assert self._outlet is not None, "no connection yet"
-        self._outlet.send(b"".join(out))
+        self._outlet.send(*out)
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:

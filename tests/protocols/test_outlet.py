@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import ITCPTransport
@@ -11,7 +11,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides
 
-from protocols.outlet import Outlet
+from protocols.outlet import AT_ONCE_BYTES_MAX, Outlet
 
 
 class Socket:
@@ -46,6 +46,11 @@ class Socket:
         self.calls.append("write")
         self._later += data
 
+    def writeSequence(self, parts: Iterable[bytes]) -> None:
+        """To the buffer, unjoined."""
+        self.calls.append("writeSequence")
+        self._later += b"".join(parts)
+
     def doWrite(self) -> None:
         """What the reactor calls when the socket has room."""
         self.calls.append("doWrite")
@@ -71,6 +76,17 @@ class OutletTests(SynchronousTestCase):
         self.outlet.send(b"two")
         self.assertEqual(self.socket.sent, b"onetwo")
         self.assertEqual(self.socket.calls, ["writeSomeData"] * 2)
+
+    def test_parts(self) -> None:
+        """Small ones are one call to the socket; a long train goes the transport's way, and is not copied."""
+        self.outlet.send(b"a", b"b")
+        self.assertEqual(self.socket.calls, ["writeSomeData"])
+        self.socket.calls.clear()
+        long = bytes(AT_ONCE_BYTES_MAX)
+        self.outlet.send(b"c", long)
+        self.outlet.send(b"d")
+        self.assertEqual(self.socket.calls[0], "writeSequence")
+        self.assertEqual(self.socket.sent, b"abc" + long + b"d")
 
     def test_what_does_not_fit_waits(self) -> None:
         """The rest goes to the transport, once, and what follows goes behind it."""
