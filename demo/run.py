@@ -19,10 +19,15 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+import os
+import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +59,9 @@ WINDOW = 1000
 SPARK_SECONDS = 180
 #: A record that holds this alone is a mark, not a line.
 MARK = b"mark"
+#: After Ctrl-C everything has ended by then, in good order or not.
+_INTERRUPTED_S = 5.0
+_INTERRUPTED = "interrupted; the members are ended and the files removed"
 console = Console()
 
 
@@ -336,6 +344,21 @@ def play(directory: Path, bodies: list[bytes], *, with_spark: bool) -> None:
     show(story, rows)
 
 
+def _interrupt(directory: Path, _number: int, _frame: object) -> None:
+    """Ctrl-C; whatever code it meets, and whatever that holds or swallows, the demo is over soon."""
+    last = threading.Timer(_INTERRUPTED_S, _leave, (directory,))
+    last.daemon = True
+    last.start()
+    raise KeyboardInterrupt
+
+
+def _leave(directory: Path) -> None:
+    end_all()
+    shutil.rmtree(directory, ignore_errors=True)
+    os.write(1, f"{_INTERRUPTED}\n".encode())
+    os._exit(130)
+
+
 @click.command()
 @click.option(
     "--input", "inputs", type=click.Path(exists=True, dir_okay=False, path_type=Path), multiple=True,
@@ -357,6 +380,7 @@ def main(inputs: tuple[Path, ...], with_spark: bool) -> None:
         with tempfile.TemporaryDirectory(prefix="dledger-demo-", ignore_cleanup_errors=True) as name:
             with contextlib.ExitStack() as stack:
                 stack.callback(end_all)
+                signal.signal(signal.SIGINT, partial(_interrupt, Path(name)))
                 play(Path(name), bodies, with_spark=with_spark)
     except Lost as lost:
         console.print("[bold red]LOST[/]")
@@ -368,7 +392,7 @@ def main(inputs: tuple[Path, ...], with_spark: bool) -> None:
         console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        console.print("interrupted; the members are ended and the files removed")
+        console.print(_INTERRUPTED)
         sys.exit(130)
 
 

@@ -61,6 +61,33 @@ class DemoTests(SynchronousTestCase):
         self.assertEqual(len(children), 3)
         self.assertTrue(all(is_gone(int(child)) for child in children))
 
+    def test_interrupt_that_is_swallowed(self) -> None:
+        """Whatever code the interrupt meets, the demo ends, and its files are gone."""
+        script = (
+            "import demo.run as demo\n"
+            "def play(directory, bodies, *, with_spark):\n"
+            "    print(directory, flush=True)\n"
+            "    while True:\n"
+            "        try:\n"
+            "            demo.time.sleep(60)\n"
+            "        except KeyboardInterrupt:\n"
+            "            pass\n"
+            "demo.play = play\n"
+            "demo.main(['--no-spark'])\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            directory = Path(process.stdout.readline().strip())
+            self.assertTrue(directory.is_dir())
+            process.send_signal(signal.SIGINT)
+            output, _nothing = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, output)
+        self.assertIn("interrupted", output)
+        self.assertFalse(directory.exists())
+
     def test_too_little(self) -> None:
         """An input without lines is refused."""
         self.input.write_bytes(b"")
