@@ -158,6 +158,11 @@ class CommandClient:
         asking.addTimeout(timeout_s, self._clock, onTimeoutCancel=timed_out)
         return asking
 
+    def is_connected(self, address: str) -> bool:
+        """Whether there is a connection now; one that has just been lost is none."""
+        peer = self._peers.get(address)
+        return peer is not None and peer.connection is not None
+
     def forget(self, address: str) -> None:
         """Close the connection to an address that is not needed any more."""
         peer = self._peers.pop(address, None)

@@ -121,9 +121,13 @@ class CommandClientTests(SynchronousTestCase):
 
     def test_lost(self) -> None:
         """What was asked fails; the next question connects anew."""
+        self.assertFalse(self.client.is_connected("m:1"))
         asked = self.ask()
+        self.assertFalse(self.client.is_connected("m:1"))
         self.endpoint.succeed()
+        self.assertTrue(self.client.is_connected("m:1"))
         self.endpoint.protocol.abort("gone")  # type: ignore[attr-defined]
+        self.assertFalse(self.client.is_connected("m:1"))
         self.failureResultOf(asked, NotAsked)
         self.ask()
         self.assertEqual(len(self.endpoint.attempts), 1)

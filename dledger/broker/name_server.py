@@ -1,0 +1,251 @@
+# -*- test-case-name: tests.broker.test_name_server -*-
+"""
+Tells every name server that this broker is there, and which topics it has.
+
+    103  REGISTER_BROKER: at the start, every 30 s, when the topics have changed, when a connection was lost
+    104  UNREGISTER_BROKER: at the end
+
+A name server forgets a broker when the connection that carried its registration closes, or 120 s after the
+last one. So connections are kept, and a lost one is made again within a second or two.
+
+Rule 1: at most one registration is under way to each name server, and it has a deadline. What changes
+meanwhile makes another one follow.
+Rule 2: one that fails does not keep the others from hearing of us. It is tried again after a pause that
+grows to the usual interval; its absence is logged when it begins and when it ends.
+Rule 3: the answer to a slave names its master; who is told learns every new pair of addresses once.
+Rule 4: a name server of 5.x refuses a newcomer with exactly one topic, so we never have exactly one.
+
+Source: BrokerOuterAPI.registerBrokerAll, BrokerController.start (4.9.8); RouteInfoManager (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+from zlib import crc32
+
+import attrs
+from attrs.validators import ge, instance_of
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.broker.java_json import DataVersion, wire_json
+from dledger.broker.metadata import PERM_READ, TopicConfig, Topics
+from protocols.commands import SUCCESS
+from protocols.wire.remoting import RemotingCommand
+
+REGISTER_BROKER = 103
+UNREGISTER_BROKER = 104
+
+#: As registerNameServerPeriod, and its limits.
+INTERVAL_S, INTERVAL_MIN_S, INTERVAL_MAX_S = 30.0, 10.0, 60.0
+TIMEOUT_S = 6.0
+UNREGISTER_TIMEOUT_S = 3.0
+TICK_S = 1.0
+
+#: Makes the company of a topic that would be alone. No one may send to it.
+_COMPANY = TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1, perm=PERM_READ)
+
+
+def _name() -> str:
+    value: str = attrs.field(validator=instance_of(str))
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class BrokerIdentity:
+    """
+    Who a broker is to name servers and clients.
+
+    @ivar broker_id: 0 of a master, others of its slaves.
+    @ivar broker_addr, ha_server_addr: C{host:port} where clients, and slaves, reach it.
+    """
+
+    cluster_name: str = _name()
+    broker_name: str = _name()
+    broker_id: int = attrs.field(validator=[instance_of(int), ge(0)])
+    broker_addr: str = _name()
+    ha_server_addr: str = _name()
+
+
+class Asker(Protocol):
+    """Where questions go: L{dledger.broker.command_client.CommandClient}."""
+
+    def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
+        """@return: fires with the answer, fails if none comes in time."""
+
+    def is_connected(self, address: str) -> bool:
+        """Whether there is a connection now."""
+
+
+@attrs.define
+class _Server:
+    """
+    What we know of one name server. Times in seconds of the clock.
+
+    @ivar told: version of the topics that it knows; None if it knows nothing of us.
+    @ivar due_s: when it is to be told again, whatever happens.
+    @ivar failed: failures since it last answered.
+    @ivar problem: why it does not know us, as it was logged; empty if it does.
+    """
+
+    address: str
+    told: DataVersion | None = None
+    due_s: float = 0.0
+    failed: int = 0
+    problem: str = ""
+    asking: Deferred[Any] | None = None
+
+
+class NameServerRegistrar:
+    """
+    Invariant: a server's C{asking} is the registration that is under way, or None.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, addresses: Sequence[str], asker: Asker, identity: BrokerIdentity, topics: Topics, *,
+        clock: IReactorTime, interval_s: float = INTERVAL_S,
+        learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
+    ) -> None:
+        """
+        @param addresses: C{host:port} of each name server; none is allowed.
+        @param interval_s: taken for the nearest of 10 to 60.
+        @param learned: told the master's address, and where it sends its log, when an answer has new ones.
+        """
+        self._servers = [_Server(address) for address in addresses]
+        self._asker = asker
+        self._topics = topics
+        self._clock = clock
+        self._interval_s = min(max(interval_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
+        self._learned = learned
+        self._master: tuple[str | None, str | None] = (None, None)
+        self._looping: LoopingCall | None = None
+        self._is_stopped = False
+        self.identity = identity
+
+    def start(self) -> None:
+        """Register now, and from now on."""
+        self._looping = LoopingCall(self._tick)
+        self._looping.clock = self._clock
+        self._looping.start(TICK_S).addErrback(self._loop_failed)
+
+    def topics_changed(self) -> None:
+        """Somebody waits for a topic: do not wait for the next tick."""
+        if self._looping is not None and not self._is_stopped:
+            self._tick()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Name servers that do not know us, and why."""
+        return {server.address: server.problem for server in self._servers if server.problem}
+
+    def stop(self) -> Deferred[None]:
+        """
+        No more registrations; take back those that were made.
+
+        @return: fires when every name server that knows us has answered, or has had three seconds for it.
+            Never fails.
+        """
+        self._is_stopped = True
+        if self._looping is not None and self._looping.running:
+            self._looping.stop()
+        asked = []
+        for server in self._servers:
+            if server.asking is not None:
+                server.asking.cancel()
+            if server.told is not None and self._asker.is_connected(server.address):
+                asked.append(self._asker.ask(server.address, self._unregistration(),
+                                             timeout_s=UNREGISTER_TIMEOUT_S))  # fmt: skip
+        return DeferredList(asked, consumeErrors=True).addCallback(lambda _: None)
+
+    # -- what is due -----------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now_s = self._clock.seconds()
+        for server in self._servers:
+            if server.asking is None and self._is_due(server, now_s):
+                self._register(server)
+
+    def _is_due(self, server: _Server, now_s: float) -> bool:
+        if now_s >= server.due_s:
+            return True
+        if server.failed:
+            return False  # it has its pause
+        changed = server.told is None or not server.told.is_same(self._topics.version)
+        return changed or not self._asker.is_connected(server.address)
+
+    def _loop_failed(self, failure: Failure) -> None:
+        self.log.failure("name servers are not told any more that we are here", failure)
+
+    # -- one registration ------------------------------------------------------------------------
+
+    def _register(self, server: _Server) -> None:
+        version = self._topics.version
+        asking = self._asker.ask(server.address, self._registration(), timeout_s=TIMEOUT_S)
+        server.asking = asking
+        asking.addCallbacks(
+            self._answered, self._not_answered, callbackArgs=(server, version), errbackArgs=(server,)
+        )
+        asking.addErrback(lambda failure: self.log.failure("what a name server said was lost", failure))
+
+    def _fields(self) -> dict[str, str]:
+        mine = self.identity
+        return {
+            "brokerName": mine.broker_name, "brokerAddr": mine.broker_addr,
+            "clusterName": mine.cluster_name, "brokerId": str(mine.broker_id),
+        }  # fmt: skip
+
+    def _registration(self) -> RemotingCommand:
+        wrapper = self._topics.wire_document()
+        table = wrapper["topicConfigTable"]
+        if len(table) == 1:
+            name = _COMPANY.topic_name
+            company = {name: {**_COMPANY.document(), "attributes": {}}, **table}
+            wrapper["topicConfigTable"] = {} if name in table else company
+        body = wire_json({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        fields = {
+            **self._fields(), "haServerAddr": self.identity.ha_server_addr, "compressed": "false",
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+        }  # fmt: skip
+        return RemotingCommand(code=REGISTER_BROKER, opaque=0, ext_fields=fields, body=body)
+
+    def _unregistration(self) -> RemotingCommand:
+        return RemotingCommand(code=UNREGISTER_BROKER, opaque=0, ext_fields=self._fields())
+
+    def _answered(self, answer: RemotingCommand, server: _Server, version: DataVersion) -> None:
+        if answer.code != SUCCESS:
+            self._failed(server, f"it answered {answer.code}: {answer.remark or 'no reason given'}")
+            return
+        server.asking = None
+        server.told = version
+        server.failed = 0
+        server.due_s = self._clock.seconds() + self._interval_s
+        if server.problem:
+            server.problem = ""
+            self.log.info("name server {address}: registered again", address=server.address)
+        found = (answer.ext_fields.get("masterAddr") or None, answer.ext_fields.get("haServerAddr") or None)
+        if found != (None, None) and found != self._master and not self._is_stopped:
+            self._master = found
+            self._learned(*found)
+
+    def _not_answered(self, failure: Failure, server: _Server) -> None:
+        self._failed(server, failure.getErrorMessage() or type(failure.value).__name__)
+
+    def _failed(self, server: _Server, reason: str) -> None:
+        server.asking = None
+        server.told = None
+        if self._is_stopped:
+            return
+        pause_s = min(2.0**server.failed, self._interval_s)
+        server.failed = min(server.failed + 1, 16)
+        server.due_s = self._clock.seconds() + pause_s
+        if not server.problem:
+            self.log.warn(
+                "name server {address} does not know us: {reason}", address=server.address, reason=reason
+            )
+        server.problem = reason

@@ -1,0 +1,203 @@
+# -*- test-case-name: tests.broker.test_name_server -*-
+"""Name servers hear of us at the start, regularly, and when something has changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from zlib import crc32
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.metadata import TopicConfig, Topics
+from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
+from protocols.commands import NotAsked
+from protocols.wire.remoting import RemotingCommand
+
+OK = RemotingCommand(code=0, opaque=0, flag=1)
+REFUSED = RemotingCommand(code=1, opaque=0, flag=1, remark="register broker failed")
+IDENTITY = BrokerIdentity(
+    cluster_name="c", broker_name="a", broker_id=0, broker_addr="10.0.0.1:10911",
+    ha_server_addr="10.0.0.2:10912",
+)  # fmt: skip
+
+
+class Servers:
+    """Name servers whose answers are given by hand; those in C{lost} have no connection."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, RemotingCommand, Deferred[RemotingCommand]]] = []
+        self.lost: set[str] = set()
+
+    def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
+        """See L{dledger.broker.name_server.Asker}."""
+        done: Deferred[RemotingCommand] = Deferred()
+        self.asked.append((address, command, done))
+        return done
+
+    def is_connected(self, address: str) -> bool:
+        """See L{dledger.broker.name_server.Asker}."""
+        return address not in self.lost
+
+    def take(self) -> list[tuple[str, RemotingCommand, Deferred[RemotingCommand]]]:
+        """What was asked since the last call."""
+        asked, self.asked = self.asked, []
+        return asked
+
+    def answer(self, answer: RemotingCommand | Exception = OK) -> list[str]:
+        """Answer everything. @return: who was asked."""
+        asked = self.take()
+        for _, _, done in asked:
+            if isinstance(answer, Exception):
+                done.errback(answer)
+            else:
+                done.callback(answer)
+        return [address for address, _, _ in asked]
+
+
+class RegistrarTests(SynchronousTestCase):
+    """One broker, two name servers."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.servers = Servers()
+        self.topics = Topics(1)
+        self.topics.add_system_topics(cluster="c", broker="a", now_ms=1)
+        self.learned: list[tuple[str | None, str | None]] = []
+        self.registrar = NameServerRegistrar(
+            ["n1:9876", "n2:9876"], self.servers, IDENTITY, self.topics, clock=self.clock,
+            learned=lambda master, ha: self.learned.append((master, ha)),
+        )  # fmt: skip
+        self.registrar.start()
+
+    def wait(self, seconds: float) -> None:
+        """Let the registrar look once a second."""
+        self.clock.pump([0.5] * int(seconds * 2))
+
+    def body(self) -> tuple[RemotingCommand, dict[str, Any]]:
+        """The first registration that is under way, and its table of topics."""
+        command = self.servers.asked[0][1]
+        return command, json.loads(command.body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+
+    def test_what_is_said(self) -> None:
+        """Who we are, a checksum that Java computes in the same way, and every topic."""
+        command, table = self.body()
+        self.assertEqual(command.code, 103)
+        self.assertEqual(dict(command.ext_fields), {
+            "brokerName": "a", "brokerAddr": "10.0.0.1:10911", "clusterName": "c", "brokerId": "0",
+            "haServerAddr": "10.0.0.2:10912", "compressed": "false",
+            "bodyCrc32": str(crc32(command.body) & 0x7FFFFFFF),
+        })  # fmt: skip
+        self.assertEqual(set(table), set(self.topics.entries))
+        self.assertEqual(table["TBW102"]["perm"], 7)
+
+    def test_regularly(self) -> None:
+        """Every name server at once, then after thirty seconds, then again."""
+        self.assertEqual(self.servers.answer(), ["n1:9876", "n2:9876"])
+        self.wait(29)
+        self.assertEqual(self.servers.asked, [])
+        self.wait(1)
+        self.assertEqual(self.servers.answer(), ["n1:9876", "n2:9876"])
+
+    def test_interval_is_bounded(self) -> None:
+        """RocketMQ's limits hold for us, too: an interval of an hour would be forgotten after 120 s."""
+        self.servers.answer()
+        other = NameServerRegistrar(
+            ["n3:9876"], self.servers, IDENTITY, self.topics, clock=self.clock, interval_s=3600
+        )
+        other.start()
+        self.servers.answer()
+        self.wait(60)
+        self.assertIn("n3:9876", self.servers.answer())
+
+    def test_new_topic(self) -> None:
+        """A topic that was added is known at the next tick, or at once if somebody waits for it."""
+        self.servers.answer()
+        self.topics.put(TopicConfig(topic_name="t"), 2)
+        self.wait(1)
+        self.assertIn("t", self.body()[1])
+        self.servers.answer()
+        self.topics.put(TopicConfig(topic_name="u"), 3)
+        self.registrar.topics_changed()
+        self.assertIn("u", self.body()[1])
+
+    def test_change_while_under_way(self) -> None:
+        """What changes while a registration is under way makes another one follow."""
+        self.topics.put(TopicConfig(topic_name="t"), 2)
+        self.registrar.topics_changed()
+        self.assertNotIn("t", self.body()[1])
+        self.assertEqual(len(self.servers.asked), 2)
+        self.servers.answer()
+        self.wait(1)
+        self.assertIn("t", self.body()[1])
+
+    def test_lost_connection(self) -> None:
+        """A name server has forgotten us when the connection is lost: it is told again at once."""
+        self.servers.answer()
+        self.servers.lost = {"n2:9876"}
+        self.wait(1)
+        self.assertEqual(self.servers.answer(), ["n2:9876"])
+
+    def test_absent(self) -> None:
+        """It is asked with growing pauses; its absence is logged once, and so is its return."""
+        with capturedLogs() as events:
+            at = []
+            for second in range(40):
+                if self.servers.answer(NotAsked("away")):
+                    at.append(second)
+                self.wait(1)
+            self.assertEqual(at, [0, 1, 3, 7, 15, 31])
+            self.assertEqual(set(self.registrar.problems.values()), {"away"})
+            self.wait(30)
+            self.servers.answer()
+        self.assertEqual(self.registrar.problems, {})
+        ours = [event for event in events if "name server" in str(event["log_format"])]
+        self.assertEqual(
+            [event["log_level"] for event in ours], [LogLevel.warn] * 2 + [LogLevel.info] * 2
+        )
+
+    def test_refused(self) -> None:
+        """An answer that is an error counts as none; the reason is kept."""
+        self.servers.answer(REFUSED)
+        self.assertIn("register broker failed", self.registrar.problems["n1:9876"])
+
+    def test_one_topic(self) -> None:
+        """A name server of 5.x refuses a newcomer with one topic: it has company, or is not named."""
+        for name, expected in (("t", {"t", "SELF_TEST_TOPIC"}), ("SELF_TEST_TOPIC", set())):
+            self.servers.answer()
+            for other in list(self.topics.entries):
+                self.topics.delete(other, 2)
+            self.topics.put(TopicConfig(topic_name=name), 3)
+            self.registrar.topics_changed()
+            self.assertEqual(set(self.body()[1]), expected)
+
+    def test_slave_learns_its_master(self) -> None:
+        """Every new pair of addresses once, whichever name server says it; nothing when none is known."""
+        self.servers.answer(OK)
+        self.assertEqual(self.learned, [])
+        for master, count in (("10.0.0.9:10911", 1), ("10.0.0.9:10911", 1), ("10.0.0.8:10911", 2)):
+            self.wait(30)
+            self.servers.answer(RemotingCommand(code=0, opaque=0, flag=1, ext_fields={
+                "masterAddr": master, "haServerAddr": "10.0.0.9:10912"
+            }))  # fmt: skip
+            self.assertEqual(len(self.learned), count)
+        self.assertEqual(self.learned[-1], ("10.0.0.8:10911", "10.0.0.9:10912"))
+
+    def test_stop(self) -> None:
+        """Who knows us is told that we go; who does not answer keeps nobody waiting for longer."""
+        first, second = self.servers.take()
+        first[2].callback(OK)
+        second[2].addErrback(lambda _: None)
+        stopped = self.registrar.stop()
+        ((address, command, done),) = self.servers.take()
+        self.assertEqual((address, command.code, command.ext_fields["brokerId"]), ("n1:9876", 104, "0"))
+        self.assertNotIn("haServerAddr", command.ext_fields)
+        self.assertNoResult(stopped)
+        done.errback(TimeoutError("late"))
+        self.successResultOf(stopped)
+        self.topics.put(TopicConfig(topic_name="t"), 2)
+        self.registrar.topics_changed()
+        self.assertEqual((self.servers.asked, self.clock.getDelayedCalls()), ([], []))
