@@ -7,6 +7,8 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 
+import attrs
+
 from protocols.framing import FrameBuffer
 from protocols.wire.codes import ResponseCode
 from protocols.wire.entry import pack_record
@@ -34,11 +36,18 @@ def records_of(bodies: list[bytes]) -> list[bytes]:
     return found
 
 
+@attrs.frozen
+class Cut:
+    """The last that comes over a connection: it is closed behind these bytes."""
+
+    data: bytes
+
+
 class FakeMember:
     """
     @ivar address: where it listens.
     @ivar pulls: first indexes that it was asked for.
-    @ivar answer: given the request, says what to answer: None closes the connection.
+    @ivar answer: given the request, says what to answer: None closes the connection, and so does L{Cut}.
     """
 
     def __init__(self, member_id: str, records: list[bytes], *, group: str = "default") -> None:
@@ -48,7 +57,7 @@ class FakeMember:
         self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
         self.pulls: list[int] = []
         self.peers: Mapping[str, str] = {}
-        self.answer: Callable[[Request], Response | bytes | None] = self.sound_answer
+        self.answer: Callable[[Request], Response | bytes | Cut | None] = self.sound_answer
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._connections: list[socket.socket] = []
@@ -76,6 +85,9 @@ class FakeMember:
                     assert isinstance(request, Request)
                     answer = self.answer(request)
                     if answer is None:
+                        return
+                    if isinstance(answer, Cut):
+                        connection.sendall(answer.data)
                         return
                     if isinstance(answer, Response):
                         answer = encode_response_frame(answer, opaque)

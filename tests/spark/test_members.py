@@ -15,8 +15,9 @@ from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from protocols.wire.codes import ResponseCode
 from protocols.wire.messages import MetadataRequest, PullRequest, PullResponse, Request, Response
+from protocols.wire.push import encode_response_frame
 from tests.spark.ledgers import mixed_bodies, scanned
-from tests.spark.members import FakeMember, records_of
+from tests.spark.members import Cut, FakeMember, records_of
 from tests.spark.test_scan import LedgerCase
 
 _FIELDS = (2, 3, 4, 1, 5, 6, 7)
@@ -79,6 +80,7 @@ class GroupTests(LedgerCase):
     """Three members, n0 leads."""
 
     def setUp(self) -> None:
+        self.silences = 0
         self.records = records_of(mixed_bodies(300, seed=2))
         self.rows = rows_of(self.records)
         self.members = {f"n{number}": FakeMember(f"n{number}", self.records) for number in range(3)}
@@ -141,13 +143,38 @@ class GroupTests(LedgerCase):
         """Every third pull ends the connection, half of these with a part of a frame."""
         count = 0
 
-        def answer(request: Request) -> Response | bytes | None:
+        def answer(request: Request) -> Response | Cut | None:
             nonlocal count
             count += isinstance(request, PullRequest)
             if count % 3 == 2:
                 count += 1
-                return None if count % 2 else b"\xd1\x01\x04\x01\0\0"
+                return None if count % 2 else Cut(b"\xd1\x01\x04\x01\0\0")
             return member.sound_answer(request)
+
+        member.answer = answer
+
+    def test_silent_in_the_middle_of_a_frame(self) -> None:
+        """Who sends a part of an answer and then nothing is left when C{requestTimeoutMs} is over."""
+        for member in (self.members["n1"], self.members["n2"]):
+            self.fall_silent(member)
+        options = {**self.options, "fetchBytes": 1500, "requestTimeoutMs": 1000}
+        self.assertEqual(scanned(options), self.rows)
+        self.assertIn(self.silences, (1, 2))
+
+    def fall_silent(self, member: FakeMember) -> None:
+        """The second pull gets half of its answer; other connections are served."""
+        count = 0
+
+        def answer(request: Request) -> Response | bytes:
+            nonlocal count
+            whole = member.sound_answer(request)
+            count += isinstance(request, PullRequest)
+            if count != 2:
+                return whole
+            count += 1
+            self.silences += 1
+            frame = encode_response_frame(whole, 1)
+            return frame[: len(frame) // 2]
 
         member.answer = answer
 
