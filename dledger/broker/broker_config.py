@@ -1,0 +1,326 @@
+# -*- test-case-name: tests.broker.test_broker_config -*-
+"""
+Options of a broker, with RocketMQ's names in snake_case and its defaults, and how they are read from files.
+
+A broker is told everything in one place: its own options, those of its store, those of replication. A
+file is TOML, or what RocketMQ's brokers read: lines of C{brokerName=broker-a}.
+
+Knows values and their limits. Touches neither disk nor network.
+
+Source: BrokerConfig, MessageStoreConfig, NettyServerConfig (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs.validators import ge, instance_of, le
+
+from dledger.broker.store_config import StoreConfig
+from dledger.ha.config import SLAVE, HAConfig
+
+#: RocketMQ's number of the broker that is written to.
+MASTER_ID = 0
+
+LISTEN_PORT = 10911
+
+#: Slaves ask for topics so far below the port that they are told of.
+FAST_PORT_DISTANCE = 2
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
+
+
+def _number(default: int, least: int = 0, most: int = 2**31 - 1) -> Any:
+    return attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
+
+
+def _flag(default: bool) -> Any:
+    return attrs.field(default=default, validator=instance_of(bool))
+
+
+def _text(default: str = "") -> Any:
+    return attrs.field(default=default, validator=instance_of(str))
+
+
+def _addresses(attribute: str, text: str) -> tuple[str, ...]:
+    """C{host:port} of each part of C{a;b}. @raise ValueError: a part that is none."""
+    found = []
+    for part in filter(None, (one.strip() for one in text.split(";"))):
+        host, _, port = part.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(f"{attribute}={part!r} is no address: write host:port with a port of 1 to 65535")
+        found.append(part)
+    return tuple(found)
+
+
+@attrs.frozen(kw_only=True)
+class BrokerConfig:
+    """
+    One broker. Times in milliseconds.
+
+    @ivar store, ha: the options of its store, and of replication.
+    @ivar broker_name: one for a master and its slaves.
+    @ivar broker_id: 0 for a master, above 0 for a slave.
+    @ivar broker_ip1: where clients reach it, as it is told to name servers; empty: found out at the start.
+    @ivar broker_ip2: where slaves reach its HA port; empty: as C{broker_ip1}.
+    @ivar listen_port: for clients; slaves also ask at C{listen_port - 2}.
+    @ivar ha_listen_port: for slaves; 0: C{listen_port + 1}.
+    @ivar ha_master_address: C{host:port} of a master's HA port; empty: as a name server says.
+    @ivar master_address: C{host:port} of a master's listen port; empty: as a name server says, or else one
+        below C{ha_master_address}.
+    @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
+    @ivar auto_create_topic_enable: a message makes its topic, as C{TBW102} says.
+    @ivar default_topic_queue_nums: queues of C{TBW102}, so of a new topic at most.
+    @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
+    @ivar reject_transaction_message: there are no transactions here, so it is always true.
+    @ivar register_name_server_period: how often a name server is told that we are here.
+    @ivar register_broker_timeout_mills: how long one may take to answer.
+    @ivar flush_consumer_offset_interval: how often what consumers have committed is written.
+    @ivar long_polling_enable: a consumer that asks for what is not there yet may wait.
+    @ivar slave_read_enable: consumers that are far behind are sent to a slave.
+    @ivar offset_check_in_slave: a slave corrects offsets that its log does not have.
+    @ivar region_id, trace_on: told to producers with each answer.
+    @ivar max_transfer_bytes_on_message_in_memory, max_transfer_count_on_message_in_memory: of one pull.
+    @ivar stop_timeout: how long sends that wait may take to be answered when the broker stops.
+    @ivar ignored: options of RocketMQ that were given and have no meaning here.
+    """
+
+    store: StoreConfig
+    ha: HAConfig = attrs.Factory(HAConfig)
+    broker_name: str = _text("DEFAULT_BROKER")
+    broker_cluster_name: str = _text("DefaultCluster")
+    broker_id: int = _number(MASTER_ID)
+    broker_ip1: str = _text()
+    broker_ip2: str = _text()
+    listen_port: int = _number(LISTEN_PORT, 0, 65534)
+    ha_listen_port: int = _number(0, 0, 65535)
+    ha_master_address: str = _text()
+    master_address: str = _text()
+    namesrv_addr: str = _text()
+    auto_create_topic_enable: bool = _flag(True)
+    auto_create_subscription_group: bool = _flag(True)
+    cluster_topic_enable: bool = _flag(True)
+    broker_topic_enable: bool = _flag(True)
+    default_topic_queue_nums: int = _number(8, 1, 65535)
+    broker_permission: int = _number(6, 0, 7)
+    reject_transaction_message: bool = _flag(True)
+    register_name_server_period: int = _number(30_000, 10_000, 60_000)
+    register_broker_timeout_mills: int = _number(6_000, 100, 60_000)
+    flush_consumer_offset_interval: int = _number(5_000, 100, 3_600_000)
+    long_polling_enable: bool = _flag(True)
+    slave_read_enable: bool = _flag(False)
+    offset_check_in_slave: bool = _flag(False)
+    region_id: str = _text("DefaultRegion")
+    trace_on: bool = _flag(True)
+    max_transfer_bytes_on_message_in_memory: int = _number(256 * 1024, 1, 8 * 1024 * 1024)
+    max_transfer_count_on_message_in_memory: int = _number(32, 1, 65535)
+    stop_timeout: int = _number(5_000, 0, 600_000)
+    ignored: tuple[str, ...] = ()
+
+    @broker_name.validator
+    @broker_cluster_name.validator
+    def _is_a_name(self, attribute: Any, value: str) -> None:
+        if not _NAME.fullmatch(value):
+            raise ValueError(f"{attribute.name}={value!r}: write 1 to 127 letters, digits or any of %|_.-")
+
+    @broker_id.validator
+    def _id_fits_the_role(self, attribute: object, value: int) -> None:
+        if self.ha.is_slave and value == MASTER_ID:
+            raise ValueError("broker_id=0 is the master's: a slave has one above 0")
+        if not self.ha.is_slave and value != MASTER_ID:
+            raise ValueError(
+                f"broker_id={value} with broker_role={self.ha.broker_role}: a master has 0; for a slave say "
+                f"broker_role={SLAVE}"
+            )
+
+    @ha_master_address.validator
+    @master_address.validator
+    def _is_one_address(self, attribute: Any, value: str) -> None:
+        if len(_addresses(attribute.name, value)) > 1:
+            raise ValueError(f"{attribute.name}={value!r}: a slave has one master")
+        if value and not self.ha.is_slave:
+            raise ValueError(f"{attribute.name}={value!r}, but broker_role={self.ha.broker_role} follows "
+                             f"nobody: for a slave say broker_role={SLAVE}")  # fmt: skip
+
+    @namesrv_addr.validator
+    def _are_addresses(self, attribute: Any, value: str) -> None:
+        _addresses(attribute.name, value)
+
+    @reject_transaction_message.validator
+    def _no_transactions(self, attribute: object, value: bool) -> None:
+        if not value:
+            raise ValueError("reject_transaction_message=false: transactions are not implemented here; "
+                             "leave it out, and they are refused")  # fmt: skip
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether it follows another broker."""
+        return self.ha.is_slave
+
+    @property
+    def ha_port(self) -> int:
+        """Where slaves connect to; 0 for any."""
+        return self.ha_listen_port or (self.listen_port + 1 if self.listen_port else 0)
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """C{host:port} of each name server."""
+        return _addresses("namesrv_addr", self.namesrv_addr)
+
+    @property
+    def master_remoting_address(self) -> str | None:
+        """C{host:port} where a slave asks its master for metadata; None: a name server has to tell."""
+        if self.master_address:
+            return self.master_address
+        host, _, port = self.ha_master_address.rpartition(":")
+        return f"{host}:{int(port) - 1}" if host and int(port) > 1 else None
+
+
+#: Spellings of RocketMQ that differ from the camel case of our names, and short ones of our own.
+ALIASES: Mapping[str, str] = {
+    "brokerIP1": "broker_ip1",
+    "brokerIP2": "broker_ip2",
+    "fileReservedTime": "file_reserved_time_h",
+    "file_reserved_time": "file_reserved_time_h",
+    "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
+    "mapedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
+    "haSlaveFallbehindMax": "ha_max_gap_not_in_sync",
+    "ha_slave_fallbehind_max": "ha_max_gap_not_in_sync",
+    "haMaxGapNotInSync": "ha_max_gap_not_in_sync",
+    "haMasterAddress": "ha_master_address",
+    "name": "broker_name",
+    "cluster": "broker_cluster_name",
+    "role": "broker_role",
+    "store": "store_path_root_dir",
+    "namesrv": "namesrv_addr",
+    "flush": "flush_disk_type",
+}
+
+#: What stands in many a broker's file and tunes threads, memory or parts that are not here.
+_MEANINGLESS = re.compile(
+    r".*(ThreadPool|threadPool).*|rocketmqHome|storePathIndex|storePathConsumeQueue|storeCheckpoint|abortFile"
+    r"|waitTimeMillsIn\w+Queue|useReentrantLockWhenPutMessage|transientStorePool\w*|warmMap+edFileEnable"
+    r"|flushCommitLog\w+|flushConsumeQueue\w+|flushIntervalCommitLog|commitIntervalCommitLog"
+    r"|commitCommitLog\w+|server\w+Threads|server\w+(Semaphore|Seconds|BufSize|Enable)\w*|useEpoll\w+"
+    r"|osPageCacheBusyTimeOutMills|maxHashSlotNum|maxIndexNum|messageIndex(Enable|Safe)|timerWheel\w+"
+    r"|checkTransactionMessageEnable|transaction\w+|enableConsumeQueueExt|cleanFileForciblyEnable"
+    r"|diskFallRecorded|deleteCommitLogFilesInterval|deleteConsumeQueueFilesInterval|cleanResourceInterval"
+    r"|redeleteHangedFileInterval|destroyMapedFileIntervalForcibly|fetchNamesrvAddrByAddressServer"
+    r"|traceTopicEnable"
+)
+
+_ROLES = {"async-master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}
+_FLUSHES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
+_OWN = ("store", "ha", "ignored")
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+
+
+def _fields() -> dict[str, tuple[type[Any], attrs.Attribute[Any]]]:
+    """Every option by name, with the class that has it."""
+    own = {name: (BrokerConfig, one) for name, one in attrs.fields_dict(BrokerConfig).items()
+           if name not in _OWN}  # fmt: skip
+    return {
+        **{name: (StoreConfig, one) for name, one in attrs.fields_dict(StoreConfig).items()},
+        **{name: (HAConfig, one) for name, one in attrs.fields_dict(HAConfig).items()},
+        **own,
+    }
+
+
+_KNOWN: Mapping[str, tuple[type[Any], attrs.Attribute[Any]]] = _fields()
+
+
+def option_name(name: str) -> str | None:
+    """
+    Our name of an option in any spelling; None for one of RocketMQ's that means nothing here.
+
+    @raise ValueError: it is neither; the message names the nearest that is.
+    """
+    target = ALIASES.get(name) or (name if name in _KNOWN else _snake(name))
+    if target in _KNOWN:
+        return target
+    if _MEANINGLESS.fullmatch(name):
+        return None
+    near = difflib.get_close_matches(target, _KNOWN, n=1)
+    raise ValueError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def from_mapping(values: Mapping[str, object]) -> BrokerConfig:
+    """
+    Build a configuration from names in our or RocketMQ's spelling.
+
+    @param values: strings are converted to the type that the option has.
+    @raise ValueError: an unknown name (with the nearest known one), a value that does not fit, one option
+        under two spellings, or no C{store_path_root_dir}.
+    """
+    given: dict[type[Any], dict[str, object]] = {StoreConfig: {}, HAConfig: {}, BrokerConfig: {}}
+    ignored = []
+    for name, value in values.items():
+        target = option_name(name)
+        if target is None:
+            ignored.append(name)
+            continue
+        owner, field = _KNOWN[target]
+        if target in given[owner]:
+            raise ValueError(f"option {target!r} is given twice, once as {name!r}")
+        given[owner][target] = _convert(target, value, field)
+    if "store_path_root_dir" not in given[StoreConfig]:
+        raise ValueError("store_path_root_dir is missing: name the directory that holds the store")
+    own = given[BrokerConfig]
+    ha = HAConfig(**given[HAConfig])  # type: ignore[arg-type]
+    if ha.is_slave:
+        own.setdefault("broker_id", MASTER_ID + 1)
+    store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
+    return BrokerConfig(store=store, ha=ha, ignored=tuple(ignored), **own)  # type: ignore[arg-type]
+
+
+def _convert(name: str, value: object, field: attrs.Attribute[Any]) -> object:
+    default = field.default
+    if name == "ha_allowed_hosts" and isinstance(value, str):
+        return tuple(part.strip() for part in value.split(";") if part.strip())
+    if not isinstance(value, str):
+        return float(value) if isinstance(default, float) and isinstance(value, int) else value
+    value = value.strip()
+    if name == "broker_role":
+        return _ROLES.get(value.lower(), value)
+    if name == "flush_disk_type":
+        return _FLUSHES.get(value.lower(), value)
+    if isinstance(default, bool):
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"{name}={value!r}: write true or false")
+        return value.lower() == "true"
+    try:
+        if isinstance(default, int):
+            return int(value)
+        if isinstance(default, float):
+            return float(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r}: a number is wanted") from None
+    return value
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """
+    Lines of C{name=value}, as RocketMQ's brokers have them; C{#} and C{!} begin comments.
+
+    @raise ValueError: a line without C{=}, or a name twice.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ValueError(f"line {number}: {line!r} is not name=value")
+        if name in found:
+            raise ValueError(f"line {number}: {name} is given twice")
+        found[name] = value.strip()
+    return found

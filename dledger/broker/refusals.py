@@ -1,0 +1,122 @@
+# -*- test-case-name: tests.broker.test_refusals -*-
+"""
+What a broker refuses, and with which code; the fields of a request, read with their limits.
+
+A group of commands has C{handlers()}: a mapping from request code to a function of connection and request,
+which answers exactly once, now or later. One that raises L{Refused} is answered for by
+L{dledger.broker.router.CommandRouter}.
+
+Source: ResponseCode.java (RocketMQ), RemotingCommand.decodeCommandCustomHeader (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+
+from protocols.commands import CommandConnection
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+
+#: What answers one request.
+Handler = Callable[[CommandConnection, RemotingCommand], None]
+Handlers = Mapping[int, Handler]
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+
+class Code(IntEnum):
+    """RocketMQ's codes in answers, as far as brokers here give them."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+
+
+class Refused(Exception):
+    """
+    A request that is answered with something else than success.
+
+    @ivar code: of the answer, see L{Code}.
+    @ivar remark: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(code, remark)
+        self.code = int(code)
+        self.remark = remark
+
+    def __str__(self) -> str:
+        return f"{self.remark} ({self.code})"
+
+
+class Fields:
+    """
+    The C{extFields} of a request. What is missing or makes no sense is refused with SYSTEM_ERROR, as in Java.
+    """
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = fields
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """
+        @param default: what an absent field means; None: it must be there.
+        @raise Refused: it is not.
+        """
+        value = self._fields.get(name, default)
+        if value is None:
+            raise Refused(Code.SYSTEM_ERROR, f"the custom field <{name}> is null")
+        return value
+
+    def number(
+        self, name: str, default: int | None = None, *, least: int = INT_MIN, most: int = INT_MAX
+    ) -> int:
+        """
+        @param default: what an absent field means; None: it must be there.
+        @raise Refused: it is not, or it is no number from C{least} to C{most}.
+        """
+        text = self._fields.get(name)
+        if text is None:
+            if default is None:
+                raise Refused(Code.SYSTEM_ERROR, f"the custom field <{name}> is null")
+            return default
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20):
+            raise Refused(Code.SYSTEM_ERROR, f"{name}={shown(text)} is not a number")
+        value = int(text)
+        if not least <= value <= most:
+            raise Refused(Code.SYSTEM_ERROR, f"{name}={value} is outside {least}..{most}")
+        return value
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """
+        @param default: what an absent field means; None: it must be there.
+        @raise Refused: it is not, or it is neither true nor false.
+        """
+        text = self._fields.get(name)
+        if text is None:
+            if default is None:
+                raise Refused(Code.SYSTEM_ERROR, f"the custom field <{name}> is null")
+            return default
+        if text.lower() not in ("true", "false"):
+            raise Refused(Code.SYSTEM_ERROR, f"{name}={shown(text)} is neither true nor false")
+        return text.lower() == "true"
