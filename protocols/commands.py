@@ -175,7 +175,8 @@ class CommandConnection(Connection):
         try:
             for form, frame in frames:
                 if form != "remoting":
-                    raise WireError("a native frame where only remoting is spoken")
+                    self._native_received(frame)
+                    continue
                 command = decode_command(frame)
                 if not command.is_response:
                     requests.append(command)
@@ -191,8 +192,16 @@ class CommandConnection(Connection):
             done.callback(answer)
         if requests:
             self._sink.commands_received(self, requests)
+        self._natives_received()
         self._regulate()
         return broken
+
+    def _native_received(self, frame: bytes) -> None:
+        """@raise WireError: it is broken, or not welcome here."""
+        raise WireError("a native frame where only remoting is spoken")
+
+    def _natives_received(self) -> None:
+        """Every frame of the read has been seen."""
 
     def resumeProducing(self) -> None:
         """See L{IPushProducer}."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.push import NativeReader
+from protocols.wire.broker_frames import decode_broker_frame
 from protocols.wire.codes import PushType, RequestCode
 from protocols.wire.entry import bodies_of, check_records, iterate_records
 from protocols.wire.errors import BodyError, WireError
@@ -38,6 +39,8 @@ from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.recovery import fuzz_recovery
 from tests.wire.golden import BODIES, EXAMPLES, HELLO, PUSHES_0_4
+from tests.wire.test_broker_frames import GOLDEN as BROKER_FRAMES
+from tests.wire.test_broker_frames import encoded
 from tests.wire.test_entry import three
 from tests.wire.test_json_bodies import FULL
 from tests.wire.test_rocketmq_message import BROKER_RECORD, SHAPES
@@ -194,6 +197,21 @@ def fuzz_native(rng: random.Random) -> None:
     assert decode_frame(_native(message, opaque)) == (opaque, message)
 
 
+def fuzz_broker(rng: random.Random) -> None:
+    """A damaged frame of a broker, mostly with a header that hides the damage."""
+    frames = tuple(frame for _, frame in BROKER_FRAMES)
+    data = damaged(rng.choice(frames), frames, rng)
+    if len(data) >= FRAME_HEADER_SIZE and rng.random() < 0.9:
+        _, _, kind, flags, opaque, _ = FRAME_HEADER.unpack_from(data)
+        kind, flags = (kind if 33 <= kind <= 35 else rng.randrange(33, 36)), flags & 1
+        data = FRAME_HEADER.pack(0xD1, 1, kind, flags, opaque, len(data) - 12) + data[12:]
+    try:
+        opaque, message = decode_broker_frame(data)
+    except WireError:
+        return
+    assert encoded(message, opaque) == data
+
+
 def fuzz_appends(rng: random.Random) -> None:
     """Appends of one connection, some damaged: the short way of reading them is the long one."""
     reader = NativeReader()
@@ -259,8 +277,8 @@ def fuzz_rocketmq(rng: random.Random) -> None:
 
 #: What no bytes from a network or a file may surprise: the targets that decode.
 DECODERS = (
-    "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "appends", "records",
-    "rocketmq", "ha",
+    "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
+    "records", "rocketmq", "ha",
 )  # fmt: skip
 
 #: Name on the command line to target. More may be added: anything that takes its chance from the argument.
@@ -271,6 +289,7 @@ TARGETS: Mapping[str, Target] = {
     "json-values": fuzz_json_values,
     "json-syntax": fuzz_json_syntax,
     "native": fuzz_native,
+    "broker": fuzz_broker,
     "appends": fuzz_appends,
     "records": fuzz_records,
     "rocketmq": fuzz_rocketmq,

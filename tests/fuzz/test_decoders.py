@@ -45,7 +45,8 @@ class FuzzTests(SynchronousTestCase):
 
     def test_both_outcomes_are_reached(self) -> None:
         """Damage that is always refused, or never, would prove little."""
-        for name, function in (("native", "decode_frame"), ("remoting", "decode_command"),
+        for name, function in (("native", "decode_frame"), ("broker", "decode_broker_frame"),
+                               ("remoting", "decode_command"),
                                ("json-values", "decode_request"), ("records", "check_records"),
                                ("rocketmq", "decode_message"), ("rocketmq", "decode_batch")):  # fmt: skip
             passed: list[bool] = []

@@ -13,6 +13,14 @@ from dledger.broker.checkpoint import CHECKPOINT_DECLARATION
 from dledger.broker.consume_queue import UNIT_DECLARATION
 from dledger.broker.log_mark import LOG_MARK_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
+from protocols.wire.broker_layout import (
+    BROKER_ANSWER_DECLARATIONS,
+    BROKER_REQUEST_DECLARATIONS,
+    BROKER_WIRE_VERSION,
+    WIRE_VERSION_CODE,
+    WIRE_VERSION_FIELD,
+    BrokerKind,
+)
 from protocols.wire.codes import RequestCode
 from protocols.wire.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.messages import MESSAGES
@@ -69,6 +77,13 @@ DECLARED = {
         f"{kind.name} {word}": fields_of(declarations[kind])[len(BASE) :]
         for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS))
         for kind in RequestCode
+    },
+    **{
+        f"Broker: {kind.name} {word}": fields_of(declarations[kind])
+        for word, declarations in (
+            ("request", BROKER_REQUEST_DECLARATIONS), ("answer", BROKER_ANSWER_DECLARATIONS)
+        )
+        for kind in BrokerKind
     },
 }
 
@@ -135,7 +150,21 @@ class TablesTests(SynchronousTestCase):
                 sentence = f"{declaration.sizeof()} bytes, then: "
                 found = [line for line in self.sections[heading] if line.startswith(sentence)]
                 self.assertEqual(len(found), 1, f"{heading}: no line {sentence!r}")
+        for word, of_broker in (
+            ("request", BROKER_REQUEST_DECLARATIONS), ("answer", BROKER_ANSWER_DECLARATIONS)
+        ):
+            for number, declaration in of_broker.items():
+                lines = self.sections[f"Broker: {number.name} {word}"]
+                sentence = f"{declaration.sizeof()} bytes, then: "
+                self.assertEqual(len([line for line in lines if line.startswith(sentence)]), 1, number.name)
         self.assertEqual(FRAME_HEADER_DECLARATION.sizeof(), FRAME_HEADER_SIZE)
+
+    def test_numbers_of_a_brokers_messages(self) -> None:
+        """Kinds, and how a broker is asked whether it knows them."""
+        text = " ".join(self.sections["A broker's native frames"])
+        self.assertIn(", ".join(f"{kind.name} {int(kind)}" for kind in BrokerKind), text)
+        self.assertIn(f"remoting command {WIRE_VERSION_CODE}", text)
+        self.assertIn(f"extField `{WIRE_VERSION_FIELD}`, {BROKER_WIRE_VERSION};", text)
 
     def test_numbers_of_messages(self) -> None:
         """Code and kind."""
