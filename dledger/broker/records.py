@@ -330,14 +330,15 @@ class RecordWalk:
             self._head = b""
         file_end = start - start % self._file_size + self._file_size
         at, following = self.end, self._next
+        unpack, last, least = _WALKED.unpack_from, fed - HEAD_SIZE, MIN_MESSAGE_SIZE
         while following <= fed:
             at = following
-            left = fed - at
-            if left >= HEAD_SIZE:
-                size, magic, offset = _WALKED.unpack_from(data, at - start)
-                if magic in _TOPIC_LENGTH and offset == at and MIN_MESSAGE_SIZE <= size <= file_end - at:
+            if at <= last:
+                size, magic, offset = unpack(data, at - start)
+                if offset == at and least <= size <= file_end - at and magic in _TOPIC_LENGTH:
                     following = at + size
                     continue
+            left = fed - at
             if not left:
                 break
             whole = self._size(data, at - start, at, left, file_end - at)

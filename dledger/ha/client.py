@@ -256,11 +256,9 @@ class HAFollower(Factory):
             return
         self._heard_ms = self._now_ms()
         before = self._commit_log.end_offset
-        take = self.follower.take
+        self._received_bytes += sum(len(data) for _, data in pieces)
         try:
-            for offset, data in pieces:
-                take(offset, data)
-                self._received_bytes += len(data)
+            self.follower.take_all(pieces)
         except Diverged as ended:
             self.log.error("slave of {master}: {reason}", master=self._master, reason=str(ended))
             client.abort(str(ended))

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.ha.follower import Diverged, Follower, SessionEnded
+from protocols.wire.errors import WireError
 from tests.ha.fakes import FILE_SIZE, MemoryLog, record, stream
 
 FRAME = 600
@@ -120,6 +122,78 @@ class FollowTests(SynchronousTestCase):
         follower.end()
         serve(follower, self.master)
         self.assertEqual(self.log.data, self.master.data)
+
+
+class CountingLog(MemoryLog):
+    """Counts what is appended in one call; bytes with 0xEE in them are no records."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        super().__init__(data)
+        self.appends: list[int] = []
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Count."""
+        if 0xEE in bytes(data):
+            raise WireError("0xEE")
+        super().append_raw(offset, data)
+        self.appends.append(len(data))
+
+
+class ManyTests(SynchronousTestCase):
+    """All frames of one read."""
+
+    def setUp(self) -> None:
+        self.data = bytes(random.Random(1).choices(range(200), k=3 * FILE_SIZE))
+
+    def outcome(
+        self, pieces: list[tuple[int, memoryview]], *, held: int = 0, start: int = 0, together: bool = True
+    ) -> tuple[CountingLog, tuple[object, ...]]:
+        """What becomes of a slave that holds so many bytes, and compares from C{start} on."""
+        log = CountingLog(self.data[:held])
+        follower = Follower(log)
+        follower.begin()
+        follower.expected_offset = start
+        said = ""
+        try:
+            if together:
+                follower.take_all(pieces)
+            else:
+                for piece in pieces:
+                    follower.take(*piece)
+        except (SessionEnded, WireError) as error:
+            said = str(error)
+        return log, (said, bytes(log.data), log.cuts, follower.expected_offset, follower.master_offset,
+                     follower.frames, follower.reportable())
+
+    def test_as_one_by_one(self) -> None:
+        """Whatever comes, and wherever it goes wrong: the same is kept, reported and complained of."""
+        seen = set()
+        for seed in range(400):
+            rng = random.Random(seed)
+            data = bytearray(self.data)
+            held = rng.choice((0, 50, 1000, FILE_SIZE, FILE_SIZE + 100))
+            start = offset = max(held - rng.choice((0, 0, 900)), 0)
+            if rng.random() < 0.4:
+                data[rng.choice((start + 30, rng.randrange(len(data))))] = rng.choice((0xEE, 0xDD))
+            pieces = []
+            while offset < len(data) and len(pieces) < 40:
+                size = min(rng.choice((0, 1, 100, 500, 700)), FILE_SIZE - offset % FILE_SIZE)
+                size += rng.random() < 0.02
+                jump = rng.choice((-1, 1)) if rng.random() < 0.02 else 0
+                pieces.append((offset + jump, memoryview(bytes(data[offset : offset + size]))))
+                offset += size
+            _, single = self.outcome(pieces, held=held, start=start, together=False)
+            log, joined = self.outcome(pieces, held=held, start=start)
+            self.assertEqual(joined, single, f"seed {seed}")
+            seen.add(str(single[0])[:11])
+        self.assertEqual(seen, {"", "0xEE", "a frame beg", "a frame of ", "our log dif"})
+
+    def test_one_write(self) -> None:
+        """Frames that go behind the end are written together, up to the end of a file."""
+        pieces = [(at, memoryview(self.data[at : at + 512])) for at in range(0, 2 * FILE_SIZE, 512)]
+        log, _ = self.outcome(pieces)
+        self.assertEqual(log.appends, [512, FILE_SIZE - 512, FILE_SIZE])
+        self.assertEqual(log.data, self.data[: 2 * FILE_SIZE])
 
 
 class HistoryTests(SynchronousTestCase):
