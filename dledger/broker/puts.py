@@ -21,7 +21,7 @@ Source: DefaultMessageStore.asyncPutMessage, CommitLog.asyncPutMessage (4.9.8).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -35,6 +35,8 @@ from protocols.wire.codes import ResponseCode
 
 #: Messages that may wait for slaves or for the disk at once; more are refused before they are stored.
 PENDING_MAX = 262_144
+
+_Result = TypeVar("_Result")
 
 
 class NotPut(Exception):
@@ -140,10 +142,10 @@ class PutPipeline:
         if not status.called:
             count = sum(map(len, appended))
             self.pending += count
-            status.addCallback(self._ended, count)
+            status.addBoth(self._ended, count)
         return Put(appended, status)
 
-    def _ended(self, status: PutStatus, count: int) -> PutStatus:
+    def _ended(self, status: _Result, count: int) -> _Result:
         self.pending -= count
         if not self.pending and self._idle:
             idle, self._idle = self._idle, []
