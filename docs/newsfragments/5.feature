@@ -3,3 +3,4 @@ RocketMQ's metadata (topics, subscription groups, offsets of consumers and delay
 SlaveSynchronize: a slave copies its master's metadata every ten seconds, item by item, from RocketMQ 4.9 and 5.x or from us; RocketMQ's commands in both directions on one connection.
 Master/slave replication of the commit log, wire-compatible with RocketMQ 4.9 and 5.x brokers: `ASYNC_MASTER`, `SYNC_MASTER` (any slave, or in-sync replicas) and `SLAVE`; see docs/ha.md.
 Brokers register with name servers (RocketMQ 4.9 and 5.x): regularly, when topics change, and again as soon as a connection was lost; slaves learn their master there.
+Consumers: PULL_MESSAGE with tag filters and long polling, heartbeats, members of groups and their notification; at masters and slaves.
