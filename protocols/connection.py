@@ -72,6 +72,7 @@ class Connection(Protocol):
         self._out: list[bytes] = []
         self._is_flush_asked = False
         self._was_active = True
+        self._was_heard = False
         self._active_s = turn.seconds()
         self._is_closing = False
         self._outlet: Outlet | None = None
@@ -100,7 +101,7 @@ class Connection(Protocol):
         """See L{Protocol.dataReceived}."""
         if self.is_lost or self._is_closing:
             return
-        self._was_active = True
+        self._was_active = self._was_heard = True
         self._turn.read(self._deal_with, data)
 
     def _deal_with(self, data: bytes) -> None:
@@ -171,10 +172,9 @@ class Connection(Protocol):
             return
         if not self.is_congested:
             self.unsent_bytes = 0
-        self.unsent_bytes += sum(map(len, out))
         self._was_active = True
         assert self._outlet is not None, "no connection yet"
-        self._outlet.send(*out)
+        self.unsent_bytes += self._outlet.send(*out)
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
@@ -361,7 +361,6 @@ class ClientConnection(Connection):
         self._unsent_bytes_max = unsent_bytes_max
         self._next_opaque = 1
         self._heard_s = turn.seconds()
-        self._was_heard = False
         self.is_native = wire == "binary"
         self.peer_wire_version = -1
 
@@ -396,11 +395,6 @@ class ClientConnection(Connection):
         self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
         self._write((_native_dialect if self.is_native else _remoting_dialect).request_parts(request, opaque))
         return True
-
-    def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}."""
-        self._was_heard = True
-        super().dataReceived(data)
 
     def sweep(self, now_s: float, time_out_s: float) -> None:
         """

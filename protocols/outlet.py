@@ -39,27 +39,30 @@ class Outlet:
         if self._is_socket:
             transport.SEND_LIMIT = SEND_BYTES_MAX
 
-    def send(self, *parts: bytes) -> None:
+    def send(self, *parts: bytes) -> int:
         """
         Send C{parts} behind all that was sent before.
+
+        @return: how many bytes they are.
 
         Never fails: when the connection is lost the reactor finds it by the same call, in its own time.
         The producer of the transport may be paused from in here, but is never resumed.
         """
         transport = self._transport
+        size = sum(map(len, parts))
         if not self._is_socket:
             transport.write(b"".join(parts))
-            return
-        if self._is_drained and sum(map(len, parts)) <= AT_ONCE_BYTES_MAX:
+            return size
+        if self._is_drained and size <= AT_ONCE_BYTES_MAX:
             data = b"".join(parts)
             sent = transport.writeSomeData(data)
-            if sent == len(data):
-                return
-            self._is_drained = False
-            transport.write(data[sent:] if isinstance(sent, int) else data)
-            return
+            if sent != size:
+                self._is_drained = False
+                transport.write(data[sent:] if isinstance(sent, int) else data)
+            return size
         self._is_drained = False
         transport.writeSequence(parts)
         if not transport.producerPaused:  # else the producer would be resumed from in here
             transport.doWrite()
             self._is_drained = not transport.dataBuffer
+        return size

@@ -141,7 +141,8 @@ class EntryDispatcher:
     def dispatch(self) -> None:
         """Send what can be sent now."""
         if self.state is DispatcherState.APPEND:
-            self._append()
+            if self.write_index <= self.member.ledger_end_index:
+                self._append()
         elif not self._inflight and self.member.out.now_ms >= self._wait_until_ms:
             if self.state is DispatcherState.TRUNCATE and self._truncate_index < (
                 self.member.view.ledger_begin_index

@@ -42,6 +42,8 @@ from protocols.wire.messages import (
     VoteRequest,
 )
 
+_OF_PEERS = (VoteRequest, HeartBeatRequest, PushEntryRequest)
+
 
 class DLedgerCore:
     """
@@ -307,7 +309,7 @@ class DLedgerCore:
             self._transfer.on_request(token, request, self._dispatchers)
             return
         member = self._member
-        assert isinstance(request, VoteRequest | HeartBeatRequest | PushEntryRequest), request
+        assert isinstance(request, _OF_PEERS), request
         if request.leader_id in member.peer_ids:
             member.heard_from(request.leader_id, request.wire_version)
             if not (isinstance(request, VoteRequest) and request.pre_vote):
@@ -425,7 +427,7 @@ class DLedgerCore:
     def follower_holds(self, peer_id: str, index: int) -> None:
         """A follower acknowledged everything up to C{index}."""
         assert self._quorum is not None
-        if self._quorum.record(peer_id, index):
+        if self._quorum.record(peer_id, index) and index > self._member.committed_index:
             self._update_committed_index()
         if self._transfer.transferee_id == peer_id:
             self._transfer.advance(self._dispatchers)

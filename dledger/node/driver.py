@@ -22,6 +22,8 @@ from dledger.errors import DLedgerError, StoreError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.messages import EntryBatch, Request, Response
 
+_FAILURES = (ev.WriteRefused, ev.StoreFailed)
+
 
 class Ledger(LedgerView, Protocol):
     """The writing half of a store, see L{dledger.storage.file_store.FileStore}."""
@@ -154,7 +156,7 @@ class Driver:
                 outcome = self._runners[type(effect)](effect)  # type: ignore[operator]
                 if outcome is not None:
                     self._inbox.appendleft(outcome)
-                    if isinstance(outcome, ev.WriteRefused | ev.StoreFailed):
+                    if isinstance(outcome, _FAILURES):
                         break
         except StoreError as error:
             self._inbox.appendleft(ev.StoreFailed(reason=str(error)))

@@ -19,7 +19,7 @@ Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -176,7 +176,9 @@ class RequestRouter:
     def _ask_core(self, connection: ServerConnection, asked: list[tuple[Ticket, Request]]) -> None:
         questions: list[Input] = []
         tokens = self._tokens[connection]
-        for whence, request in merge(asked, self._core.ledger_end_index + 1):
+        merged: Iterable[tuple[Ticket | Merged, Request]]
+        merged = asked if len(asked) == 1 else merge(asked, self._core.ledger_end_index + 1)
+        for whence, request in merged:
             token = self._next_token()
             self._questions[token] = (connection, whence)
             tokens.add(token)

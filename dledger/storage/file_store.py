@@ -140,11 +140,13 @@ class FileStore(StoreFlush):
 
     def _make_room(self, first: int, layout: Layout) -> None:
         """Make the files that a write needs, or none of them."""
+        last_unit = (first + len(layout.positions) - 1) * INDEX_UNIT_SIZE
+        if self._data.reaches(layout.end_position - 1) and self._index.reaches(last_unit):
+            return
         wanted = []
         for position, _ in layout.runs:
             if not self._data.has(self._data.base(position)):
                 wanted.append((self._data, self._data.base(position)))
-        last_unit = (first + len(layout.positions) - 1) * INDEX_UNIT_SIZE
         base = self._index.base(first * INDEX_UNIT_SIZE)
         while base <= last_unit:
             if not self._index.has(base):

@@ -112,6 +112,10 @@ class SegmentList:
         """Whether there is a file at C{offset}."""
         return bool(self.offsets) and self.offsets[0] <= offset <= self.offsets[-1]
 
+    def reaches(self, position: int) -> bool:
+        """Whether there are files up to and with the one that holds stream offset C{position}."""
+        return bool(self.offsets) and position < self.offsets[-1] + self.file_size
+
     def _file(self, offset: int) -> File:
         file = self._handles.get(offset)
         if file is None:

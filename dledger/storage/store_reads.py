@@ -13,8 +13,7 @@ Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import NoReturn
 from zlib import crc32
 
 import attrs
@@ -51,6 +50,27 @@ class End:
     index: int
     term: int
     position: int
+
+
+class _Storing:
+    """
+    An OSError within breaks the store, once and for all.
+
+    Entered for every write: a generator would cost more than the write's other half.
+    """
+
+    __slots__ = ("_store", "_what")
+
+    def __init__(self, store: StoreReads, what: str) -> None:
+        self._store = store
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._store._enter_storing()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            self._store._storing_failed(self._what, error)
 
 
 class StoreReads:
@@ -290,15 +310,16 @@ class StoreReads:
 
     # -- failures --------------------------------------------------------------------------------
 
-    @contextmanager
-    def _storing(self, what: str) -> Iterator[None]:
+    def _storing(self, what: str) -> _Storing:
+        return _Storing(self, what)
+
+    def _enter_storing(self) -> None:
         if self._broken:
             raise StoreError(f"the store has failed before: {self._broken}")
-        try:
-            yield
-        except OSError as error:
-            self._broken = f"{what} failed: {error}"
-            raise StoreError(self._broken, path=self._config.self_path) from error
+
+    def _storing_failed(self, what: str, error: OSError) -> NoReturn:
+        self._broken = f"{what} failed: {error}"
+        raise StoreError(self._broken, path=self._config.self_path) from error
 
     def _damaged(self, index: int, segments: SegmentList, position: int, what: str) -> StoreError:
         """Note durably what was found, so that the next start cuts there and comes up repairing."""

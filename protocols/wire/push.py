@@ -145,6 +145,13 @@ def _text_bytes(text: str | None) -> tuple[int, bytes]:
     return len(raw), raw
 
 
+@lru_cache(maxsize=256)
+def _base_texts(*texts: str | None) -> tuple[tuple[int, ...], bytes]:
+    """Lengths and bytes of the texts that every message has."""
+    found = [_text_bytes(text) for text in texts]
+    return tuple([length for length, _ in found]), b"".join([raw for _, raw in found])
+
+
 def _batch_numbers(batch: EntryBatch | None) -> tuple[int, int, int]:
     return (-1, 0, -1) if batch is None else (batch.first_index, batch.count, batch.term)
 
@@ -482,15 +489,9 @@ def encode_response_frame(response: Response, opaque: int) -> bytes:
 
 def _encode(codec: _Codec[Any], kind: int, flags: int, message: Message, opaque: int) -> list[bytes]:
     # A frame longer than NATIVE_FRAME_BYTES_MAX is our bug: payloads are bounded where they are made.
-    group_length, group = _text_bytes(message.group)
-    remote_length, remote_id = _text_bytes(message.remote_id)
-    local_length, local_id = _text_bytes(message.local_id)
-    leader_length, leader_id = _text_bytes(message.leader_id)
+    lengths, texts = _base_texts(message.group, message.remote_id, message.local_id, message.leader_id)
     numbers, pieces = codec.write(message)
-    fixed = codec.fixed.pack(
-        message.term, message.wire_version, group_length, remote_length, local_length, leader_length, *numbers
-    )
-    head = b"".join((fixed, group, remote_id, local_id, leader_id))
+    head = codec.fixed.pack(message.term, message.wire_version, *lengths, *numbers) + texts
     length = len(head) + sum(map(len, pieces))
     assert FRAME_HEADER_SIZE + length <= NATIVE_FRAME_BYTES_MAX, f"native frame of {length} bytes"
     header = FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, kind, flags, opaque, length)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.protocols.test_push -*-
-"""The short ways for small appends say what the codec says, for every frame and every broken one."""
+"""The short ways for small appends and for pushes say what the codec says, of sound frames and of broken ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from protocols import push
 from protocols.push import NativeDialect, NativeReader, appended
-from protocols.wire.codes import RequestCode, ResponseCode
+from protocols.wire.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.entry import ENTRY_HEADER
 from protocols.wire.errors import WireError
 from protocols.wire.messages import (
     AppendRequest,
@@ -17,6 +19,8 @@ from protocols.wire.messages import (
     GetResponse,
     HeartBeatRequest,
     MetadataRequest,
+    PushEntryRequest,
+    PushEntryResponse,
     Request,
     Response,
 )
@@ -28,9 +32,48 @@ APPENDS = st.builds(
     term=st.integers(-1, 5), wire_version=st.integers(0, 2),
     bodies=st.lists(st.binary(max_size=20), max_size=3).map(tuple),
 )
-FRAMES = st.builds(encode_request_frame, APPENDS, st.integers(-(2**31), 2**31 - 1)) | st.just(
-    encode_request_frame(MetadataRequest(group="g"), 5)
-) | st.just(encode_response_frame(AppendResponse(index=3), 6))
+OPAQUES = st.integers(-(2**31), 2**31 - 1)
+
+
+def batch_of(first_index: int, bodies: list[bytes]) -> EntryBatch:
+    """Entries of term 2."""
+    records = b"".join([
+        ENTRY_HEADER.pack(1, 48 + len(body), first_index + at, 2, 0, 0, 0, 0, len(body)) + body
+        for at, body in enumerate(bodies)
+    ])
+    return EntryBatch(first_index=first_index, count=len(bodies), term=2, records=records)
+
+
+BATCHES = st.builds(batch_of, st.integers(0, 3), st.lists(st.binary(max_size=9), min_size=1, max_size=2))
+BASE = {"group": TEXTS, "remote_id": TEXTS, "local_id": TEXTS, "leader_id": TEXTS,
+        "term": st.integers(-1, 5), "wire_version": st.integers(0, 2)}
+PUSHES = st.builds(
+    PushEntryRequest, **BASE, type=st.just(PushType.APPEND), is_batch=st.booleans(),
+    commit_index=st.integers(-1, 9), entries=BATCHES,
+) | st.builds(PushEntryRequest, **BASE, type=st.just(PushType.COMMIT), commit_index=st.integers(-1, 9))
+ANSWERS = st.builds(
+    PushEntryResponse, **BASE, code=st.sampled_from(list(ResponseCode)),
+    index=st.none() | st.integers(0, 9), count=st.integers(0, 3), begin_index=st.integers(-1, 3),
+    end_index=st.integers(-1, 9),
+)
+FRAMES = (
+    st.builds(encode_request_frame, APPENDS | PUSHES, OPAQUES)
+    | st.builds(encode_response_frame, ANSWERS, OPAQUES)
+    | st.just(encode_request_frame(MetadataRequest(group="g"), 5))
+    | st.just(encode_response_frame(AppendResponse(index=3), 6))
+)
+NAMES = {"group": "g", "remote_id": "n0", "local_id": "n1", "leader_id": "n1"}
+#: A frame of each kind that has a short way.
+SHORT = (
+    encode_request_frame(AppendRequest(group="g", remote_id="n0", bodies=(b"hello",)), 77),
+    encode_request_frame(PushEntryRequest(
+        **NAMES, type=PushType.APPEND, commit_index=3, entries=batch_of(4, [b"a", b"bc"]), is_batch=True,
+        term=2, wire_version=1,
+    ), 78),
+    encode_response_frame(PushEntryResponse(
+        **NAMES, index=4, count=2, begin_index=0, end_index=5, term=2, wire_version=1
+    ), 79),
+)
 
 
 def outcome(read: object, frame: bytes) -> object:
@@ -68,7 +111,11 @@ class NativeReaderTests(SynchronousTestCase):
 
     def test_every_truncation_and_every_byte(self) -> None:
         """With the frame itself remembered, each cut and each changed byte is judged as the codec does."""
-        frame = encode_request_frame(AppendRequest(group="g", remote_id="n0", bodies=(b"hello",)), 77)
+        for frame in SHORT:
+            self.damage(frame)
+
+    def damage(self, frame: bytes) -> None:
+        """See L{test_every_truncation_and_every_byte}."""
         reader = NativeReader()
         reader.read(frame)
         for size in range(len(frame)):
@@ -82,6 +129,21 @@ class NativeReaderTests(SynchronousTestCase):
                 self.assertEqual(
                     outcome(reader.read, bytes(changed)), outcome(decode_frame, bytes(changed)), f"byte {at}"
                 )
+
+    def test_short_ways_are_taken(self) -> None:
+        """What was read once is not handed to the codec again."""
+        for frame in SHORT:
+            reader = NativeReader()
+            known = reader.read(frame)
+            self.patch(push, "decode_frame", None)
+            self.assertEqual(reader.read(frame), known)
+            self.patch(push, "decode_frame", decode_frame)
+
+    def test_no_records_are_kept(self) -> None:
+        """A connection that is idle does not hold on to its last push."""
+        reader = NativeReader()
+        reader.read(SHORT[1])
+        self.assertIsNone(reader._push_like.entries)
 
     def test_remembers_each_clients_own(self) -> None:
         """Another group between two appends is not taken for the first."""
