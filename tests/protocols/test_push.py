@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.protocols.test_push -*-
-"""The short ways for small appends and for pushes say what the codec says, of sound frames and of broken ones."""
+"""The short ways for appends and for pushes say what the codec says, of sound frames and of broken ones."""
 
 from __future__ import annotations
 
