@@ -52,9 +52,15 @@ _FIXED = {
     (born, store): struct.Struct(HEAD.format + middle.format[1:]) for (born, store), middle in MIDDLES.items()
 }
 _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
+_V6 = _BORN_V6 | _STORE_V6
 #: Of the head: size, magic, physical offset.
 _WALKED = struct.Struct(">ii20xq12x")
 assert _WALKED.size == HEAD_SIZE
+#: Of a record with IPv4 addresses, what the consume queues need: size, magic, queue, place in it, flags, store
+#: timestamp, length of the body.
+_PLAIN = struct.Struct(">ii4xi4xq8xi8x8xq8x4x8xi")
+assert _PLAIN.size == _FIXED[False, False].size
+_PLAIN_SIZE = _PLAIN.size
 _TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
 
 
@@ -277,18 +283,49 @@ def read_record(
     @param delay_levels_ms: of level 1 and on; a higher level is taken for the last.
     @raise WireError: lengths that do not add up.
     """
-    head, _, topic_at, properties_at = _measure(data, at, offset, room)
-    topic = bytes(data[topic_at : properties_at - PROPERTIES_LENGTH.size])
-    properties = bytes(data[properties_at : at + head[0]])
-    store_timestamp = head[12 if head[7] & _BORN_V6 else 11]
+    plain = _plain_record(data, at, room)
+    if plain is not None:
+        size, topic_at, properties_at, queue_id, queue_offset, sys_flag, store_timestamp = plain
+    else:
+        head, _, topic_at, properties_at = _measure(data, at, offset, room)
+        size, queue_id, queue_offset, sys_flag = head[0], head[3], head[5], head[7]
+        store_timestamp = head[12 if sys_flag & _BORN_V6 else 11]
+    topic = bytes(data[topic_at : properties_at - 2])
+    properties = bytes(data[properties_at : at + size])
     tags = property_of(properties, b"TAGS\x01")
     code = _tags_code(tags) if tags else 0
     if topic == _SCHEDULE_TOPIC and delay_levels_ms:
         level = property_of(properties, b"DELAY\x01")
         if level is not None and level.isdigit() and len(level) < 10 and int(level) > 0:
             code = store_timestamp + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
-    is_queued = head[7] & TRANSACTION_MASK not in _NOT_QUEUED
-    return Record(head[0], topic, head[3], head[5], code, store_timestamp, is_queued)
+    is_queued = sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
+    return Record(size, topic, queue_id, queue_offset, code, store_timestamp, is_queued)
+
+
+def _plain_record(
+    data: bytes | memoryview, at: int, room: int
+) -> tuple[int, int, int, int, int, int, int] | None:
+    """
+    The short road to what L{read_record} wants of a record as most are: V1, addresses of IPv4, nothing wrong.
+
+    @return: size; where topic and properties begin; queue, place in it, flags, store timestamp. None: it has to
+        be looked at closely.
+    """
+    left = min(len(data) - at, room)
+    if left < MIN_MESSAGE_SIZE:
+        return None
+    size, magic, queue_id, queue_offset, sys_flag, timestamp, body_length = _PLAIN.unpack_from(data, at)
+    topic_at = at + _PLAIN_SIZE + 1 + body_length
+    end = at + size
+    if magic != MAGIC_V1 or sys_flag & _V6 or size > left or body_length < 0 or topic_at + 2 > end:
+        return None
+    topic_length = data[topic_at - 1]
+    properties_at = topic_at + topic_length + 2
+    if topic_length > TOPIC_BYTES_MAX[1] or properties_at > end:
+        return None
+    if PROPERTIES_LENGTH.unpack_from(data, properties_at - 2)[0] != end - properties_at:
+        return None
+    return size, topic_at, properties_at, queue_id, queue_offset, sys_flag, timestamp
 
 
 class RecordWalk:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker import records
 from dledger.broker.records import (
     RecordWalk,
     blank,
@@ -111,6 +113,42 @@ class ReadTests(SynchronousTestCase):
             except WireError:
                 errors += 1
         self.assertGreater(errors, 500)
+
+    def test_short_road(self) -> None:
+        """What is read without a close look is what a close look finds, error or not."""
+
+        def outcome() -> object:
+            try:
+                return read_record(data, 3, 11, room, LEVELS)
+            except WireError as error:
+                return str(error)
+
+        rng = random.Random(4)
+        short = 0
+        for _ in range(3000):
+            new = some_message(rng)
+            damaged = bytearray(b"yyy" + pack(new, size_of(new), queue_offset=7, offset=11, now_ms=1000))
+            for _ in range(rng.choice((0, 0, 1, 2))):
+                at = rng.choice((rng.randrange(len(damaged)), rng.randrange(3, 95)))
+                damaged[at] ^= 1 << rng.randrange(8)
+            data = bytes(damaged[: rng.choice((len(damaged), rng.randrange(3, len(damaged))))])
+            room = rng.choice((ROOM, len(damaged) - 3, rng.randrange(len(damaged))))
+            found = outcome()
+            short += records._plain_record(data, 3, room) is not None
+            with mock.patch.object(records, "_plain_record", return_value=None):
+                self.assertEqual(found, outcome())
+        self.assertGreater(short, 300)
+
+    def test_signed_length(self) -> None:
+        """The topic's length in V1 is signed, as in Java: 200 bytes are no topic."""
+        record = bytearray(pack(message(topic="t" * 100), size_of(message(topic="t" * 100)),
+                                queue_offset=0, offset=0, now_ms=1))  # fmt: skip
+        at = record.index(b"t" * 100)
+        record[at:at] = b"t" * 100
+        record[at - 1] = 200
+        record[:4] = len(record).to_bytes(4, "big")
+        error = self.assertRaises(WireError, read_record, bytes(record), 0, 0, ROOM, LEVELS)
+        self.assertIn("topicLength=-56", str(error))
 
     def test_checked(self) -> None:
         """The body's checksum and the record's own offset are compared."""
