@@ -23,6 +23,7 @@ from protocols.wire.entry import check_records
 from protocols.wire.layout import struct_of
 from protocols.wire.messages import (
     AppendRequest,
+    AppendResponse,
     EntryBatch,
     PushEntryRequest,
     PushEntryResponse,
@@ -61,6 +62,8 @@ _APPEND_FIXED_SIZE = APPEND_REQUEST_DECLARATION.sizeof()
 
 _APPEND_ANSWER = struct_of(Struct(*FRAME_HEADER_DECLARATION.subcons, *APPEND_RESPONSE_DECLARATION.subcons))
 _APPEND_ANSWER_LENGTH = APPEND_RESPONSE_DECLARATION.sizeof()
+_APPEND_ANSWER_SIZE = FRAME_HEADER_SIZE + _APPEND_ANSWER_LENGTH
+_APPEND_ANSWER_START = bytes((NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, FLAG_RESPONSE))
 _SUCCESS = int(ResponseCode.SUCCESS)
 
 _PUSH = KINDS[RequestCode.PUSH]
@@ -73,6 +76,8 @@ _PUSH_ANSWER_NUMBERS = struct_of(Struct(*_BEHIND_START, *PUSH_RESPONSE_DECLARATI
 _PUSH_ANSWER_TEXTS_AT = FRAME_HEADER_SIZE + PUSH_RESPONSE_DECLARATION.sizeof()
 _APPEND_TYPE = int(PushType.APPEND)
 _CODES = {int(code): code for code in ResponseCode}
+
+_NOBODY = [-1, -1, -1, -1]
 
 #: Which texts a message has, by their lengths and their bytes; and what they say.
 _Lengths = tuple[int, int, int, int]
@@ -125,7 +130,8 @@ class NativeReader:
         self._answer_texts = b""
         self._answer_like = PushEntryResponse()
         self._short = {
-            _APPEND_START: self._append, _PUSH_START: self._push, _PUSH_ANSWER_START: self._push_answer
+            _APPEND_START: self._append, _PUSH_START: self._push, _PUSH_ANSWER_START: self._push_answer,
+            _APPEND_ANSWER_START: _append_answer,
         }
 
     def read(self, frame: bytes) -> tuple[int, Request | Response]:
@@ -233,6 +239,21 @@ class NativeReader:
             term=term, wire_version=wire_version, code=_CODES.get(code, ResponseCode.UNKNOWN),
             index=index if named else None, count=count, begin_index=begin_index, end_index=end_index,
         )  # fmt: skip
+
+
+def _append_answer(frame: bytes) -> tuple[int, AppendResponse] | None:
+    """An answer that names nobody, as L{appended} writes it."""
+    if len(frame) != _APPEND_ANSWER_SIZE:
+        return None
+    _, _, _, _, opaque, length, term, wire_version, *lengths, code, index, pos, count = (
+        _APPEND_ANSWER.unpack(frame)
+    )
+    if length != _APPEND_ANSWER_LENGTH or lengths != _NOBODY or wire_version < 0:
+        return None
+    return opaque, AppendResponse(
+        term=term, wire_version=wire_version, code=_CODES.get(code, ResponseCode.UNKNOWN), index=index,
+        pos=pos, count=count,
+    )
 
 
 def _texts_of(frame: bytes, numbers: Sequence[int], at: int) -> tuple[_Lengths, bytes]:

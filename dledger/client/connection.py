@@ -24,11 +24,12 @@ from twisted.python.failure import Failure
 from dledger.errors import DLedgerError
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.outlet import Outlet
+from protocols.push import NativeReader
 from protocols.wire.codes import RequestCode, ResponseCode
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.json_bodies import decode_response, encode_request
 from protocols.wire.messages import MetadataResponse, Request, Response
-from protocols.wire.push import decode_frame, encode_request_frame
+from protocols.wire.push import encode_request_frame
 from protocols.wire.remoting import (
     REMOTING_SUCCESS,
     REQUEST_CODE_NOT_SUPPORTED,
@@ -73,6 +74,7 @@ class MemberConnection(Protocol):
         self._clock = clock
         self._outlet: Outlet | None = None
         self._frames = FrameBuffer()
+        self._reader = NativeReader()
         self._opaque = 0
         self._waiting: dict[int, tuple[RequestCode, Done]] = {}
         self._ended_because = ""
@@ -167,7 +169,7 @@ class MemberConnection(Protocol):
     def _hand_out(self, frames: list[Frame]) -> None:
         for kind, frame in frames:
             if kind == "native":
-                opaque, message = decode_frame(frame)
+                opaque, message = self._reader.read(frame)
                 waiting = self._waiting.pop(opaque, None) if isinstance(message, Response) else None
                 if waiting is None or not isinstance(message, Response):
                     continue

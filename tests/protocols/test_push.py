@@ -56,9 +56,14 @@ ANSWERS = st.builds(
     index=st.none() | st.integers(0, 9), count=st.integers(0, 3), begin_index=st.integers(-1, 3),
     end_index=st.integers(-1, 9),
 )
+APPENDED = st.builds(
+    AppendResponse, group=TEXTS, leader_id=st.none() | st.just("n1"), term=st.integers(-1, 5),
+    code=st.sampled_from(list(ResponseCode)), index=st.integers(-1, 9), pos=st.integers(-1, 9),
+    count=st.integers(0, 3),
+)
 FRAMES = (
     st.builds(encode_request_frame, APPENDS | PUSHES, OPAQUES)
-    | st.builds(encode_response_frame, ANSWERS, OPAQUES)
+    | st.builds(encode_response_frame, ANSWERS | APPENDED, OPAQUES)
     | st.just(encode_request_frame(MetadataRequest(group="g"), 5))
     | st.just(encode_response_frame(AppendResponse(index=3), 6))
 )
@@ -73,6 +78,7 @@ SHORT = (
     encode_response_frame(PushEntryResponse(
         **NAMES, index=4, count=2, begin_index=0, end_index=5, term=2, wire_version=1
     ), 79),
+    appended(80, 2, 4, 400, 1),
 )
 
 
