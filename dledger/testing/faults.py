@@ -137,8 +137,12 @@ class Nemesis:
                 network.lose(source, target)
                 self._clock.after(us, network.heal, source, target)
             slow_us = int((0.1 + self._rng.random()) * SECOND_US)
-            self._clock.after(us - 1, network.delay_connection, other, victim, slow_us)
+            self._clock.after(us - 1, self._delay, other, victim, slow_us)
             self._clock.after(us + int(4 * slow_us * self._rng.random()), self._late, other, victim, slow_us)
+
+    def _delay(self, source: str, target: str, us: int) -> None:
+        if self._clock.now_us < self.until_us:  # behind that nobody would end it
+            self._cluster.network.delay_connection(source, target, us)
 
     def _split(self) -> None:
         ids = [member.member_id for member in self._members]

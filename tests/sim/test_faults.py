@@ -75,3 +75,21 @@ class MixTests(SynchronousTestCase):
         cluster = SimCluster(options, 1)
         sizes = self.damage(cluster)
         self.assertEqual(sizes, {0})
+
+
+class EndTests(SynchronousTestCase):
+    """When the faults are over they are over."""
+
+    def test_nothing_gets_slower_behind_the_end(self) -> None:
+        """What a fault has asked for later is not done when the end has come before."""
+        cluster = SimCluster(GroupOptions(settings={}), 1)
+        nemesis = Nemesis(cluster, cluster.random("faults"), seconds=10)
+        cluster.start()
+        cluster.run(9)
+        nemesis._heal_slowly()
+        cluster.run(1)
+        cluster.end_faults()
+        cluster.run(20)
+        connections = cluster.network._outgoing.values()
+        self.assertTrue(connections)
+        self.assertEqual({connection.extra_us for connection in connections}, {0})
