@@ -90,6 +90,7 @@ class EndTests(SynchronousTestCase):
         cluster.run(1)
         cluster.end_faults()
         cluster.run(20)
-        connections = cluster.network._outgoing.values()
-        self.assertTrue(connections)
-        self.assertEqual({connection.extra_us for connection in connections}, {0})
+        network = cluster.network
+        self.assertTrue(network._outgoing)
+        self.assertEqual({connection.extra_us for connection in network._outgoing.values()}, {0})
+        self.assertEqual(network._next_extra_us, {}, "nor will those be that are made next")
