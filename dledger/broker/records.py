@@ -56,8 +56,8 @@ _V6 = _BORN_V6 | _STORE_V6
 #: Of the head: size, magic, physical offset.
 _WALKED = struct.Struct(">ii20xq12x")
 assert _WALKED.size == HEAD_SIZE
-#: Of a record with IPv4 addresses, what the consume queues need: size, magic, queue, place in it, flags, store
-#: timestamp, length of the body.
+#: Of a record with IPv4 addresses, what the consume queues need: size, magic, queue, place in it, flags,
+#: store timestamp, length of the body.
 _PLAIN = struct.Struct(">ii4xi4xq8xi8x8xq8x4x8xi")
 assert _PLAIN.size == _FIXED[False, False].size
 _PLAIN_SIZE = _PLAIN.size
@@ -308,8 +308,8 @@ def _plain_record(
     """
     The short road to what L{read_record} wants of a record as most are: V1, addresses of IPv4, nothing wrong.
 
-    @return: size; where topic and properties begin; queue, place in it, flags, store timestamp. None: it has to
-        be looked at closely.
+    @return: size; where topic and properties begin; queue, place in it, flags, store timestamp. None: it
+        has to be looked at closely.
     """
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:

@@ -33,6 +33,12 @@ from protocols.wire.rocketmq_layout import MAGIC_BLANK, START, START_SIZE
 #: Bytes of the log that are dispatched in one turn of the reactor.
 SLICE_BYTES = 256 * 1024
 
+#: A slave's log is being copied in bulk when it has grown by so much since the turn before.
+BULK_BYTES = 128 * 1024
+
+#: Of so many turns in which it has, one dispatches.
+BULK_TURNS = 32
+
 #: Topic and number of the queues that have new messages.
 Arrived = set[tuple[str, int]]
 
@@ -146,6 +152,8 @@ class ReputMessageService:
     """
     Invariant: C{_call} is the turn that is scheduled, or None.
 
+    @ivar gives_way: for a slave: while its log is copied in bulk little is dispatched, or the copy would take
+        as long as the dispatch.
     @ivar bound: how far records may become visible; asked at each turn.
     @ivar arrived: called after a turn that made messages visible.
     """
@@ -165,6 +173,9 @@ class ReputMessageService:
         self._call: IDelayedCall | None = None
         self._is_running = False
         self._waiters: list[Deferred[None]] = []
+        self._last_bound = bound()
+        self._passed_turns = 0
+        self.gives_way = False
         self.bound = bound
         self.arrived = arrived
 
@@ -190,9 +201,12 @@ class ReputMessageService:
 
     def _turn(self) -> None:
         self._call = None
-        before = self._dispatcher.offset
+        before, bound = self._dispatcher.offset, self.bound()
+        if self._is_to_pass(bound):
+            self.wake()
+            return
         try:
-            arrived = self._dispatcher.step(bound=self.bound())
+            arrived = self._dispatcher.step(bound=bound)
         except StoreError:
             self.stop()
             failure = Failure()
@@ -205,6 +219,15 @@ class ReputMessageService:
             self._tell()
         if arrived:
             self.arrived(arrived)
+
+    def _is_to_pass(self, bound: int) -> bool:
+        """Whether this turn belongs to who copies the log."""
+        grown, self._last_bound = bound - self._last_bound, bound
+        if not self.gives_way or grown < BULK_BYTES or self._passed_turns >= BULK_TURNS - 1:
+            self._passed_turns = 0
+            return False
+        self._passed_turns += 1
+        return True
 
     def caught_up(self) -> Deferred[None]:
         """@return: fires when every whole record below the bound is in its queue, or the service stops."""

@@ -131,10 +131,12 @@ class MessageStore:
             log = CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)
             queues, offset = _open_queues(config, disk, seen, log)
             dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
-            return cls(
+            store = cls(
                 config, disk, lock, log, queues, dispatcher,
                 clock=clock, run_in_thread=run_in_thread, failed=failed,
             )  # fmt: skip
+            store.reput.gives_way = is_slave
+            return store
         except BaseException as error:
             if log is not None:
                 log.abandon()

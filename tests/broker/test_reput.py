@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.commit_log import CommitLog
 from dledger.broker.consume_queues import ConsumeQueues
-from dledger.broker.reput import Dispatcher, ReputMessageService
+from dledger.broker.reput import BULK_BYTES, BULK_TURNS, Dispatcher, ReputMessageService
 from dledger.errors import StoreError
 from dledger.storage.memory_disk import MemoryDisk
 from protocols.wire.rocketmq_message import tags_code_of
@@ -197,6 +197,44 @@ class ServiceTests(Rig):
         self.service.wake()
         self.clock.advance(0)
         self.assertEqual(self.arrived[-1], {("New", 0)})
+
+    def turns(self, grown: int, *, gives_way: bool) -> list[int]:
+        """In which turns something is dispatched, when the bound has risen by so much in each."""
+        asked = 0
+
+        def bound() -> int:
+            nonlocal asked
+            asked += 1
+            return asked * grown
+
+        service = ReputMessageService(
+            self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None, failed=self.failures.append
+        )
+        service.gives_way = gives_way
+        steps: list[int] = []
+        self.patch(self.dispatcher, "step", lambda bound: steps.append(asked - 1) or set())
+        service.start()
+        for _ in range(3):
+            service.wake()
+            self.clock.advance(0)
+        return steps
+
+    def test_gives_way(self) -> None:
+        """While a log is copied in bulk one turn of many dispatches; no turn is passed over otherwise."""
+        self.assertEqual(
+            self.turns(BULK_BYTES, gives_way=True), [BULK_TURNS, 2 * BULK_TURNS, 3 * BULK_TURNS]
+        )
+        self.assertEqual(self.turns(BULK_BYTES - 1, gives_way=True), [1, 2, 3])
+        self.assertEqual(self.turns(BULK_BYTES, gives_way=False), [1, 2, 3])
+
+    def test_copied(self) -> None:
+        """A turn that was passed over is followed by another one: nothing is forgotten."""
+        self.service.gives_way = True
+        self.service.start()
+        self.service.bound = lambda: self.log.record_end + (1 << 40)
+        for _ in range(20):
+            self.clock.advance(0)
+        self.assertEqual((self.dispatcher.offset, self.clock.getDelayedCalls()), (self.log.record_end, []))
 
     def test_damage(self) -> None:
         """The owner is told once; nothing more is scheduled, and nobody waits for ever."""
