@@ -208,8 +208,9 @@ class ServiceTests(Rig):
             return asked * grown
 
         service = ReputMessageService(
-            self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None, failed=self.failures.append
-        )
+            self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None,
+            failed=self.failures.append,
+        )  # fmt: skip
         service.gives_way = gives_way
         steps: list[int] = []
         self.patch(self.dispatcher, "step", lambda bound: steps.append(asked - 1) or set())
