@@ -116,6 +116,9 @@ class DLedgerCore:
         @raise StoreError: the view could not be read; feed C{StoreFailed}.
         """
         if self._is_stopped:
+            if isinstance(happened, ev.StoreFailed):
+                # Of the step that ended this member an effect failed, and its end was dropped with the rest.
+                return (fx.StopMember(reason=happened.reason, clean=False),)
             return ()
         self._out.begin(now_ms)
         self._on[type(happened)](happened)

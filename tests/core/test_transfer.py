@@ -534,6 +534,15 @@ class StopTests(SynchronousTestCase):
         self.assertEqual(kinds(effects), ["Reply TAKE_LEADERSHIP_FAILED", "StopMember"])
         self.assertEqual(len(codes(bench, token)), 1)
 
+    def test_ends_although_the_disk_fails(self) -> None:
+        """The step that ends it may fail at its first effect, its end be dropped: the failure ends it."""
+        bench = leader("n1", "n2")
+        bench.step(ev.StopRequested())
+        self.assertEqual(kinds(taken(bench, ResponseCode.SUCCESS, 3)), ["PersistTermVote", "StopMember"])
+        effects = bench.core.step(ev.StoreFailed(reason="no room"), bench.now_ms)
+        self.assertEqual(effects, (fx.StopMember(reason="no room", clean=False),))
+        self.assertEqual(bench.core.step(ev.Ticked(), bench.now_ms), ())
+
     def test_asked_twice(self) -> None:
         """The second time changes nothing."""
         bench = leader("n1", "n2")
@@ -563,12 +572,12 @@ class StopTests(SynchronousTestCase):
         )
 
     def test_nothing_after_it(self) -> None:
-        """A member that has stopped takes no input."""
+        """A member that has stopped takes no input but one, see L{test_ends_although_the_disk_fails}."""
         bench = Bench.make().follow()
         bench.step(ev.StopRequested())
         for happened in (
             ev.Ticked(), ev.ReadRequested((1,)), ev.RequestReceived(token=5, request=heart_beat("n2", 9)),
-            ev.StoreFailed(reason="late"), ev.StopRequested(),
+            ev.EntriesFlushed(flush_id=1, end_index=1), ev.StopRequested(),
         ):
             self.assertEqual(bench.step(happened), ())
 
