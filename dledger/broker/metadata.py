@@ -274,12 +274,14 @@ class Topics(ConfigTable[TopicConfig]):
                 ), now_ms)  # fmt: skip
 
     def create_on_send(
-        self, name: str, *, default_topic: str, queue_nums: int, now_ms: int
+        self, name: str, *, default_topic: str, queue_nums: int, now_ms: int,
+        topic_sys_flag: int | None = None,
     ) -> TopicConfig | None:
         """
         The topic of a message that a producer sends; made if the default topic may be inherited from.
 
         @param queue_nums: what the producer asks for; not more than the default topic has.
+        @param topic_sys_flag: of a new topic; None: as the default topic has.
         @return: None if there is no such topic and none may be made.
         """
         found = self.entries.get(name)
@@ -291,7 +293,8 @@ class Topics(ConfigTable[TopicConfig]):
         queues = max(min(queue_nums, default.write_queue_nums), 0)
         made = TopicConfig(
             topic_name=name, read_queue_nums=queues, write_queue_nums=queues,
-            perm=default.perm & ~PERM_INHERIT, topic_sys_flag=default.topic_sys_flag,
+            perm=default.perm & ~PERM_INHERIT,
+            topic_sys_flag=default.topic_sys_flag if topic_sys_flag is None else topic_sys_flag,
             topic_filter_type=default.topic_filter_type,
         )  # fmt: skip
         self.put(made, now_ms)

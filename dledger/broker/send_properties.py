@@ -1,0 +1,106 @@
+# -*- test-case-name: tests.broker.test_send_properties -*-
+"""
+A message's properties between the producer and the log.
+
+They are copied, not written anew, but for what the broker takes out and puts in: C{WAIT=true} is not worth
+its bytes, C{CLUSTER} says where the message was stored, and what waits for its delay carries its real topic
+and queue.
+
+Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, MessageExtBatchEncoder (4.9.8).
+"""
+
+from __future__ import annotations
+
+from dledger.broker.records import property_of
+from protocols.wire.rocketmq_message import decode_properties, encode_properties
+
+_WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
+_WAITS = b"WAIT\x01true"
+
+
+def is_false(value: bytes | None) -> bool:
+    """Whether Java would read C{false}: anything else than C{true}, if there is something."""
+    return value is not None and value.lower() != b"true"
+
+
+def waits(properties: bytes) -> bool:
+    """Whether the producer waits for slaves and disk (property C{WAIT})."""
+    return _WAIT not in properties or not is_false(property_of(properties, _WAIT))
+
+
+def is_prepared(properties: bytes) -> bool:
+    """Whether it is the first half of a transaction (property C{TRAN_MSG})."""
+    if _PREPARED not in properties:
+        return False
+    value = property_of(properties, _PREPARED)
+    return value is not None and value.lower() == b"true"
+
+
+def delay_level(properties: bytes) -> int:
+    """
+    How long it is to wait (property C{DELAY}); 0 for not at all.
+
+    @raise ValueError: it is no number of 32 bits.
+    """
+    if _DELAY not in properties:
+        return 0
+    value = property_of(properties, _DELAY)
+    if value is None:
+        return 0
+    digits = value[1:] if value[:1] in (b"-", b"+") else value
+    if not (digits.isdigit() and len(digits) <= 10):
+        raise ValueError(f"DELAY={value[:40]!r} is not a number")
+    return int(value)
+
+
+def _without_wait(properties: bytes) -> bytes:
+    """Without C{WAIT=true}, wherever it stands."""
+    at = properties.find(_WAITS)
+    if at < 0:
+        return properties
+    end = at + len(_WAITS)
+    is_whole = (at == 0 or properties[at - 1] == 2) and (end == len(properties) or properties[end] == 2)
+    return properties[:at] + properties[end + 1 :] if is_whole else properties
+
+
+def stored_properties(properties: bytes, added: bytes) -> bytes:
+    """
+    What is stored of them.
+
+    @param added: what the broker adds, each with its 0x02: see L{cluster_property}.
+    """
+    kept = _without_wait(properties)
+    if _CLUSTER in kept and property_of(kept, _CLUSTER) is not None:
+        # It was stored before, perhaps elsewhere.
+        named = decode_properties(kept)
+        named.pop("CLUSTER", None)
+        kept = encode_properties(named)
+    if kept and kept[-1] != 2:
+        return kept + b"\x02" + added
+    return kept + added
+
+
+def cluster_property(cluster: str) -> bytes:
+    """The property that every stored message has."""
+    return encode_properties({"CLUSTER": cluster})
+
+
+def for_schedule(properties: bytes, *, topic: str, queue_id: int, level: int) -> bytes:
+    """
+    Properties, as L{stored_properties} made them, of a message that waits for its delay.
+
+    @param topic, queue_id: where it goes then.
+    @param level: of its delay, if that is another than its producer said.
+    """
+    named = decode_properties(properties)
+    named["DELAY"] = str(level)
+    named["REAL_TOPIC"] = topic
+    named["REAL_QID"] = str(queue_id)
+    return encode_properties(named)
+
+
+def without_delay(properties: bytes) -> bytes:
+    """Properties of a message that must not wait, whatever its producer said."""
+    named = decode_properties(properties)
+    named.pop("DELAY", None)
+    return encode_properties(named)

@@ -1,0 +1,197 @@
+# -*- test-case-name: tests.broker.test_router -*-
+"""Who answers what, and what becomes of requests that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.metadata_files import Metadata
+from dledger.broker.refusals import Handlers, Refused
+from dledger.broker.router import CommandRouter
+from dledger.storage.memory_disk import MemoryDisk
+from protocols.commands import CommandConnection
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of
+
+
+class Group:
+    """Answers 50, refuses 51, fails at 52."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def handlers(self) -> Handlers:
+        """By code."""
+        return {50: self.answer, 51: self.refuse, 52: self.fail}
+
+    def answer(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        """Yes."""
+        self.seen.append(request.opaque)
+        connection.answer(request, body=b"yes")
+
+    def refuse(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        """No."""
+        raise Refused(17, "not here")
+
+    def fail(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        """A bug."""
+        raise ZeroDivisionError("one by nothing")
+
+    def connection_lost(self, connection: CommandConnection) -> None:
+        """Remember."""
+        self.seen.append("lost")
+
+    def drained(self, connection: CommandConnection) -> None:
+        """Remember."""
+        self.seen.append("drained")
+
+
+class RouterCase(SynchronousTestCase):
+    """A router with one group."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.router = CommandRouter(turn_of(self.clock), connections_max=2)
+        self.group = Group()
+        self.router.add(self.group)
+
+    def connect(self) -> tuple[CommandConnection, FakeTransport]:
+        """Somebody does."""
+        connection = self.router.buildProtocol(None)
+        assert connection is not None
+        return connection, plug(connection)
+
+    def ask(self, *codes: int, flag: int = 0) -> list[tuple[int, int, str | None]]:
+        """In one read. @return: number, code and remark of what was answered."""
+        connection, transport = self.connect()
+        connection.dataReceived(b"".join(
+            encode_command(RemotingCommand(code=code, opaque=number, flag=flag))
+            for number, code in enumerate(codes)
+        ))  # fmt: skip
+        self.clock.advance(0)
+        connection.abort("enough")
+        return [(one.opaque, one.code, one.remark) for one in sent_commands(transport.value())]
+
+
+class RoutingTests(RouterCase):
+    """Requests find their group."""
+
+    def test_answered(self) -> None:
+        """Answered, refused, failed and unknown ones beside each other, each once."""
+        with capturedLogs() as events:
+            answers = self.ask(50, 51, 52, 53, 50)
+        self.assertEqual(answers, [
+            (0, 0, None), (1, 17, "not here"), (2, 1, "ZeroDivisionError: one by nothing"),
+            (3, 3, " request type 53 not supported"), (4, 0, None),
+        ])  # fmt: skip
+        self.assertEqual((self.router.unknown, self.router.failures), (1, 1))
+        self.assertEqual([event["code"] for event in events if "code" in event], [52])
+        self.flushLoggedErrors(ZeroDivisionError)
+
+    def test_logged_once(self) -> None:
+        """A client that goes on does not fill the log."""
+        self.ask(52, 52)
+        self.ask(52)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.router.failures, 3)
+
+    def test_oneway(self) -> None:
+        """Nobody is told anything who does not want to."""
+        self.assertEqual(self.ask(50, 51, 53, flag=2), [])
+        self.assertEqual(self.group.seen, [0, "lost"])
+
+    def test_together(self) -> None:
+        """Those that stand together go together, and order is kept."""
+        calls: list[object] = []
+
+        def together(connection: CommandConnection, commands: Sequence[RemotingCommand]) -> None:
+            calls.append([one.opaque for one in commands])
+            for one in commands:
+                connection.answer(one)
+
+        self.router.add_together({60, 61}, together)
+        self.patch(self.group, "seen", calls)
+        self.ask(60, 61, 50, 60)
+        self.assertEqual(calls, [[0, 1], 2, [3], "lost"])
+        self.assertEqual(self.router.codes, (50, 51, 52, 60, 61))
+
+    def test_together_fails(self) -> None:
+        """It is not known who was answered: the connection ends."""
+
+        def together(connection: CommandConnection, commands: Sequence[RemotingCommand]) -> None:
+            raise ZeroDivisionError
+
+        self.router.add_together({60}, together)
+        self.assertEqual(self.ask(60), [])
+        self.assertEqual(self.router.connections, 0)
+        self.flushLoggedErrors(ZeroDivisionError)
+
+    def test_metadata(self) -> None:
+        """What slaves ask for."""
+        metadata = Metadata(MemoryDisk(), "config", now_ms=1)
+        self.router.add_metadata(metadata)
+        connection, transport = self.connect()
+        connection.dataReceived(encode_command(RemotingCommand(code=21, opaque=9)))
+        self.clock.advance(0)
+        (answer,) = sent_commands(transport.value())
+        self.assertEqual(answer.body, metadata.topics.wire_bytes())
+
+    def test_one_group_for_each_code(self) -> None:
+        """Two would be a mistake of ours."""
+        self.assertRaises(AssertionError, self.router.add, Group())
+
+
+class ConnectionTests(RouterCase):
+    """Connections are bounded, watched, and closed."""
+
+    def call_of(self, name: str) -> Callable[..., Any]:
+        """A method of the router."""
+        method: Callable[..., Any] = getattr(self.router, name)
+        return method
+
+    def test_bound(self) -> None:
+        """The third is refused, until one of the others has gone."""
+        first, _ = self.connect()
+        self.connect()
+        self.assertIsNone(self.router.buildProtocol(None))
+        self.assertEqual(self.router.connections_refused, 1)
+        first.abort("gone")
+        self.connect()
+
+    def test_groups_are_told(self) -> None:
+        """Of connections that end, and that take output again."""
+        connection, _ = self.connect()
+        connection.pauseProducing()
+        connection.resumeProducing()
+        connection.abort("gone")
+        self.assertEqual(self.group.seen, ["drained", "lost"])
+
+    def test_broken(self) -> None:
+        """Who breaks the format is counted, and gone."""
+        connection, transport = self.connect()
+        connection.dataReceived(b"\0\0\0\x04\x05\0\0\0")
+        self.assertEqual((self.router.wire_errors, self.router.connections), (1, 0))
+        self.assertTrue(connection.is_lost)
+
+    def test_idle(self) -> None:
+        """Two minutes without a word."""
+        connection, _ = self.connect()
+        self.router.sweep(1.0)
+        self.router.sweep(120.0)
+        self.assertFalse(connection.is_lost)
+        self.router.sweep(121.0)
+        self.assertTrue(connection.is_lost)
+
+    def test_closing(self) -> None:
+        """Nobody comes in any more; who is there is ended, after what was said or at once."""
+        connection, transport = self.connect()
+        self.router.close_all()
+        self.assertTrue(transport.disconnecting)
+        self.assertIsNone(self.router.buildProtocol(None))
+        self.router.abort_all("the end")
+        self.assertTrue(connection.is_lost)
