@@ -134,8 +134,12 @@ class PutTests(SynchronousTestCase):
     def test_refused_in_the_middle(self) -> None:
         """What follows in the same call is not sent any more; what was before is stored."""
         self.producer = self.made(frame_count_max=2, frames_in_flight_max=1)
-        self.broker.answers = lambda request: (
-            PutAnswer(code=2, remark="busy") if b"2" in request.bodies else self.store(request))  # type: ignore[union-attr]
+
+        def busy_at_two(request: BrokerRequest) -> BrokerAnswer:
+            assert isinstance(request, PutRequest)
+            return PutAnswer(code=2, remark="busy") if b"2" in request.bodies else self.store(request)
+
+        self.broker.answers = busy_at_two
         self.submit([b"%d" % at for at in range(7)])
         self.submit([b"next"])
         self.broker.settle()
