@@ -26,7 +26,7 @@ from zope.interface import implementer
 
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.interfaces import AnswerSink, RequestSink, Ticket
-from protocols.outlet import Outlet
+from protocols.outlet import Outlet, read_directly
 from protocols.push import NativeDialect, NativeReader, appended
 from protocols.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
@@ -96,6 +96,7 @@ class Connection(Protocol):
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
         self._outlet = Outlet(self.transport)
+        read_directly(self.transport, self)
 
     def dataReceived(self, data: bytes) -> None:
         """See L{Protocol.dataReceived}."""

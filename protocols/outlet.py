@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.interfaces import IProtocol, ITCPTransport
 
 #: More than this the socket does not take at once, and copying it to find out would cost more than a poll.
 AT_ONCE_BYTES_MAX = 256 * 1024
@@ -20,6 +20,23 @@ AT_ONCE_BYTES_MAX = 256 * 1024
 
 #: What the reactor offers the socket at a time; of Twisted's 128 KiB a pull of 4 MiB makes 32 rounds.
 SEND_BYTES_MAX = 1024 * 1024
+
+
+def read_directly(transport: Any, protocol: IProtocol) -> None:
+    """
+    What C{transport} reads goes to C{protocol} by one call.
+
+    An endpoint and a C{ClientService} put a protocol of theirs each between a socket and ours. They want to
+    hear of its beginning and its end, and hand everything else on; of a small read that is a noticeable part.
+    """
+    between = getattr(transport, "protocol", None)
+    if _is_socket(transport) and between is not None and between is not protocol:
+        between.dataReceived = protocol.dataReceived
+
+
+def _is_socket(transport: Any) -> bool:
+    # TLS provides the interface, but has records of its own and no such method.
+    return ITCPTransport.providedBy(transport) and hasattr(transport, "writeSomeData")
 
 
 class Outlet:
@@ -33,8 +50,7 @@ class Outlet:
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
-        # TLS provides the interface, but has records of its own and no such method.
-        self._is_socket = ITCPTransport.providedBy(transport) and hasattr(transport, "writeSomeData")
+        self._is_socket = _is_socket(transport)
         self._is_drained = True
         if self._is_socket:
             transport.SEND_LIMIT = SEND_BYTES_MAX

@@ -128,6 +128,8 @@ class Appender:
 
     @staticmethod
     def _misfit(bodies: Sequence[bytes], size: int) -> str | None:
+        if len(bodies) == 1 and type(bodies[0]) is bytes and size <= BODY_BYTES_MAX:
+            return None
         for kind in set(map(type, bodies)):
             if kind is not bytes:
                 return f"a body must be bytes, not {kind.__name__}"
@@ -189,7 +191,11 @@ class Appender:
             frames_max = limits.remoting_in_flight_max
             if self._is_ordered and leader.wire_version < 1:
                 frames_max = 1
-        while self._unanswered < frames_max and self._in_flight_bytes < limits.in_flight_bytes_max:
+        while (
+            self._queue
+            and self._unanswered < frames_max
+            and self._in_flight_bytes < limits.in_flight_bytes_max
+        ):
             if not self._send_frame(leader):
                 return
 

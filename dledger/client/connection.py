@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from dledger.errors import DLedgerError
 from protocols.framing import Frame, FrameBuffer, FrameError
-from protocols.outlet import Outlet
+from protocols.outlet import Outlet, read_directly
 from protocols.push import NativeReader
 from protocols.wire.codes import RequestCode, ResponseCode
 from protocols.wire.errors import BodyError, WireError
@@ -95,6 +95,7 @@ class MemberConnection(Protocol):
         self.is_connected = True
         assert self.transport is not None
         self._outlet = Outlet(self.transport)
+        read_directly(self.transport, self)
         set_no_delay = getattr(self.transport, "setTcpNoDelay", None)
         if set_no_delay is not None:
             set_no_delay(True)

@@ -54,6 +54,7 @@ from protocols.wire.messages import (
 )
 from protocols.wire.push_layout import (
     BODIES_MAX,
+    BODY_LENGTH_DECLARATION,
     FLAG_RESPONSE,
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
@@ -79,6 +80,7 @@ _CONSISTENCY_NUMBERS = {consistency: number for number, consistency in enumerate
 _RESPONSE_CODES = {int(code): code for code in ResponseCode}
 
 _PEER = struct_of(PEER_DECLARATION)
+_BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 
 _M = TypeVar("_M", bound=Message)
 #: What a message adds to the base: numbers of its fixed part, then pieces of texts and payload.
@@ -467,6 +469,20 @@ _BY_NUMBER: Mapping[tuple[int, int], _Codec[Any]] = {
 }
 
 
+_APPEND = KINDS[RequestCode.APPEND]
+_APPEND_FIXED = struct_of(REQUEST_DECLARATIONS[RequestCode.APPEND])
+
+
+@lru_cache(maxsize=256)
+def _head_of_one(
+    group: str | None, remote_id: str | None, local_id: str | None, leader_id: str | None, term: int,
+    wire_version: int,
+) -> bytes:
+    """Fixed part and texts of an append with one body: of one client always the same."""
+    lengths, texts = _base_texts(group, remote_id, local_id, leader_id)
+    return _APPEND_FIXED.pack(term, wire_version, *lengths, 1) + texts
+
+
 def encode_request_parts(request: Request, opaque: int) -> list[bytes]:
     """The frame of a request in pieces, so that records and bodies are not copied."""
     return _encode(_REQUEST_CODECS[request.kind], KINDS[request.kind], 0, request, opaque)
@@ -479,6 +495,17 @@ def encode_response_parts(response: Response, opaque: int) -> list[bytes]:
 
 def encode_request_frame(request: Request, opaque: int) -> bytes:
     """The whole frame of a request."""
+    if isinstance(request, AppendRequest) and len(request.bodies) == 1:
+        (body,) = request.bodies
+        head = _head_of_one(
+            request.group, request.remote_id, request.local_id, request.leader_id, request.term,
+            request.wire_version,
+        )
+        size = len(body)
+        length = len(head) + _BODY_LENGTH.size + size
+        assert FRAME_HEADER_SIZE + length <= NATIVE_FRAME_BYTES_MAX, f"native frame of {length} bytes"
+        header = FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0, opaque, length)
+        return b"".join((header, head, _BODY_LENGTH.pack(size), body))
     return b"".join(encode_request_parts(request, opaque))
 
 

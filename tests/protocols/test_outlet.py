@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 
 from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.protocol import Protocol
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides
 
-from protocols.outlet import AT_ONCE_BYTES_MAX, Outlet
+from protocols.outlet import AT_ONCE_BYTES_MAX, Outlet, read_directly
 
 
 class Socket:
@@ -144,3 +145,32 @@ class OutletTests(SynchronousTestCase):
         outlet.send(b"a")
         outlet.send(b"b")
         self.assertEqual(transport.value(), b"ab")
+
+
+class ReadDirectlyTests(SynchronousTestCase):
+    """What stands between a socket and our protocol is passed by."""
+
+    def test_passed_by(self) -> None:
+        """Reads come to ours at once; the end of the connection still goes the whole way."""
+        ours, between = Protocol(), Protocol()
+        socket = Socket()
+        socket.protocol = between  # type: ignore[attr-defined]
+        read_directly(socket, ours)
+        self.assertEqual(between.dataReceived, ours.dataReceived)
+        self.assertNotEqual(between.connectionLost, ours.connectionLost)
+
+    def test_tls_is_not(self) -> None:
+        """A transport that makes something of the bytes keeps its protocol."""
+        ours, between = Protocol(), Protocol()
+        transport = StringTransport()
+        transport.protocol = between  # type: ignore[attr-defined]
+        read_directly(transport, ours)
+        self.assertNotEqual(between.dataReceived, ours.dataReceived)
+
+    def test_nothing_between(self) -> None:
+        """A server's connection is the socket's own protocol."""
+        ours = Protocol()
+        socket = Socket()
+        socket.protocol = ours  # type: ignore[attr-defined]
+        read_directly(socket, ours)
+        self.assertNotIn("dataReceived", vars(ours))

@@ -24,7 +24,12 @@ from protocols.wire.messages import (
     Request,
     Response,
 )
-from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
+from protocols.wire.push import (
+    decode_frame,
+    encode_request_frame,
+    encode_request_parts,
+    encode_response_frame,
+)
 
 TEXTS = st.none() | st.sampled_from(["", "n0", "default", "gr\u00fcn"])
 APPENDS = st.builds(
@@ -159,6 +164,17 @@ class NativeReaderTests(SynchronousTestCase):
             message = reader.read(frame)[1]
             assert isinstance(message, AppendRequest)
             self.assertEqual(message.group, group)
+
+
+class AppendFrameTests(SynchronousTestCase):
+    """An append with one body is written by a short way."""
+
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    @given(APPENDS, OPAQUES)
+    def test_as_its_parts(self, request: AppendRequest, opaque: int) -> None:
+        """The frame is what its parts are."""
+        parts = encode_request_parts(request, opaque)
+        self.assertEqual(encode_request_frame(request, opaque), b"".join(parts))
 
 
 class AppendedTests(SynchronousTestCase):
