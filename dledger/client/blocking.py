@@ -217,7 +217,12 @@ class _Feed:
     """
     Hands bodies from the calling thread to the reactor's, as many at once as have gathered.
 
-    Everything below is guarded by C{_changed}, whichever thread touches it.
+    Everything below is guarded by C{_lock}, whichever thread touches it. C{_news} is locked but for the
+    time between a change that the calling thread waits for and its look at it.
+
+    Both are plain locks, and not a Condition: Ctrl-C may come between any two instructions of Python code
+    in the calling thread. C{with} takes a plain lock and gives it back without any; in
+    C{Condition.__enter__} the lock could be left taken, and the reactor's thread would stand still.
     """
 
     def __init__(
@@ -233,7 +238,9 @@ class _Feed:
         self._reactor = reactor
         self._window = window
         self._progress = progress
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._news = threading.Lock()
+        self._news.acquire()
         self._gathered: list[bytes] = []
         self._is_scheduled = False
         self._wake_below = window
@@ -292,36 +299,38 @@ class _Feed:
         return kind(error.code, failed=self._failed, unknown=self._unknown, **facts)
 
     def _put_one(self, body: bytes) -> bool:
-        with self._changed:
-            while self._under_way >= self._window or self._under_way_bytes >= _WINDOW_BYTES:
+        while True:
+            with self._lock:
                 if self._error is not None:
                     return False
+                if self._under_way < self._window and self._under_way_bytes < _WINDOW_BYTES:
+                    self._wake_below = -1
+                    self._under_way += 1
+                    self._under_way_bytes += len(body)
+                    self._put += 1
+                    self._gathered.append(body)
+                    if self._is_scheduled:
+                        return True
+                    self._is_scheduled = True
+                    break
                 # Not for every one that leaves: half a window at a time costs half as many switches.
                 self._wake_below = self._window // 2
-                self._changed.wait()
-                self._wake_below = -1
-            if self._error is not None:
-                return False
-            self._under_way += 1
-            self._under_way_bytes += len(body)
-            self._put += 1
-            self._gathered.append(body)
-            if self._is_scheduled:
-                return True
-            self._is_scheduled = True
+            self._news.acquire()
         self._reactor.run(self._submit)
         return True
 
     def _wait_for_all(self) -> None:
-        with self._changed:
-            self._wake_below = 0
-            while self._under_way:
-                self._changed.wait(None if self._progress is None else _PROGRESS_S)
-                if self._progress is not None:
-                    self._progress(self._acknowledged)
+        while True:
+            with self._lock:
+                if not self._under_way:
+                    return
+                self._wake_below = 0
+            self._news.acquire(timeout=-1 if self._progress is None else _PROGRESS_S)
+            if self._progress is not None:
+                self._progress(self._acknowledged)
 
     def _submit(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_scheduled = False
             bodies, self._gathered = self._gathered, []
             offset = self._put - len(bodies)
@@ -329,7 +338,7 @@ class _Feed:
 
     def _settled(self, bodies: list[bytes], offset: int, outcome: Outcome) -> None:
         runs = outcome.appended if isinstance(outcome, AppendError) else outcome
-        with self._changed:
+        with self._lock:
             for run in runs:
                 self._acknowledged += run.count
                 self._first_index = run.index if self._first_index < 0 else min(self._first_index, run.index)
@@ -343,7 +352,8 @@ class _Feed:
             self._under_way -= len(bodies)
             self._under_way_bytes -= sum(map(len, bodies))
             if self._under_way <= self._wake_below or self._error is not None:
-                self._changed.notify()
+                if self._news.locked():  # nobody else gives it back
+                    self._news.release()
 
 
 def _unbroken(runs: tuple[Appended, ...]) -> int:

@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dis import opname
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -17,9 +21,11 @@ from twisted.python import threadable
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.client.blocking import AppendInterrupted, AppendSummary, Log
+from dledger.client import blocking
+from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
+from dledger.client.frames import Outcome
 from dledger.client.thread import ReactorThread
-from dledger.client.values import AppendFailed, UnknownOutcome
+from dledger.client.values import Appended, AppendFailed, UnknownOutcome
 from dledger.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
 from protocols.wire.messages import AppendRequest
@@ -94,6 +100,72 @@ class LiveGroup(FakeGroup):
         assert log._thread is not None
         self.reactor = log._thread.reactor
         return log
+
+
+class _AnsweringClient:
+    """Client and reactor in one, in a thread: every call of L{submit} is settled at once."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._main, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        while (call := self._calls.get()) != self.stop:
+            call()
+
+    def run(self, call: Callable[[], object]) -> None:
+        """As L{ReactorThread.run}."""
+        self._calls.put(call)
+
+    def submit(self, bodies: Sequence[bytes], done: Callable[[Outcome], None]) -> None:
+        """As L{LogClient.submit}."""
+        done((Appended(index=0, term=1, pos=0, count=len(bodies), offset=0),))
+
+    def stop(self) -> bool:
+        """Whether the thread comes to its end."""
+        self.run(self.stop)
+        self._thread.join(5.0)
+        return not self._thread.is_alive()
+
+
+#: Behind these the interpreter looks for signals, and nowhere else (Python 3.11 and later).
+_CHECKING = ("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
+
+
+def _interrupted_at(step: int, call: Callable[[], object]) -> bool:
+    """
+    Call it, and raise KeyboardInterrupt at the place number C{step} at which Ctrl-C could do so.
+
+    @return: whether it came so far.
+    """
+    left = step
+    previous: dict[FrameType, int] = {}
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in (blocking.__file__, threading.__file__):
+            return None  # also finalizers, which swallow what is raised in them
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            code = frame.f_code.co_code
+            is_checked = frame in previous and opname[code[previous[frame]]] in _CHECKING
+            previous[frame] = frame.f_lasti
+            left -= is_checked
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:  # L{AppendInterrupted}, but for the first and the last places
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 class LogTests(SynchronousTestCase):
@@ -332,6 +404,20 @@ class AppendManyTests(SynchronousTestCase):
         error = self.assertRaises(AppendInterrupted, self.log.append_many, bodies())
         self.assertEqual((error.acknowledged, error.unknown), (3, 1))
         self.assertIsInstance(error, KeyboardInterrupt)
+
+    def test_interrupt_anywhere(self) -> None:
+        """
+        Wherever Ctrl-C meets the calling thread, it leaves nothing locked: the reactor's thread would wait
+        for that for ever, and whoever closes the log for the reactor's thread.
+        """
+        step, is_interrupted = 0, True
+        while is_interrupted:
+            client: Any = _AnsweringClient()
+            feed = _Feed(client, client, 2, lambda _: None)
+            is_interrupted = _interrupted_at(step, partial(feed.run, [b"a"] * 20))
+            self.assertTrue(client.stop(), f"the other thread waits for ever after step {step}")
+            step += 1
+        self.assertGreater(step, 60)
 
     def test_window_is_checked(self) -> None:
         """None is too few."""
