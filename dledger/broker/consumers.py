@@ -200,6 +200,15 @@ class ConsumerTable:
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
+    def subscriptions_of(self, group: str) -> list[Subscription]:
+        """Everything that the group wants."""
+        found = self._groups.get(group)
+        return [] if found is None else list(found.subscriptions.values())
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics of which the group wants something."""
+        return [one.topic for one in self.subscriptions_of(group)]
+
     def members_of(self, group: str) -> list[MemberInfo]:
         """Its members."""
         found = self._groups.get(group)
@@ -214,6 +223,11 @@ class ConsumerTable:
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
 
 
+def is_group(name: str) -> bool:
+    """Whether a group can have this name, which becomes part of a topic's; as TopicValidator."""
+    return is_topic(name) and len(name) <= GROUP_CHARACTERS_MAX
+
+
 def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int) -> GroupConfig | None:
     """
     Settings of a group. A master makes it on first use; a slave gives an unknown one the usual settings.
@@ -223,8 +237,7 @@ def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int
     found = metadata.groups.get(name)
     if found is not None or not config.auto_create_subscription_group:
         return found
-    # As TopicValidator.isTopicOrGroupIllegal: the name becomes part of a topic's.
-    if not is_topic(name) or len(name) > GROUP_CHARACTERS_MAX:
+    if not is_group(name):
         return None
     if len(metadata.groups.entries) >= KNOWN_GROUPS_MAX:
         return None

@@ -400,9 +400,23 @@ class ConsumerOffsets(_Offsets):
         """The next message to consume; None if the group never committed there."""
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
 
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has committed."""
+        return [key.rpartition("@")[0] for key in self._table if key.rpartition("@")[2] == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have committed in the topic."""
+        return [key.rpartition("@")[2] for key in self._table if key.rpartition("@")[0] == topic]
+
     def delete_topic(self, topic: str, now_ms: int) -> None:
         """Forget what was consumed of a topic."""
-        gone = [key for key in self._table if key.rpartition("@")[0] == topic]
+        self._delete([key for key in self._table if key.rpartition("@")[0] == topic], now_ms)
+
+    def delete_group(self, group: str, now_ms: int) -> None:
+        """Forget what a group has consumed."""
+        self._delete([key for key in self._table if key.rpartition("@")[2] == group], now_ms)
+
+    def _delete(self, gone: list[str], now_ms: int) -> None:
         for key in gone:
             del self._table[key]
         self._ahead = {at: offset for at, offset in self._ahead.items() if at[0] not in set(gone)}

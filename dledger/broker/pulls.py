@@ -125,6 +125,10 @@ class PullCommands:
     The group of commands.
 
     Invariant: what is held stands in C{_held} and in C{_by_connection}; what is answered in neither.
+
+    @ivar found: answers with messages.
+    @ivar missed: other answers that are no refusals.
+    @ivar messages: that were sent.
     """
 
     log = Logger()
@@ -153,6 +157,9 @@ class PullCommands:
         self._call: IDelayedCall | None = None
         self._unread: dict[CommandConnection, int] = {}
         self._is_stopped = False
+        self.found = 0
+        self.missed = 0
+        self.messages = 0
 
     def __len__(self) -> int:
         """Requests that are held."""
@@ -280,7 +287,11 @@ class PullCommands:
             is_slow = self._slow_bytes and got.records and self._lack(got) > self._slow_bytes
             broker_id = pull.group.which_broker_when_consume_slowly if is_slow else pull.group.broker_id
         body = b"".join(got.records)
-        if body:
+        self.messages += len(got.records)
+        if not body:
+            self.missed += 1
+        else:
+            self.found += 1
             self._unread[connection] = self._unread.get(connection, 0) + len(body)
             if self._call is None:
                 self._call = self._clock.callLater(0, self._turn)

@@ -50,6 +50,7 @@ class FollowerStatus:
     @ivar sessions: connections that were made.
     @ivar truncations: how often its log was cut.
     @ivar last_reason: why the last connection or attempt ended; empty if none has.
+    @ivar heard_ago_ms, reported_ago_ms: since something came, and since it reported, last; -1: never did.
     """
 
     master: str
@@ -61,6 +62,8 @@ class FollowerStatus:
     sessions: int
     truncations: int
     last_reason: str
+    heard_ago_ms: int = -1
+    reported_ago_ms: int = -1
 
 
 class HAFollower(Factory):
@@ -170,12 +173,14 @@ class HAFollower(Factory):
 
     def status(self) -> FollowerStatus:
         """See L{FollowerStatus}."""
-        follower = self.follower
+        follower, now_ms = self.follower, self._now_ms()
         return FollowerStatus(
             master=self._master, is_connected=self._client is not None,
             reported_offset=self._reported_offset, master_offset=follower.master_offset,
             is_comparing=follower.is_comparing, received_bytes=self._received_bytes,
             sessions=self._sessions, truncations=follower.truncations, last_reason=self._last_reason,
+            heard_ago_ms=now_ms - self._heard_ms if self._sessions else -1,
+            reported_ago_ms=now_ms - self._reported_ms if self._sessions else -1,
         )
 
     # -- connecting -----------------------------------------------------------------------------

@@ -4,3 +4,4 @@ SlaveSynchronize: a slave copies its master's metadata every ten seconds, item b
 Master/slave replication of the commit log, wire-compatible with RocketMQ 4.9 and 5.x brokers: `ASYNC_MASTER`, `SYNC_MASTER` (any slave, or in-sync replicas) and `SLAVE`; see docs/ha.md.
 Brokers register with name servers (RocketMQ 4.9 and 5.x): regularly, when topics change, and again as soon as a connection was lost; slaves learn their master there.
 Consumers: PULL_MESSAGE with tag filters and long polling, heartbeats, members of groups and their notification; at masters and slaves.
+What mqadmin asks brokers: topics and groups made, changed and deleted, options, runtime table, replication (haStatus), statistics of topics and groups.

@@ -340,9 +340,12 @@ class LifeTests(ClientCase):
         self.make()
         status = self.slave.status()
         self.assertEqual((status.is_connected, status.reported_offset, status.sessions), (False, -1, 0))
+        self.assertEqual((status.heard_ago_ms, status.reported_ago_ms), (-1, -1))
         client, _ = self.endpoint.succeed()
         self.send(client, 0, stream(100)[:100])
+        self.clock.advance(0.3)
         status = self.slave.status()
+        self.assertEqual((status.heard_ago_ms, status.reported_ago_ms), (300, 300))
         self.assertEqual(
             (status.is_connected, status.reported_offset, status.master_offset, status.received_bytes,
              status.sessions, status.is_comparing),
