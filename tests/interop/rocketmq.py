@@ -109,7 +109,8 @@ def body_of(number: int) -> bytes:
     return f"message {number} \u00fcber\n{'0123456789' * (400 if number % 7 == 0 else 4)}".encode()
 
 
-def _write_properties(path: Path, values: Mapping[str, object]) -> None:
+def write_properties(path: Path, values: Mapping[str, object]) -> None:
+    """A file of properties as Java reads it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()
@@ -117,9 +118,14 @@ def _write_properties(path: Path, values: Mapping[str, object]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _java(version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq") -> list[str]:
+def java_command(
+    version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq"
+) -> list[str]:
+    """A JVM with the class path of a version; C{home} takes the logs of its clients."""
     return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
+            # A certificate of its own, which nobody asks for, costs each server seconds at its start.
+            "-Dtls.server.mode=disabled",
             # As bin/runbroker.sh does; the second is the share of the disk at which it no longer writes.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-cp", class_path(version, folder), *words]  # fmt: skip
@@ -131,16 +137,25 @@ class Server(Child):
     def __init__(
         self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str
     ) -> None:
-        configuration = home / f"{name}.conf"
-        _write_properties(configuration, properties)
+        self._configuration = home / f"{name}.conf"
+        self._properties: dict[str, object] = {}
+        self.configure(properties)
         (home / "conf").mkdir(exist_ok=True)
         for part in ("broker", "namesrv"):
             (home / "conf" / f"logback_{part}.xml").write_text(_LOGBACK)
         super().__init__(
-            name, _java(version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(configuration)),
+            name,
+            java_command(
+                version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(self._configuration)
+            ),
             log_path=home / f"{name}.log", environment={"ROCKETMQ_HOME": str(home)},
         )
         self._lives = 0
+
+    def configure(self, properties: Mapping[str, object]) -> None:
+        """Other properties beside those that it has already, from its next start on."""
+        self._properties.update(properties)
+        write_properties(self._configuration, self._properties)
 
     def start(self) -> None:
         """Start it; returns at once, see L{wait_started}."""
@@ -163,7 +178,7 @@ class Server(Child):
         wait_until(is_up, seconds=seconds, what=f"{self.name} runs\n{self.log_tail()}", every=0.1)
 
 
-def _broker_port(taken: set[int]) -> int:
+def broker_port(taken: set[int]) -> int:
     """
     A port whose neighbours are free, too: two below it for the fast lane, one above for replication.
 
@@ -192,7 +207,7 @@ class Messages(TalkingChild):
     """Java's producer and consumer."""
 
     def __init__(self, name_server: str, directory: Path, version: str) -> None:
-        command = _java(version, directory, "192m", "Messages", name_server, TOPIC)
+        command = java_command(version, directory, "192m", "Messages", name_server, TOPIC)
         super().__init__("messages", command, log_path=directory / "messages.log")
 
     def produce(self, first: int, count: int, *, seconds: int = PATIENCE) -> list[Sent]:
@@ -229,7 +244,7 @@ class Codec(TalkingChild):
 
     def __init__(self, main: str, directory: Path, version: str) -> None:
         folder = {"Codec": "rocketmq", "Encoder": "rocketmq5"}[main]
-        command = _java(version, directory, "64m", main, folder=folder)
+        command = java_command(version, directory, "64m", main, folder=folder)
         super().__init__(main, command, log_path=directory / f"{main}.log")
 
     def said_of(self, *words: str | bytes) -> str:
@@ -271,7 +286,7 @@ class BrokerGroup:
     def _broker(self, peer_id: str, version: str) -> Server:
         home = self.directory / peer_id
         return Server(f"broker-{peer_id}", "broker.BrokerStartup", {
-            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": _broker_port(self._ports),
+            "brokerClusterName": "tests", "brokerName": GROUP, "listenPort": broker_port(self._ports),
             "brokerIP1": "127.0.0.1", "namesrvAddr": self.name_server_address,
             "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
             "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self.peers),

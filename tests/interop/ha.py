@@ -1,0 +1,494 @@
+# -*- test-case-name: tests.interop.test_ha_ours_follows,tests.interop.test_ha_ours_leads -*-
+"""
+A master and a slave of RocketMQ's kind, each either Java's or ours; one name server, Java's producer and
+consumer.
+
+Both are started as an operator starts them, and judged from outside: by what they answer on their listen
+port, and by their files. Files are small, so that logs have many.
+
+Source of the names of properties: BrokerConfig, MessageStoreConfig (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from dledger.broker.java_json import read_document
+from protocols.framing import FrameBuffer
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from protocols.wire.rocketmq_message import Message, decode_message, decode_start, plain_body
+from tests.interop.rocketmq import PATIENCE, Server, body_of, broker_port, java_command
+from tests.processes.children import Child, ChildError, TalkingChild, free_ports, wait_until
+from tests.processes.members import ROOT
+
+FILE_SIZE = 1 << 16
+BROKER = "broker-a"
+CLUSTER = "tests"
+QUEUES = 4
+
+#: Codes of requests that are made here.
+PULL_MESSAGE, TOPICS, RUNTIME_INFO, CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS = 11, 21, 28, 43, 45, 201
+CLUSTER_INFO, SEND_MESSAGE_V2 = 106, 310
+
+_FOUND, _NOT_FOUND = 0, 19
+_HAS_SUBSCRIPTION = 4
+
+
+class BrokerError(Exception):
+    """A broker did not answer, or not as it should."""
+
+
+def ask(
+    address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *,
+    seconds: float = 10.0,
+) -> RemotingCommand:
+    """
+    One request over a connection of its own.
+
+    @raise BrokerError: nobody listens, or no answer in time.
+    """
+    host, _, port = address.rpartition(":")
+    command = RemotingCommand(code=code, opaque=1, version=409, ext_fields=fields or {}, body=body)
+    frames = FrameBuffer()
+    deadline = time.monotonic() + seconds
+    try:
+        with socket.create_connection((host, int(port)), timeout=seconds) as connection:
+            connection.sendall(encode_command(command))
+            while True:
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                data = connection.recv(1 << 18)
+                if not data:
+                    raise BrokerError(f"{address} closed the connection instead of answering request {code}")
+                for _form, frame in frames.feed(data):
+                    return decode_command(frame)
+    except OSError as error:
+        raise BrokerError(f"{address}, request {code}: {error}") from error
+
+
+def ends_of(address: str) -> tuple[int, int]:
+    """
+    Where a broker's commit log begins and ends, as it says.
+
+    @raise BrokerError: it does not.
+    """
+    answer = ask(address, RUNTIME_INFO)
+    if answer.code:
+        raise BrokerError(f"{address} does not tell its state: {answer.code} {answer.remark}")
+    table = read_document(answer.body)["table"]
+    return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+
+
+def pull(address: str, topic: str, queue_id: int) -> list[Message]:
+    """
+    All messages of one queue, by PULL_MESSAGE.
+
+    @raise BrokerError: an answer that is neither messages nor the end of the queue.
+    """
+    found: list[Message] = []
+    offset = 0
+    while True:
+        answer = ask(address, PULL_MESSAGE, {
+            "consumerGroup": "pullers", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
+            "maxMsgNums": "32", "sysFlag": str(_HAS_SUBSCRIPTION), "commitOffset": "0",
+            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        })  # fmt: skip
+        if answer.code == _NOT_FOUND:
+            return found
+        if answer.code != _FOUND:
+            raise BrokerError(f"{address}, {topic}/{queue_id} from {offset}: {answer.code} {answer.remark}")
+        found += records_of(answer.body)
+        offset = int(answer.ext_fields["nextBeginOffset"])
+
+
+def pull_all(address: str, topic: str) -> list[Message]:
+    """All messages of a topic."""
+    return [message for queue_id in range(QUEUES) for message in pull(address, topic, queue_id)]
+
+
+def put(address: str, topic: str, number: int) -> Sent:
+    """
+    One message, by SEND_MESSAGE_V2.
+
+    @raise BrokerError: it was not stored, or some replica or disk was late.
+    """
+    answer = ask(address, SEND_MESSAGE_V2, {
+        "a": "putters", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES), "f": "0",
+        "g": str(int(time.time() * 1000)), "h": "0", "i": f"number\1{number}\2", "j": "0", "k": "false",
+        "l": "16", "m": "false",
+    }, body_of(number))  # fmt: skip
+    if answer.code:
+        raise BrokerError(f"{address}, message {number}: {answer.code} {answer.remark}")
+    fields = answer.ext_fields
+    return Sent(number=number, status="SEND_OK", queue_id=int(fields["queueId"]),
+                queue_offset=int(fields["queueOffset"]), message_id=fields["msgId"])  # fmt: skip
+
+
+def records_of(data: bytes) -> list[Message]:
+    """Messages that stand one behind the other."""
+    found = []
+    at = 0
+    while at < len(data):
+        size = decode_start(data, at).size
+        found.append(decode_message(data[at : at + size]))
+        at += size
+    return found
+
+
+def log_bytes(store: Path, begin: int, end: int) -> bytes:
+    """
+    What the files of a commit log hold from C{begin} on, before C{end}.
+
+    @raise BrokerError: a file is missing, or has another length.
+    """
+    parts = []
+    for start in range(begin - begin % FILE_SIZE, end, FILE_SIZE):
+        path = store / "commitlog" / f"{start:020}"
+        if not path.exists() or path.stat().st_size != FILE_SIZE:
+            raise BrokerError(f"{path} is no file of {FILE_SIZE} bytes")
+        parts.append(path.read_bytes())
+    first = begin % FILE_SIZE
+    return b"".join(parts)[first : first + end - begin]
+
+
+@attrs.frozen(kw_only=True)
+class Sent:
+    """
+    What the producer was told of a message.
+
+    @ivar status: Java's C{SendStatus}, or C{FAILED:} and why.
+    @ivar message_id: of the store: its host, then where the record begins in the commit log.
+    """
+
+    number: int
+    status: str
+    queue_id: int
+    queue_offset: int
+    message_id: str
+
+    @classmethod
+    def of(cls, word: str) -> Sent:
+        """As C{HaClient.java} writes it."""
+        number, status, queue_id, queue_offset, message_id = word.split("/")
+        return cls(number=int(number), status=status, queue_id=int(queue_id),
+                   queue_offset=int(queue_offset), message_id=message_id)  # fmt: skip
+
+    @property
+    def offset(self) -> int:
+        """Where its record begins."""
+        return int(self.message_id[16:], 16)
+
+
+def check_stored(store: Path, sent: Sent, topic: str) -> str:
+    """@return: what is wrong with the record of a message that was acknowledged; empty if it is there."""
+    try:
+        head = log_bytes(store, sent.offset, sent.offset + 8)
+        size = decode_start(head).size
+        message = decode_message(log_bytes(store, sent.offset, sent.offset + size))
+    except Exception as error:
+        return f"{sent}: {error}"
+    found = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
+    if found != (topic, sent.queue_id, sent.queue_offset, sent.offset):
+        return f"{sent}: found {found}"
+    return "" if plain_body(message) == body_of(sent.number) else f"{sent}: another body"
+
+
+class Client(TalkingChild):
+    """C{HaClient.java}: a producer that tells what it was told, and consumers."""
+
+    def __init__(self, name_server: str, directory: Path, version: str) -> None:
+        command = java_command(version, directory, "192m", "HaClient", name_server)
+        super().__init__("client", command, log_path=directory / "client.log")
+
+    def produce(self, topic: str, first: int, count: int, *, window: int = 1, level: int = 0) -> list[Sent]:
+        """Send so many messages, each once."""
+        said = self.ask(f"send {topic} {first} {count} {window} {level}", seconds=PATIENCE)
+        word, *rest = said.split(" ")
+        if word != "sent" or len(rest) != count:
+            raise ChildError(f"the producer: {said[:400]}\n{self.log_tail()}")
+        return [Sent.of(one) for one in rest]
+
+    def load(self, topic: str, first: int, path: Path, *, window: int = 8) -> None:
+        """Send until L{quiet}; a line of the file is written for each message that was answered."""
+        self.ask(f"load {topic} {first} {window} {path}")
+
+    def quiet(self) -> int:
+        """@return: the number that would have been the next."""
+        return int(self.ask("quiet", seconds=PATIENCE).split(" ")[1])
+
+    def consume(self, topic: str, group: str) -> None:
+        """Begin to."""
+        self.ask(f"consume {topic} {group}", seconds=PATIENCE)
+
+    def received(self, topic: str, count: int, *, seconds: int = PATIENCE) -> tuple[int, int, int]:
+        """
+        Wait until so many different messages have come.
+
+        @return: how many have, how many had another body than was sent, how many came again.
+        """
+        said = self.ask(f"received {topic} {count} {seconds}", seconds=seconds + 30)
+        seen, wrong, again = map(int, said.split(" "))
+        return seen, wrong, again
+
+
+class Broker(Child):
+    """
+    What both kinds have.
+
+    @ivar store: its root directory.
+    @ivar port: where it listens; replication is one above it.
+    """
+
+    store: Path
+    port: int
+
+    @property
+    def address(self) -> str:
+        """Where it answers."""
+        return f"127.0.0.1:{self.port}"
+
+    def wait_started(self, *, seconds: float = PATIENCE) -> None:
+        """@raise ChildError: it ended, or does not answer in time."""
+        raise NotImplementedError
+
+    def become(self, role: str, **more: object) -> None:
+        """Have another role from the next start on, and other settings by Java's names."""
+        raise NotImplementedError
+
+
+class JavaBroker(Broker, Server):
+    """One of Java's."""
+
+    def __init__(
+        self, name: str, home: Path, version: str, *, port: int, name_server: str, store: Path | None = None,
+        broker: str = BROKER,
+    ) -> None:
+        self.port = port
+        self.store = store or home / "store"
+        Server.__init__(self, name, "broker.BrokerStartup", {
+            "brokerClusterName": CLUSTER, "brokerName": broker, "listenPort": port, "haListenPort": port + 1,
+            "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "namesrvAddr": name_server,
+            "storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog",
+            "mappedFileSizeCommitLog": FILE_SIZE, "mappedFileSizeConsumeQueue": 20 * 1000,
+            "maxHashSlotNum": 1000, "maxIndexNum": 4000, "diskMaxUsedSpaceRatio": 95,
+            "timerWheelEnable": False, "defaultTopicQueueNums": QUEUES, "slaveReadEnable": True,
+            "registerNameServerPeriod": 10000, "haSendHeartbeatInterval": 1000,
+            "sendMessageThreadPoolNums": 4, "pullMessageThreadPoolNums": 4,
+            # A busy machine is not an overloaded broker.
+            "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
+        }, home, version)  # fmt: skip
+
+    def wait_started(self, *, seconds: float = PATIENCE) -> None:
+        """See L{Broker.wait_started}."""
+        Server.wait_started(self, seconds=seconds)
+
+    def become(self, role: str, **more: object) -> None:
+        """See L{Broker.become}."""
+        self.configure({"brokerRole": role, "brokerId": 1 if role == "SLAVE" else 0, **more})
+
+
+class OurBroker(Broker):
+    """One of ours: C{twistd -n dledger-broker}."""
+
+    def __init__(
+        self, name: str, home: Path, *, port: int, name_server: str, store: Path | None = None,
+        broker: str = BROKER,
+    ) -> None:
+        self.port = port
+        self.store = store or home / "store"
+        self._fixed: dict[str, object] = {
+            "mappedFileSizeCommitLog": FILE_SIZE, "mappedFileSizeConsumeQueue": 20 * 1000,
+            "defaultTopicQueueNums": QUEUES, "registerNameServerPeriod": 10000, "haFullHistory": True,
+            "brokerIP1": "127.0.0.1",
+        }
+        self._name_server, self._broker = name_server, broker
+        super().__init__(name, self._words("ASYNC_MASTER", {}), log_path=home / f"{name}.log",
+                         environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"})
+
+    def _words(self, role: str, more: Mapping[str, object]) -> list[str]:
+        words = [
+            sys.executable, "-c", "from twisted.scripts.twistd import run; run()", "-n", "--pidfile=",
+            "dledger-broker", "--role", role.lower().replace("_", "-"), "--listen", str(self.port),
+            "--ha-listen", str(self.port + 1), "--namesrv", self._name_server, "--store", str(self.store),
+            "--name", self._broker, "--cluster", CLUSTER, "--broker-id", "1" if role == "SLAVE" else "0",
+        ]  # fmt: skip
+        for name, value in {**self._fixed, **more}.items():
+            words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+        return words
+
+    def become(self, role: str, **more: object) -> None:
+        """See L{Broker.become}."""
+        self._command = self._words(role, more)
+
+    def wait_started(self, *, seconds: float = PATIENCE) -> None:
+        """See L{Broker.wait_started}."""
+
+        def answers() -> bool:
+            if not self.is_running:
+                raise ChildError(f"{self.name} ended at its start\n{self.log_tail(30)}")
+            try:
+                ends_of(self.address)
+            except BrokerError:
+                return False
+            return True
+
+        wait_until(answers, seconds=seconds, what=f"{self.name} runs\n{self.log_tail()}", every=0.1)
+
+
+def pause(child: Child) -> None:
+    """SIGSTOP, and wait until the last of its threads has stopped."""
+    child.pause()
+
+    def is_stopped() -> bool:
+        states = [path.read_text().rpartition(")")[2].split()[0]
+                  for path in Path(f"/proc/{child.pid}/task").glob("*/stat")]  # fmt: skip
+        return set(states) == {"T"}
+
+    wait_until(is_stopped, seconds=PATIENCE, what=f"{child.name} has stopped")
+
+
+def read_tables(store: Path) -> dict[str, object]:
+    """The metadata in a store's files, as far as both kinds have it: by the name of the table."""
+    found: dict[str, object] = {}
+    for name in ("topics", "consumerOffset", "delayOffset", "subscriptionGroup"):
+        path = store / "config" / f"{name}.json"
+        try:
+            found[name] = _essence(read_document(path.read_bytes()))
+        except OSError as error:
+            found[name] = str(error)
+    return found
+
+
+def ask_tables(address: str) -> dict[str, object]:
+    """The same as a broker tells its slaves."""
+    found: dict[str, object] = {}
+    for name, code in (("topics", TOPICS), ("consumerOffset", CONSUMER_OFFSETS),
+                       ("delayOffset", DELAY_OFFSETS), ("subscriptionGroup", GROUPS)):  # fmt: skip
+        answer = ask(address, code)
+        if answer.code:
+            raise BrokerError(f"{address}, request {code}: {answer.code} {answer.remark}")
+        found[name] = _essence(read_document(answer.body))
+    return found
+
+
+def _essence(document: Mapping[str, object]) -> object:
+    for key in ("topicConfigTable", "subscriptionGroupTable"):
+        table = document.get(key)
+        if isinstance(table, dict):
+            # Attributes are not replicated: see docs/ha.md.
+            return {name: {field: value for field, value in entry.items() if field != "attributes"}
+                    for name, entry in table.items()}  # fmt: skip
+    return document.get("offsetTable")
+
+
+class Pair:
+    """
+    A master and its slave.
+
+    @ivar sent: what the producer was told, by number.
+    """
+
+    def __init__(self, directory: Path, version: str, *, master: str, slave: str) -> None:
+        """@param master, slave: C{java} or C{ours}."""
+        self.directory = directory
+        self.version = version
+        self._ports: set[int] = set(free_ports(1))
+        (name_port,) = self._ports
+        self.name_server_address = f"127.0.0.1:{name_port}"
+        self.name_server = Server(
+            "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
+        )
+        self.client = Client(self.name_server_address, directory, version)
+        self.master = self.broker(master, f"{master}-master")
+        self.slave = self.broker(slave, f"{slave}-slave")
+        self.sent: dict[int, Sent] = {}
+
+    def broker(
+        self, kind: str, name: str, *, store: Path | None = None, broker: str = BROKER
+    ) -> JavaBroker | OurBroker:
+        """
+        A further one.
+
+        @param store: another directory than its own.
+        @param broker: what the name server knows it by.
+        """
+        port, home = broker_port(self._ports), self.directory / name
+        if kind == "java":
+            return JavaBroker(
+                name, home, self.version, port=port, name_server=self.name_server_address, store=store,
+                broker=broker,
+            )
+        return OurBroker(
+            name, home, port=port, name_server=self.name_server_address, store=store, broker=broker
+        )
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next message."""
+        return max(self.sent, default=-1) + 1
+
+    def kill(self) -> None:
+        """End every process."""
+        for child in (self.client, self.slave, self.master, self.name_server):
+            child.kill()
+
+    def send(self, topic: str, count: int, *, window: int = 1, level: int = 0) -> list[str]:
+        """@return: how each of so many messages was answered."""
+        found = self.client.produce(topic, self.next_number, count, window=window, level=level)
+        self.sent |= {one.number: one for one in found}
+        return [one.status for one in found]
+
+    def tails(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(
+            child.log_tail() for child in (self.name_server, self.master, self.slave, self.client)
+        )
+
+    def wait(self, condition: object, what: str, *, seconds: float = PATIENCE) -> None:
+        """
+        Wait until C{condition()} is true; a broker that does not answer is one for which it is not.
+
+        @raise ChildError: with the ends of all logs.
+        """
+        why: list[str] = []
+
+        def holds() -> bool:
+            try:
+                return bool(condition())  # type: ignore[operator]
+            except BrokerError as error:
+                why[:] = [str(error)]
+                return False
+
+        try:
+            wait_until(holds, seconds=seconds, what=what, every=0.1)
+        except ChildError as error:
+            raise ChildError(f"{error} {why}\n{self.tails()}") from None
+
+    def wait_registered(self, broker: Broker) -> None:
+        """The name server knows it: producers find it, if it leads, and so does its slave."""
+
+        def known() -> bool:
+            table = read_document(ask(self.name_server_address, CLUSTER_INFO).body)["brokerAddrTable"]
+            return broker.address in table.get(BROKER, {}).get("brokerAddrs", {}).values()
+
+        self.wait(known, f"the name server knows {broker.name}")
+
+    def wait_equal(self) -> tuple[int, int]:
+        """
+        Wait until the slave's log ends where the master's does. Nobody may be sending.
+
+        @return: from where on both have it, and its end.
+        """
+        found: list[tuple[int, int]] = []
+
+        def equal() -> bool:
+            found[:] = [ends_of(self.master.address), ends_of(self.slave.address)]
+            return found[0][1] == found[1][1]
+
+        self.wait(equal, f"equal ends of both logs; seen: {found}")
+        return max(begin for begin, _ in found), found[0][1]
