@@ -10,12 +10,16 @@ SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT is stored, so it is a result, with a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
 from dledger.errors import DLedgerError
 from protocols.wire.codes import ResponseCode
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq_layout import HEAD, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
+
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 
 #: RocketMQ's names of the codes that say that messages are stored.
 STATUSES: Mapping[int, str] = {
@@ -95,15 +99,40 @@ def refusal_of(code: int, remark: str, address: str) -> DLedgerError:
 @attrs.frozen(kw_only=True)
 class LogRecords:
     """
-    Whole records of a commit log, one behind the other.
+    Whole records of a commit log, in the order of their offsets.
 
-    @ivar begin_offset: of the first one.
-    @ivar next_offset: behind the last one; if only a blank follows in its file, behind that.
+    @ivar next_offset: every record below has been handed out, here or before.
+    @ivar data: the records, one behind the other. Each says where it stands in the log.
     """
 
-    begin_offset: int
     next_offset: int
     data: bytes
+
+    def records(self) -> list[tuple[int, bytes]]:
+        """
+        Offset and bytes of each.
+
+        @raise WireError: sizes that do not add up.
+        """
+        return list(split_records(self.data))
+
+
+def split_records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """
+    Offset and bytes of each record.
+
+    @raise WireError: sizes that do not add up.
+    """
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < MIN_MESSAGE_SIZE:
+            raise WireError(f"records: {end - at} bytes are too few for one")
+        head = HEAD.unpack_from(data, at)
+        size, magic, offset = head[0], head[1], head[6]
+        if magic not in _MAGICS or not MIN_MESSAGE_SIZE <= size <= end - at:
+            raise WireError(f"records: size={size}, magic={magic & 0xFFFFFFFF:08x}, {end - at} bytes left")
+        yield offset, data[at : at + size]
+        at += size
 
 
 @attrs.frozen(kw_only=True)
