@@ -155,6 +155,13 @@ LAYERS: tuple[Layer, ...] = (
         third=("attr", "attrs", "twisted", "zope.interface"),
         refused=("dledger.core", "logging", "asyncio"),
     ),
+    Layer(
+        name="6 twistd broker",
+        covers=("dledger.tap_broker",),
+        ours=(*VALUES, "dledger.tap", "dledger.broker", "dledger.ha", "dledger.node", "dledger.storage.disk"),
+        third=("attr", "attrs", "twisted", "zope.interface"),
+        refused=("dledger.core", "logging", "asyncio"),
+    ),
     Layer(name="6 plugin", covers=("twisted.plugins.dledger_plugin",), third=("twisted",)),
     Layer(
         name="7 spark",

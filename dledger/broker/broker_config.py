@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 import attrs
@@ -145,6 +146,16 @@ class BrokerConfig:
         if value and not self.ha.is_slave:
             raise ValueError(f"{attribute.name}={value!r}, but broker_role={self.ha.broker_role} follows "
                              f"nobody: for a slave say broker_role={SLAVE}")  # fmt: skip
+
+    @broker_ip1.validator
+    @broker_ip2.validator
+    def _is_an_ip(self, attribute: Any, value: str) -> None:
+        if value:
+            try:
+                ip_address(value)
+            except ValueError:
+                raise ValueError(f"{attribute.name}={value!r}: write an address, as 10.0.0.1 or fd00::1; it "
+                                 "becomes part of every message") from None  # fmt: skip
 
     @namesrv_addr.validator
     def _are_addresses(self, attribute: Any, value: str) -> None:

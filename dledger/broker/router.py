@@ -53,6 +53,7 @@ class CommandRouter(ServerFactory):
     """
     A L{CommandSink} for the connections that it makes.
 
+    @ivar native: who answers native frames of new connections; None for nobody.
     @ivar connections_refused: connections beyond the bound.
     @ivar wire_errors: connections that were aborted because the other end broke the format.
     @ivar unknown: requests whose code nobody knows.
@@ -66,7 +67,7 @@ class CommandRouter(ServerFactory):
         self, turn: Turn, *, native: NativeSink | None = None, connections_max: int = CONNECTIONS_MAX
     ) -> None:
         self._turn = turn
-        self._native = native
+        self.native = native
         self._connections_max = connections_max
         self._connections: set[CommandConnection] = set()
         self._handlers: dict[int, Handler] = {}
@@ -132,7 +133,7 @@ class CommandRouter(ServerFactory):
                 address=str(addr), connections=len(self._connections), connections_max=self._connections_max,
             )
             return None
-        connection = BrokerConnection(self, self._turn, native=self._native)
+        connection = BrokerConnection(self, self._turn, native=self.native)
         connection.factory = self
         return connection
 

@@ -93,6 +93,7 @@ class ValueTests(SynchronousTestCase):
         self.refused("is no address", namesrv_addr="localhost")
         self.refused("is no address", namesrv_addr="localhost:70000")
         self.refused("letters, digits", broker_name="a b")
+        self.refused("write an address", brokerIP1="localhost")
         self.refused("transactions are not implemented", rejectTransactionMessage="false")
         self.refused("listen_port", listen_port=65535)
 

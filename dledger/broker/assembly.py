@@ -1,0 +1,95 @@
+# -*- test-case-name: tests.broker.test_service -*-
+"""
+Which groups of commands a broker has, and what each of them is told besides requests.
+
+The one place where a new group is put in. L{BrokerService<dledger.broker.service.BrokerService>} makes the
+parts, and calls what stands in the L{Assembly}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.consumers import ConsumerCommands, ConsumerTable
+from dledger.broker.metadata_files import Metadata
+from dledger.broker.offset_commands import OffsetCommands
+from dledger.broker.pulls import PullCommands
+from dledger.broker.puts import PutPipeline
+from dledger.broker.queue_locks import QueueLocks
+from dledger.broker.reput import Arrived
+from dledger.broker.router import Commands
+from dledger.broker.sends import Sends
+from dledger.broker.store import MessageStore
+from dledger.broker.topic_checks import TopicChecks
+from dledger.ha.service import HAService
+from protocols.broker import NativeSink
+from protocols.turn import Turn
+from protocols.wire.rocketmq_message import Host
+
+
+@attrs.frozen(kw_only=True)
+class Parts:
+    """
+    What groups of commands are made of.
+
+    @ivar address: C{host:port} as name servers are told.
+    @ivar store_host: the same as part of messages.
+    @ivar wall_ms: ms since 1970.
+    """
+
+    config: BrokerConfig
+    address: str
+    store_host: Host
+    store: MessageStore
+    metadata: Metadata
+    ha: HAService
+    pipeline: PutPipeline
+    checks: TopicChecks
+    clock: IReactorTime
+    turn: Turn
+    wall_ms: Callable[[], int]
+
+
+@attrs.define(kw_only=True)
+class Assembly:
+    """
+    @ivar groups: who answers requests.
+    @ivar sends: who answers sends.
+    @ivar native: who answers native frames; None for nobody.
+    @ivar sweeps: called every second.
+    @ivar arrived: told which queues have new messages.
+    @ivar grown: told that the log has new bytes.
+    @ivar started: told when the broker is ready, and listens.
+    @ivar stops: told when the broker stops, before its connections end.
+    """
+
+    sends: Sends
+    groups: list[Commands | Any] = attrs.Factory(list)
+    native: NativeSink | None = None
+    sweeps: list[Callable[[], None]] = attrs.Factory(list)
+    arrived: list[Callable[[Arrived], None]] = attrs.Factory(list)
+    grown: list[Callable[[], None]] = attrs.Factory(list)
+    started: list[Callable[[], None]] = attrs.Factory(list)
+    stops: list[Callable[[], None]] = attrs.Factory(list)
+
+
+def assemble(parts: Parts) -> Assembly:
+    """Everything that this broker answers."""
+    config, store, metadata, wall_ms = parts.config, parts.store, parts.metadata, parts.wall_ms
+    made = Assembly(sends=Sends(
+        parts.pipeline, parts.checks, metadata, config, store_host=parts.store_host, wall_ms=wall_ms
+    ))  # fmt: skip
+    table = ConsumerTable()
+    pulls = PullCommands(config, store, metadata, table, clock=parts.clock, wall_ms=wall_ms)
+    consumers = ConsumerCommands(config, metadata, table, wall_ms=wall_ms)
+    locks = QueueLocks(wall_ms=wall_ms)
+    made.groups += [pulls, consumers, OffsetCommands(config, store, metadata, wall_ms=wall_ms), locks]
+    made.sweeps += [pulls.sweep, consumers.sweep, locks.sweep]
+    made.arrived.append(pulls.arrived)
+    made.stops.append(pulls.stop)
+    return made

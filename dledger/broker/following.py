@@ -1,0 +1,108 @@
+# -*- test-case-name: tests.broker.test_service -*-
+"""
+Whom a slave follows: where its master's log comes from, and where its master is asked.
+
+What the options say counts; what they leave out a name server has to tell. A master that a name server does
+not know any more is kept: its connection tells whether it lives.
+
+Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9.8); differs: options count in
+5.x, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
+
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.command_client import CommandClient
+from dledger.broker.metadata_files import Metadata
+from dledger.errors import DLedgerError
+from dledger.ha.service import HAService
+from dledger.ha.slave_synchronize import SlaveSynchronize
+from dledger.node.flush import RunInThread
+from protocols.commands import SUCCESS
+from protocols.wire.codes import ResponseCode
+from protocols.wire.remoting import RemotingCommand
+
+GET_BROKER_RUNTIME_INFO = 28
+TIMEOUT_S = 3.0
+
+
+class Following:
+    """
+    @ivar synchronize: what copies the master's metadata.
+    @ivar ha_address: where the log comes from; empty if that is not known.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, ha: HAService, metadata: Metadata, client: CommandClient, *,
+        own_address: str, clock: IReactorTime, run_in_thread: RunInThread,
+        endpoint_of: Callable[[str], IStreamClientEndpoint],
+    ) -> None:
+        self._config = config
+        self._ha = ha
+        self._client = client
+        self._own_address = own_address
+        self._endpoint_of = endpoint_of
+        self.ha_address = ""
+        self.synchronize = SlaveSynchronize(
+            metadata, client, own_address=own_address, clock=clock, run_in_thread=run_in_thread
+        )
+
+    def start(self) -> None:
+        """Follow whom the options name; without that wait to be told."""
+        self.synchronize.master_address = self._config.master_remoting_address
+        self.synchronize.start()
+        if self._config.ha_master_address:
+            self._follow(self._config.ha_master_address)
+        elif not self._config.name_servers:
+            self.log.warn("nobody to follow: neither ha_master_address nor namesrv_addr is set")
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self.synchronize.stop()
+
+    def learned(self, master: str | None, ha_address: str | None) -> None:
+        """A name server says who the master is."""
+        if master and master != self._own_address and not self._config.master_address:
+            if self.synchronize.master_address != master:
+                self.log.info("the master is at {address}", address=master)
+            self.synchronize.master_address = master
+        if ha_address and not self._config.ha_master_address:
+            self._follow(ha_address)
+
+    def _follow(self, address: str) -> None:
+        try:
+            endpoint = self._endpoint_of(address)
+        except ValueError as error:
+            self.log.warn("cannot follow the master: {reason}", reason=str(error))
+            return
+        if address != self.ha_address:
+            self.log.info("the master's log comes from {address}", address=address)
+        self.ha_address = address
+        self._ha.follow(endpoint, address)
+
+    async def master_begin(self) -> int:
+        """
+        Where the master's log begins.
+
+        @raise DLedgerError: it does not say.
+        """
+        master = self.synchronize.master_address
+        if master is None:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the master's address is not known")
+        request = RemotingCommand(code=GET_BROKER_RUNTIME_INFO, opaque=0)
+        answer = await self._client.ask(master, request, timeout_s=TIMEOUT_S)
+        if answer.code != SUCCESS:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, answered=answer.code, remark=answer.remark)
+        try:
+            return int(json.loads(answer.body)["table"]["commitLogMinOffset"])
+        except (ValueError, TypeError, KeyError) as error:
+            reason = f"no commitLogMinOffset: {error!r}"
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason) from None

@@ -1,0 +1,378 @@
+# -*- test-case-name: tests.broker.test_service -*-
+"""A whole broker without sockets: how it starts, serves, fails and ends."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.internet.defer import Deferred, execute, fail, succeed
+from twisted.internet.error import CannotListenError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.broker_config import from_mapping
+from dledger.broker.service import BrokerService
+from dledger.errors import StoreError
+from dledger.storage.disk import Disk
+from dledger.storage.memory_disk import MemoryDisk
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.broker.send_support import send_of
+from tests.protocols.fakes import FakeTransport, plug, sent_commands
+
+WALL_S = 1_700_000_000.0
+
+
+class Port:
+    """A listening port."""
+
+    def __init__(self, number: int) -> None:
+        self.port = number
+        self.is_stopped = False
+
+    def getHost(self) -> Port:
+        """Its address."""
+        return self
+
+    def stopListening(self) -> None:
+        """Remember."""
+        self.is_stopped = True
+
+
+class Endpoint:
+    """Listens at once, or fails to; or takes connections and never answers."""
+
+    def __init__(self, number: int) -> None:
+        self.port = Port(number)
+        self.fails: Exception | None = None
+        self.connects = 0
+
+    def listen(self, protocolFactory: Any) -> Deferred[Any]:
+        """See IStreamServerEndpoint."""
+        return fail(self.fails) if self.fails is not None else succeed(self.port)
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        """See IStreamClientEndpoint."""
+        self.connects += 1
+        return Deferred()
+
+
+class Threads:
+    """Calls run at once."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+
+    def start(self) -> None:
+        """Remember."""
+        self.is_running = True
+
+    def run(self, call: Any) -> Deferred[None]:
+        """Now."""
+        assert self.is_running
+        return execute(call)
+
+    def stop(self) -> None:
+        """Remember."""
+        self.is_running = False
+
+
+class ServiceCase(SynchronousTestCase):
+    """Brokers on one disk."""
+
+    def setUp(self) -> None:
+        self.disk: Disk = MemoryDisk()
+
+    def make(self, **options: Any) -> BrokerService:
+        """Not started."""
+        self.clock = Clock()
+        self.reasons: list[str] = []
+        self.endpoints = [Endpoint(10911), Endpoint(10909), Endpoint(10912)]
+        self.asked: dict[str, Endpoint] = {}
+        self.threads = Threads()
+        config = from_mapping({
+            "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": 4096,
+            "mapped_file_size_consume_queue": 200, **options,
+        })  # fmt: skip
+        listen, fast, ha = self.endpoints
+        self.service = BrokerService(
+            config, self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
+            wall_clock=lambda: (WALL_S + self.clock.seconds(), 12), listen=listen,  # type: ignore[arg-type]
+            fast_listen=fast, ha_listen=ha, threads=self.threads,  # type: ignore[arg-type]
+            endpoint_of=self.endpoint_of,
+        )  # fmt: skip
+        return self.service
+
+    def endpoint_of(self, address: str) -> Any:
+        """The other ends."""
+        return self.asked.setdefault(address, Endpoint(0))
+
+    def start(self, **options: Any) -> BrokerService:
+        """Started, and settled."""
+        service = self.make(**options)
+        service.startService()
+        self.settle()
+        return service
+
+    def settle(self, seconds: float = 0.1) -> None:
+        """The reactor runs."""
+        self.clock.pump([0.01] * round(seconds * 100))
+
+    def stop(self, seconds: float = 1.5) -> None:
+        """In order."""
+        stopped = self.service.stopService()
+        self.settle(seconds)
+        self.successResultOf(stopped)
+        self.assertFalse(self.threads.is_running)
+
+    def connect(self) -> FakeTransport:
+        """A client. Its connection closes as a real one does."""
+        assert self.service.router is not None
+        self.connection: Any = self.service.router.buildProtocol(None)
+        transport = plug(self.connection)
+        self.patch(transport, "loseConnection", lambda: self.connection.abort("closed"))
+        return transport
+
+    def ask(self, *commands: RemotingCommand) -> list[RemotingCommand]:
+        """Over a connection of its own; answers come within a moment."""
+        transport = self.connect()
+        self.connection.dataReceived(b"".join(map(encode_command, commands)))
+        self.settle()
+        found = sent_commands(transport.value())
+        self.connection.abort("done")
+        return found
+
+    def pull(self, topic: str = "T1") -> RemotingCommand:
+        """The first messages of queue 0."""
+        (answer,) = self.ask(RemotingCommand(code=11, opaque=1, ext_fields={
+            "consumerGroup": "g", "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+            "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+            "subVersion": "0", "expressionType": "TAG",
+        }))  # fmt: skip
+        return answer
+
+
+class MasterTests(ServiceCase):
+    """From the start to the end of a master."""
+
+    def test_life(self) -> None:
+        """It listens, takes messages, gives them, stops in order, and has them at the next start."""
+        service = self.start()
+        self.assertEqual(service.address, "10.0.0.1:10911")
+        answers = self.ask(send_of(b"one", opaque=1), send_of(b"two", opaque=2))
+        self.assertEqual([(one.opaque, one.code) for one in answers], [(1, 0), (2, 0)])
+        self.assertIn(b"two", self.pull().body)
+        self.stop()
+        self.assertTrue(all(one.port.is_stopped for one in self.endpoints))
+        self.assertFalse(self.disk.exists("base/abort"))
+        self.assertEqual(self.reasons, [])
+        self.start()
+        self.assertIn(b"two", self.pull().body)
+        (answer,) = self.ask(send_of(b"three"))
+        self.assertEqual(answer.ext_fields["queueOffset"], "2")
+        self.stop()
+
+    def test_killed(self) -> None:
+        """What was answered is there at the next start, and its topic."""
+        self.start()
+        self.ask(send_of(b"one"))
+        store = self.service.store
+        assert store is not None
+        store.abandon()
+        self.start()
+        self.assertIn(b"one", self.pull().body)
+        self.stop()
+
+    def test_topics(self) -> None:
+        """Those of every master, and as its options say."""
+        service = self.start(default_topic_queue_nums=3)
+        assert service.metadata is not None
+        found = service.metadata.topics.get("TBW102")
+        assert found is not None
+        self.assertEqual((found.write_queue_nums, found.perm), (3, 7))
+        self.stop()
+        service = self.start(autoCreateTopicEnable="false")
+        assert service.metadata is not None
+        self.assertIsNone(service.metadata.topics.get("TBW102"))
+        self.stop()
+
+    def test_slaves_ask(self) -> None:
+        """What they ask for is answered."""
+        self.start()
+        answers = self.ask(*(RemotingCommand(code=code, opaque=code) for code in (21, 43, 45, 201, 402)))
+        self.assertEqual({one.opaque: one.code for one in answers}, dict.fromkeys((21, 43, 45, 201, 402), 0))
+        self.stop()
+
+    def test_topic_is_kept(self) -> None:
+        """A new topic is written at once."""
+        self.start()
+        self.ask(send_of(topic="New"))
+        self.assertIn(b"New", self.disk.read_file("base/config/topics.json"))
+        self.stop()
+
+    def test_one_save_at_a_time(self) -> None:
+        """A disk that is slow is not asked again and again; what changed meanwhile follows."""
+        service = self.start()
+        assert service.metadata is not None
+        saves: list[Deferred[None]] = []
+
+        def save(run_in_thread: object) -> Deferred[None]:
+            # As a lock does it: fired already, and waiting all the same.
+            saves.append(Deferred())
+            waits = saves[-1]
+            return succeed(None).addCallback(lambda _: waits)
+
+        self.patch(service.metadata, "save", save)
+        for _ in range(3):
+            service.topics_changed()
+            self.settle(6.0)
+        self.assertEqual(len(saves), 1)
+        saves[0].callback(None)
+        service.topics_changed()
+        self.assertEqual(len(saves), 2)
+        saves[1].callback(None)
+        self.patch(service.metadata, "save", lambda run_in_thread: succeed(None))
+        self.stop()
+
+    def test_stop_answers_what_waits(self) -> None:
+        """A put that waits for a slave has its answer before its connection ends."""
+        self.start(role="sync-master", sync_rule="in_sync_replicas", in_sync_replicas=2)
+        transport = self.connect()
+        self.connection.dataReceived(encode_command(send_of()))
+        self.settle()
+        self.assertEqual(transport.value(), b"")
+        stopped = self.service.stopService()
+        self.settle(1.0)
+        self.assertNoResult(stopped)
+        (late,) = self.ask(send_of(b"more"))
+        self.assertEqual((late.code, late.remark), (14, "service not available now: the broker stops"))
+        self.settle(4.0)
+        self.successResultOf(stopped)
+        self.assertEqual([one.code for one in sent_commands(transport.value())], [12])
+
+
+class FailureTests(ServiceCase):
+    """What ends a broker, and how it is said."""
+
+    def failed(self, words: str) -> None:
+        """It has said so, once; the store is left alone at the end."""
+        self.assertEqual(len(self.reasons), 1, self.reasons)
+        self.assertIn(words, self.reasons[0])
+        self.stop(7.0)
+        self.assertEqual(len(self.reasons), 1)
+
+    def test_in_use(self) -> None:
+        """Two brokers in one directory."""
+        self.start()
+        first = self.service
+        self.start()
+        self.failed("in use by another process")
+        assert first.store is not None
+        first.store.abandon()
+
+    def test_bad_metadata(self) -> None:
+        """A table that makes no sense."""
+        self.disk.makedirs("base/config")
+        self.disk.write_file("base/config/topics.json", b"{")
+        self.start()
+        self.failed("topics.json")
+
+    def test_port_is_taken(self) -> None:
+        """Any of the three."""
+        for number in range(3):
+            self.make()
+            self.endpoints[number].fails = CannotListenError("127.0.0.1", 1, OSError("taken"))
+            self.service.startService()
+            self.settle()
+            self.failed("listen")
+
+    def test_broken_store(self) -> None:
+        """A write fails: nothing is promised any more, files are left as a crash leaves them."""
+        service = self.start()
+        assert service.store is not None
+
+        def broken(*_: object) -> None:
+            raise StoreError("no such device")
+
+        self.patch(service.store.log, "append", broken)
+        (answer,) = self.ask(send_of())
+        self.assertEqual(answer.code, 1)
+        self.failed("no such device")
+        self.assertTrue(self.disk.exists("base/abort"))
+
+    def test_broken_tick(self) -> None:
+        """A sweep that raises is a mistake of ours: better no broker than half of one."""
+        service = self.start()
+        assert service.router is not None
+        self.patch(service.router, "sweep", lambda now_s: 1 // 0)
+        self.settle(2.0)
+        self.flushLoggedErrors(ZeroDivisionError)
+        self.failed("tick of the broker")
+
+    def test_metadata_cannot_be_written(self) -> None:
+        """It is tried again each second, said once, and is no end."""
+        service = self.start()
+        assert service.metadata is not None
+        real = self.disk.write_file
+
+        def full(path: str, data: bytes) -> None:
+            raise OSError(28, "no space left")
+
+        self.patch(self.disk, "write_file", full)
+        self.ask(send_of(topic="New"))
+        self.settle(3.5)
+        self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)
+        self.patch(self.disk, "write_file", real)
+        self.settle(2.0)
+        self.assertIn(b"New", self.disk.read_file("base/config/topics.json"))
+        self.assertEqual(self.reasons, [])
+        self.stop()
+
+
+class SlaveTests(ServiceCase):
+    """A slave finds its master."""
+
+    def test_by_options(self) -> None:
+        """Its log from one port, its metadata from the one below."""
+        service = self.start(role="slave", haMasterAddress="m:10912")
+        self.settle(4.0)
+        self.assertEqual(self.asked["m:10912"].connects, 1)
+        self.assertGreaterEqual(self.asked["m:10911"].connects, 1)
+        (answer,) = self.ask(send_of())
+        self.assertEqual(answer.code, 14)
+        assert service.metadata is not None
+        self.assertEqual(service.metadata.topics.entries, {})
+        self.stop(8.0)
+
+    def test_by_name_server(self) -> None:
+        """As it says, and again when it says something else."""
+        service = self.start(role="slave", namesrv="n:9876")
+        following = service.following
+        assert following is not None
+        following.learned("m:20911", "m:20912")
+        self.settle(1.0)
+        self.assertEqual(self.asked["m:20912"].connects, 1)
+        self.assertEqual(following.synchronize.master_address, "m:20911")
+        following.learned("k:1", "k:2")
+        self.settle(1.0)
+        self.assertEqual(self.asked["k:2"].connects, 1)
+        self.assertEqual(following.synchronize.master_address, "k:1")
+        self.stop(8.0)
+
+    def test_options_count(self) -> None:
+        """What the options say a name server does not change; what it says of the rest is taken."""
+        service = self.start(role="slave", haMasterAddress="m:10912", namesrv="n:9876")
+        assert service.following is not None
+        service.following.learned("k:20911", "k:20912")
+        self.settle(1.0)
+        self.assertNotIn("k:20912", self.asked)
+        self.assertEqual(service.following.synchronize.master_address, "k:20911")
+        self.stop(8.0)
+
+    def test_own_address(self) -> None:
+        """A slave does not ask itself."""
+        service = self.start(role="slave", namesrv="n:9876")
+        assert service.following is not None
+        service.following.learned("10.0.0.1:10911", None)
+        self.assertIsNone(service.following.synchronize.master_address)
+        self.stop(8.0)
