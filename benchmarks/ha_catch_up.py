@@ -1,0 +1,202 @@
+# -*- test-case-name: tests.interop.test_ha_benchmark -*-
+"""
+How fast an empty slave copies the log of its master, for each pairing of RocketMQ's brokers and ours, and
+how fast the bytes could be copied at best.
+
+The master stands still (by signal) while the slave starts, connects and reports; the clock runs from the
+moment when the master goes on until the slave says that it holds everything. So neither the start of a JVM
+counts, nor the five seconds after which a slave of RocketMQ's reports first.
+
+Rule: both masters have a store with the same bytes, one file; what they have to dispatch of it they have
+dispatched before.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, PATIENCE_S, SLAVE, TOPIC, Broker, make_broker
+from dledger.broker.commit_log import CommitLog, look
+from dledger.broker.records import NewMessage
+from dledger.broker.store_config import StoreConfig
+from dledger.storage.disk import OsDisk
+from protocols.wire.rocketmq_message import Host
+from tests.interop.ha import BrokerError
+from tests.processes.children import ChildError, wait_until
+from tests.processes.members import ROOT
+
+#: RocketMQ's default, and the length of the only file.
+FILE_BYTES = 1 << 30
+
+#: After so long a slave of each kind has certainly reported to a master that stands still.
+_REPORTED_S = {JAVA: 7.0}
+_REPORTED_DEFAULT_S = 1.0
+
+_BATCH = 256
+_POLL_S = 0.01
+
+
+class CopyError(Exception):
+    """A copy that could not be measured; the message says why."""
+
+
+@attrs.frozen(kw_only=True)
+class Copied:
+    """
+    One copy.
+
+    @ivar seconds: from the first byte to the last.
+    @ivar cpu_s: processor time of both sides meanwhile.
+    @ivar slave_rss_bytes: of the slave afterwards; 0 if unknown.
+    """
+
+    bytes: int
+    seconds: float
+    cpu_s: float
+    slave_rss_bytes: int = 0
+
+    @property
+    def mib_per_s(self) -> float:
+        """How fast."""
+        return self.bytes / self.seconds / 2**20
+
+
+def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Callable[[int], None]) -> int:
+    """
+    A store whose commit log has at least C{log_bytes}, one file, messages of C{body_bytes}.
+
+    @param told: called with the bytes so far.
+    @return: where the log ends.
+    """
+    disk = OsDisk()
+    config = StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=FILE_BYTES)
+    disk.makedirs(config.commit_log_path)
+    seen = look(config, disk, checkpoint=None, is_aborted=False)
+    log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=_no_thread)
+    rng = random.Random(1)
+    host = Host(address=bytes((127, 0, 0, 1)), port=10911)
+    now_ms = int(time.time() * 1000)
+    while log.end_offset < log_bytes:
+        batches = [
+            [NewMessage(
+                topic=TOPIC, queue_id=number % 4, body=rng.randbytes(body_bytes),
+                properties_data=b"UNIQ_KEY\x01%032X\x02TAGS\x01A\x02" % rng.getrandbits(128), flag=0,
+                sys_flag=0, born_timestamp=now_ms, born_host=host, store_host=host,
+            )]
+            for number in range(_BATCH)
+        ]  # fmt: skip
+        log.append(batches, now_ms)
+        told(log.end_offset)
+    assert log.end_offset < FILE_BYTES, "the log must have one file: a slave of RocketMQ's asks for the last"
+    log.clean_close()
+    return log.end_offset
+
+
+def _no_thread(work: object) -> object:
+    raise AssertionError("nothing is flushed in a thread here")
+
+
+class Source:
+    """
+    A master that has the whole log.
+
+    @ivar kind: of its broker.
+    """
+
+    def __init__(self, directory: Path, kind: str, seed: Path, end_offset: int) -> None:
+        """@param seed: a store that is copied. @param end_offset: where its log ends."""
+        self.kind = kind
+        self.end_offset = end_offset
+        self._directory = directory / f"catch-up-{kind}"
+        self.master = make_broker(kind, f"{kind} source", self._directory / "master", ASYNC_MASTER)
+        shutil.copytree(seed, self.master.store)
+        self._slaves = 0
+
+    def start(self) -> None:
+        """Start it, and wait until there is nothing that it still has to dispatch."""
+        self.master.start()
+
+    def wait_ready(self) -> None:
+        """@raise ChildError: it is not, in time."""
+        self.master.wait_started()
+
+        def is_quiet() -> bool:
+            try:
+                return self.master.state("dispatchBehindBytes") == 0
+            except BrokerError:
+                return False
+
+        wait_until(is_quiet, seconds=PATIENCE_S, what=f"{self.master.name} has dispatched", every=0.2)
+        if self.master.end_offset() != self.end_offset:
+            raise ChildError(f"{self.master.name} ends at {self.master.end_offset()}, not {self.end_offset}")
+        self.master.pause()
+
+    def copy(self, kind: str) -> Copied:
+        """
+        A new slave copies everything. The master stands still before and afterwards.
+
+        @raise CopyError: it did not, in time.
+        """
+        self._slaves += 1
+        home = self._directory / f"{kind}-{self._slaves}"
+        slave = make_broker(kind, f"{kind} slave", home, SLAVE, master=self.master.ha_address)
+        try:
+            slave.start()
+            slave.wait_started()
+            time.sleep(_REPORTED_S.get(kind, _REPORTED_DEFAULT_S))
+            return self._measure(slave)
+        except (ChildError, BrokerError) as error:
+            raise CopyError(f"{self.kind} to {kind}: {error}") from error
+        finally:
+            self.master.pause()
+            slave.kill()
+            slave.wipe()
+
+    def _measure(self, slave: Broker) -> Copied:
+        master = self.master
+        cpu_s = slave.cpu_seconds() + master.cpu_seconds()
+        begin_s = time.monotonic()
+        master.resume()
+        offset = 0
+        while offset < self.end_offset:
+            if time.monotonic() > begin_s + PATIENCE_S:
+                raise CopyError(f"{master.name} to {slave.name}: {offset} of {self.end_offset} bytes in "
+                                f"{PATIENCE_S:g} s\n{slave.log_tail()}")  # fmt: skip
+            time.sleep(_POLL_S)
+            offset = slave.end_offset()
+        return Copied(
+            bytes=offset, seconds=time.monotonic() - begin_s, slave_rss_bytes=slave.rss_bytes(),
+            cpu_s=slave.cpu_seconds() + master.cpu_seconds() - cpu_s,
+        )
+
+    def kill(self) -> None:
+        """End it."""
+        self.master.kill()
+
+
+def bare_copy(source: Path, target: Path, size: int) -> Copied:
+    """
+    So many bytes of the file by themselves, see L{benchmarks.bare_copy}; the target is removed afterwards.
+
+    @raise CopyError: it failed.
+    """
+    source, target = source.absolute(), target.absolute()
+    command = [sys.executable, "-m", "benchmarks.bare_copy", *map(str, (source, target, size))]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise CopyError(f"the bare copy took more than {PATIENCE_S:g} s") from None
+    finally:
+        target.unlink(missing_ok=True)
+    if done.returncode:
+        raise CopyError(f"the bare copy failed: {done.stderr[-400:]}")
+    return Copied(**json.loads(done.stdout))

@@ -1,0 +1,152 @@
+# -*- test-case-name: tests.interop.test_ha_benchmark -*-
+"""What the benchmark of replication makes of its samples."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks.ha import (
+    BARE,
+    Cell,
+    Copies,
+    Measured,
+    copy_rows,
+    java_ratio,
+    main,
+    put_rows,
+    speed_of,
+    sync_ratio,
+)
+from benchmarks.ha_brokers import ASYNC_MASTER, SYNC_MASTER, parse_sample
+from benchmarks.ha_catch_up import Copied, bare_copy, write_store
+from benchmarks.load import LoadError, Sample
+from dledger.broker.commit_log import CommitLog, look
+from dledger.broker.store_config import StoreConfig
+from dledger.storage.disk import OsDisk
+
+CELL = Cell(system="dledger", role=SYNC_MASTER, body_bytes=100, window=64)
+
+
+def measured(*rates: float | None) -> Measured:
+    """Rounds of these many messages per second; None for one that failed."""
+    return Measured(samples=[
+        None if rate is None else Sample(throughput_per_s=rate, p50_ms=1.0, p99_ms=2.0, acknowledged=10)
+        for rate in rates
+    ])  # fmt: skip
+
+
+class RatioTests(SynchronousTestCase):
+    """Systems are compared round by round."""
+
+    def test_sync(self) -> None:
+        """A machine that slows down for one round slows both down; a round that one lost does not count."""
+        results = {
+            CELL: measured(90, 9, 80, 1),
+            attrs.evolve(CELL, role=ASYNC_MASTER): measured(100, 10, 80, None),
+        }
+        self.assertAlmostEqual(sync_ratio(results, CELL), 0.9)
+        self.assertTrue(math.isnan(sync_ratio(results, attrs.evolve(CELL, role=ASYNC_MASTER))))
+
+    def test_java(self) -> None:
+        """The same role, size and window of Java's."""
+        results = {
+            CELL: measured(30, 40), attrs.evolve(CELL, system="java"): measured(20, 20),
+            attrs.evolve(CELL, system="java", window=1): measured(1, 1),
+        }  # fmt: skip
+        self.assertAlmostEqual(java_ratio(results, CELL), 1.75)
+        self.assertTrue(math.isnan(java_ratio(results, attrs.evolve(CELL, system="java"))))
+
+    def test_nothing_to_compare_with(self) -> None:
+        """A ratio with what was not measured, or never worked, is none."""
+        self.assertTrue(math.isnan(sync_ratio({CELL: measured(1)}, CELL)))
+        results = {CELL: measured(None), attrs.evolve(CELL, role=ASYNC_MASTER): measured(100)}
+        self.assertTrue(math.isnan(sync_ratio(results, CELL)))
+
+    def test_rows(self) -> None:
+        """What goes into the file is JSON for any reader: null, not NaN."""
+        results = {CELL: measured(100, None), attrs.evolve(CELL, system="java"): measured(None)}
+        ours, java = json.loads(json.dumps(put_rows(results), allow_nan=False))
+        self.assertEqual((ours["system"], ours["body_bytes"], ours["window"], ours["flush"], ours["role"]),
+                         ("dledger", 100, 64, "async", "SYNC_MASTER"))
+        self.assertEqual((ours["throughput_per_s"], ours["rounds_per_s"]), (100.0, [100.0, None]))
+        self.assertEqual((java["throughput_per_s"], java["p99_ms"], ours["by_java"]), (None, None, None))
+
+    def test_copies(self) -> None:
+        """Medians over the rounds; processor time per GiB."""
+        copies: Copies = {
+            ("java", "ours"): [
+                Copied(bytes=1 << 29, seconds=seconds, cpu_s=1.0) for seconds in (1.0, 2.0, 8.0)
+            ],
+            (BARE, ""): [Copied(bytes=1 << 29, seconds=0.5, cpu_s=0.5)],
+        }  # fmt: skip
+        self.assertEqual(speed_of(copies, ("java", "ours")), 256.0)
+        row, bare = copy_rows(copies)
+        self.assertEqual((row["system"], row["cpu_s_per_gib"]), ("java master, ours slave", 2.0))
+        self.assertEqual((bare["system"], bare["mib_per_s"]), (BARE, 1024.0))
+        self.assertTrue(math.isnan(speed_of(copies, ("java", "java"))))
+
+
+class AnswerTests(SynchronousTestCase):
+    """What Java's producer says."""
+
+    def test_sample(self) -> None:
+        """Counts, times, and a reason of many words or none."""
+        sample = parse_sample("1000 0.512 3.250 0 ", seconds=2.0, client_cpu_share=0.5)
+        self.assertEqual((sample.throughput_per_s, sample.p50_ms, sample.p99_ms), (500.0, 0.512, 3.25))
+        self.assertEqual((sample.refused, sample.reason, sample.client_cpu_share), (0, "", 0.5))
+        sample = parse_sample("0 NaN NaN 7 CODE: 1 no such queue", seconds=2.0)
+        self.assertEqual((sample.refused, sample.reason), (7, "CODE: 1 no such queue"))
+
+    def test_something_else(self) -> None:
+        """An exception's text, for one."""
+        for line in ("", "Exception in thread", "1 2 3", "1 2 x 4 5"):
+            self.assertRaises(LoadError, parse_sample, line, seconds=1.0)
+
+
+class CopyTests(SynchronousTestCase):
+    """What is copied, and what it is compared with."""
+
+    def test_store(self) -> None:
+        """A log that opens as one that was closed in order, and ends where it was said to."""
+        directory = Path(self.mktemp())
+        told: list[int] = []
+        end = write_store(directory, log_bytes=1 << 18, body_bytes=1000, told=told.append)
+        self.assertGreaterEqual(end, 1 << 18)
+        self.assertEqual(told[-1], end)
+        config, disk = StoreConfig(store_path_root_dir=str(directory)), OsDisk()
+        seen = look(config, disk, checkpoint=None, is_aborted=False)
+        log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=lambda _: None)
+        self.addCleanup(log.abandon)
+        self.assertEqual((log.begin_offset, log.end_offset, log.record_end), (0, end, end))
+
+    def test_bare_copy(self) -> None:
+        """Every byte that was asked for, and no trace of it afterwards."""
+        directory = Path(self.mktemp()).absolute()
+        directory.mkdir()
+        source, target = directory / "source", directory / "target"
+        source.write_bytes(bytes(range(256)) * 4096)
+        copied = bare_copy(source, target, 1 << 19)
+        self.assertEqual((copied.bytes, target.exists()), (1 << 19, False))
+        self.assertGreater(copied.mib_per_s, 0)
+        command = [sys.executable, "-m", "benchmarks.bare_copy", str(source), str(target), str(1 << 30)]
+        subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[2])
+        self.assertEqual(target.read_bytes(), source.read_bytes())
+
+
+class CommandTests(SynchronousTestCase):
+    """The command line."""
+
+    def test_unknown_words(self) -> None:
+        """They are refused with those that there are."""
+        for words, said in ((["--kinds", "java,perl"], "java,ours"), (["--parts", "gets"], "puts,catch-up")):
+            result = CliRunner().invoke(main, words)
+            self.assertEqual(result.exit_code, 2)
+            self.assertIn(said, result.output)
