@@ -353,10 +353,12 @@ def _interrupt(directory: Path, _number: int, _frame: object) -> None:
 
 
 def _leave(directory: Path) -> None:
-    end_all()
-    shutil.rmtree(directory, ignore_errors=True)
-    os.write(1, f"{_INTERRUPTED}\n".encode())
-    os._exit(130)
+    try:
+        end_all()
+        shutil.rmtree(directory, ignore_errors=True)
+        os.write(1, f"{_INTERRUPTED}\n".encode())
+    finally:
+        os._exit(130)  # also when nobody reads any more what is said here
 
 
 @click.command()

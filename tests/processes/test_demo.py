@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from demo.run import Lost, judge, number_of, record_of, text_lines
 from demo.spark_end import expectation, verdict
+from tests.processes.asking import metadata_of
+from tests.processes.children import wait_until
 from tests.processes.members import ROOT, Group
 from tests.processes.test_children import is_gone
 from tests.processes.test_ledgers import write_ledger
@@ -30,18 +32,26 @@ class DemoTests(SynchronousTestCase):
         self.input = self.directory / "input"
         self.input.write_bytes(b"".join(b"line %d\n" % number for number in range(20_000)))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Run it."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "demo.run", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Run it; its output goes to a file, so that it can be looked at meanwhile."""
+        with open(self.directory / "output", "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "demo.run", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT,
+            )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)  # its members die with it
+        return process
+
+    def output(self) -> str:
+        """What it has said so far."""
+        return (self.directory / "output").read_text()
 
     def test_nothing_lost(self) -> None:
         """Status 0, a failover time, what Spark has found, and a table of three members."""
-        with self.start("--input", str(self.input)) as process:
-            output, _nothing = process.communicate(timeout=240)
-        self.assertEqual(process.returncode, 0, output)
+        status = self.start("--input", str(self.input)).wait(240)
+        output = self.output()
+        self.assertEqual(status, 0, output)
         self.assertRegex(output, r"Spark: (20,00\d) entries from the members, \1 back from")
         self.assertIn("killed with SIGKILL", output)
         self.assertIn("Nothing lost, nothing doubled: 20,000 lines", output)
@@ -49,52 +59,73 @@ class DemoTests(SynchronousTestCase):
             self.assertRegex(output, rf"{peer_id} +│ 20,000")
 
     def test_interrupted(self) -> None:
-        """Ctrl-C ends it and its members, quickly."""
+        """Ctrl-C in the middle of the appends ends it and its members, quickly."""
         self.input.write_bytes(b"a line\n" * 1_000_000)
-        with self.start("--input", str(self.input)) as process:
-            time.sleep(4)
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            process.send_signal(signal.SIGINT)
-            output, _nothing = process.communicate(timeout=20)
-        self.assertEqual(process.returncode, 130, output)
-        self.assertIn("interrupted", output)
+        process = self.start("--input", str(self.input))
+
+        def appends() -> bool:
+            self.assertIsNone(process.poll(), self.output())
+            members = re.findall(r"(n\d) ([\d.]+:\d+)", self.output())
+            found = (metadata_of(*member, group="default", seconds=0.5) for member in members)
+            return any(answer is not None and answer.committed_index > 1000 for answer in found)
+
+        wait_until(appends, seconds=60, what="committed lines")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 130, self.output())
+        self.assertIn("interrupted", self.output())
         self.assertEqual(len(children), 3)
         self.assertTrue(all(is_gone(int(child)) for child in children))
 
-    def test_interrupt_that_is_swallowed(self) -> None:
-        """Whatever code the interrupt meets, the demo ends, and its files are gone."""
+    def start_swallowing(self) -> tuple[subprocess.Popen[str], Path]:
+        """A demo that does nothing and swallows what an interrupt raises; and the directory of its files."""
         script = (
             "import demo.run as demo\n"
             "def play(directory, bodies, *, with_spark):\n"
-            "    print(directory, flush=True)\n"
-            "    while True:\n"
-            "        try:\n"
-            "            demo.time.sleep(60)\n"
-            "        except KeyboardInterrupt:\n"
-            "            pass\n"
+            "    try:\n"
+            "        print(directory, flush=True)\n"
+            "        demo.time.sleep(60)\n"
+            "    except KeyboardInterrupt:\n"
+            "        demo.time.sleep(60)\n"
             "demo.play = play\n"
+            "demo._INTERRUPTED_S = 0.5\n"
             "demo.main(['--no-spark'])\n"
         )
-        with subprocess.Popen(
-            [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            directory = Path(process.stdout.readline().strip())
-            self.assertTrue(directory.is_dir())
-            process.send_signal(signal.SIGINT)
-            output, _nothing = process.communicate(timeout=60)
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, text=True,
+        )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        self.addCleanup(process.stdout.close)
+        directory = Path(process.stdout.readline().strip())
+        self.assertTrue(directory.is_dir())
+        return process, directory
+
+    def test_interrupt_that_is_swallowed(self) -> None:
+        """Whatever code the interrupt meets, the demo ends, and its files are gone."""
+        process, directory = self.start_swallowing()
+        process.send_signal(signal.SIGINT)
+        output, _nothing = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, output)
         self.assertIn("interrupted", output)
+        self.assertFalse(directory.exists())
+
+    def test_interrupt_that_nobody_hears_of(self) -> None:
+        """Nor does it matter whether there is still somebody to tell."""
+        process, directory = self.start_swallowing()
+        assert process.stdout is not None
+        process.stdout.close()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(30), 130)
         self.assertFalse(directory.exists())
 
     def test_too_little(self) -> None:
         """An input without lines is refused."""
         self.input.write_bytes(b"")
-        with self.start("--input", str(self.input)) as process:
-            output, _nothing = process.communicate(timeout=30)
-        self.assertEqual(process.returncode, 1)
-        self.assertIn("two lines", output)
+        self.assertEqual(self.start("--input", str(self.input)).wait(30), 1)
+        self.assertIn("two lines", self.output())
 
 
 class JudgeTests(SynchronousTestCase):
