@@ -189,7 +189,8 @@ class CommandConnection(Connection):
                 self.unanswered += 1
                 self.unanswered_bytes += len(request.body) + _OVERHEAD
         for done, answer in answers:
-            done.callback(answer)
+            if not done.called:  # who was told before may have given up on the others
+                done.callback(answer)
         if requests:
             self._sink.commands_received(self, requests)
         self._natives_received()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -81,6 +82,17 @@ class CommandConnectionTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(first).body, b"1")
         self.assertEqual(self.successResultOf(second).body, b"2")
         self.assertEqual(self.seen.calls, [])
+
+    def test_given_up_by_another(self) -> None:
+        """Two answers in one read: the first one's owner gives up on the second."""
+        first, second = [self.connection.ask(RemotingCommand(code=21, opaque=0)) for _ in range(2)]
+        one, two = self.sent()
+        first.addCallback(lambda _: second.cancel())
+        self.connection.dataReceived(b"".join(
+            encode_command(RemotingCommand(code=0, opaque=asked.opaque, flag=1)) for asked in (one, two)
+        ))  # fmt: skip
+        self.failureResultOf(second, CancelledError)
+        self.assertEqual(self.seen.broken, [])
 
     def test_answer(self) -> None:
         """The requests of one read come in one call, in order, however they are cut; answers in one write."""
