@@ -16,7 +16,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.consumers import ConsumerCommands, ConsumerTable
+from dledger.broker.log_reads import LogReads
 from dledger.broker.metadata_files import Metadata
+from dledger.broker.native import NativeCommands
 from dledger.broker.offset_commands import OffsetCommands
 from dledger.broker.pulls import PullCommands
 from dledger.broker.puts import PutPipeline
@@ -92,4 +94,11 @@ def assemble(parts: Parts) -> Assembly:
     made.sweeps += [pulls.sweep, consumers.sweep, locks.sweep]
     made.arrived.append(pulls.arrived)
     made.stops.append(pulls.stop)
+    reads = LogReads(store.log, clock=parts.clock, turn=parts.turn)
+    native = made.native = NativeCommands(
+        store, parts.pipeline, parts.checks, reads, config, store_host=parts.store_host, wall_ms=wall_ms
+    )
+    made.groups.append(native)
+    made.grown.append(reads.grown)
+    made.stops.append(reads.close)
     return made
