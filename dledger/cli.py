@@ -31,6 +31,7 @@ from dledger.cli_common import (
 )
 from dledger.cli_export import export
 from dledger.cli_files import read_file, verify
+from dledger.cli_ha import ha_status
 from dledger.cli_rocketmq import write_messages
 from dledger.cli_status import status
 from dledger.client.blocking import AppendInterrupted
@@ -271,6 +272,7 @@ cli.add_command(status)
 cli.add_command(verify)
 cli.add_command(read_file)
 cli.add_command(export)
+cli.add_command(ha_status)
 
 
 def main() -> None:

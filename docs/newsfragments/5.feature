@@ -6,3 +6,4 @@ Brokers register with name servers (RocketMQ 4.9 and 5.x): regularly, when topic
 Consumers: PULL_MESSAGE with tag filters and long polling, heartbeats, members of groups and their notification; at masters and slaves.
 What mqadmin asks brokers: topics and groups made, changed and deleted, options, runtime table, replication (haStatus), statistics of topics and groups.
 A broker: `twistd -n dledger-broker` is an asynchronous or synchronous master, or a slave, for RocketMQ's producers, consumers and brokers; it takes SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, makes topics on first use, and reads configuration files of RocketMQ's brokers.
+`dledger ha-status`: replication between RocketMQ brokers, Java's (5.x, and 4.9 as far as it tells) or ours, in the shape of mqadmin haStatus and as JSON.
