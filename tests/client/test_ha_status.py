@@ -30,7 +30,8 @@ from tests.protocols.fakes import FakeTransport, sent_commands
 #: In the shape in which 5.3.3 writes it.
 JAVA_MASTER = (
     b'{"haClientRuntimeInfo":{"lastReadTimestamp":0,"lastWriteTimestamp":0,"masterFlushOffset":0,'
-    b'"maxOffset":0,"transferredByteInSecond":0},"haConnectionInfo":[{"addr":"127.0.0.1:44502","diff":20,"inSync":true,'
+    b'"maxOffset":0,"transferredByteInSecond":0},'
+    b'"haConnectionInfo":[{"addr":"127.0.0.1:44502","diff":20,"inSync":true,'
     b'"slaveAckOffset":980,"transferFromWhere":1000,"transferredByteInSecond":2048}],"inSyncSlaveNums":1,'
     b'"master":true,"masterCommitLogMaxOffset":1000}'
 )
