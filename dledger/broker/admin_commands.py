@@ -66,7 +66,7 @@ SYSTEM_TOPICS = frozenset({
 
 
 @attrs.frozen(kw_only=True)
-class Parts:
+class AdminParts:
     """
     Of the broker that is administrated.
 
@@ -94,7 +94,7 @@ class AdminCommands:
 
     log = Logger()
 
-    def __init__(self, parts: Parts, *, clock: Any) -> None:
+    def __init__(self, parts: AdminParts, *, clock: Any) -> None:
         self._parts = parts
         self._config = parts.config
         self.stats = RuntimeStats(self._counters, clock=clock, wall_ms=parts.wall_ms)

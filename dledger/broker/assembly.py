@@ -12,23 +12,27 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from dledger.broker.admin_commands import AdminCommands, AdminParts
 from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.log_reads import LogReads
 from dledger.broker.metadata_files import Metadata
 from dledger.broker.native import NativeCommands
 from dledger.broker.offset_commands import OffsetCommands
-from dledger.broker.pulls import PullCommands
+from dledger.broker.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.puts import PutPipeline
 from dledger.broker.queue_locks import QueueLocks
 from dledger.broker.reput import Arrived
 from dledger.broker.router import Commands
 from dledger.broker.sends import Sends
+from dledger.broker.stats_commands import StatsCommands
 from dledger.broker.store import MessageStore
 from dledger.broker.topic_checks import TopicChecks
 from dledger.ha.service import HAService
+from dledger.storage.disk import Disk
 from protocols.broker import NativeSink
 from protocols.turn import Turn
 from protocols.wire.rocketmq_message import Host
@@ -42,6 +46,7 @@ class Parts:
     @ivar address: C{host:port} as name servers are told.
     @ivar store_host: the same as part of messages.
     @ivar wall_ms: ms since 1970.
+    @ivar save: brings changed metadata to stable storage; fails with C{StoreError}.
     """
 
     config: BrokerConfig
@@ -55,6 +60,8 @@ class Parts:
     clock: IReactorTime
     turn: Turn
     wall_ms: Callable[[], int]
+    disk: Disk
+    save: Callable[[], Deferred[None]]
 
 
 @attrs.define(kw_only=True)
@@ -86,12 +93,21 @@ def assemble(parts: Parts) -> Assembly:
     made = Assembly(sends=Sends(
         parts.pipeline, parts.checks, metadata, config, store_host=parts.store_host, wall_ms=wall_ms
     ))  # fmt: skip
-    table = ConsumerTable()
-    pulls = PullCommands(config, store, metadata, table, clock=parts.clock, wall_ms=wall_ms)
+    table, slow_bytes = ConsumerTable(), usual_slow_bytes()
+    pulls = PullCommands(
+        config, store, metadata, table, clock=parts.clock, wall_ms=wall_ms, slow_bytes=slow_bytes
+    )
     consumers = ConsumerCommands(config, metadata, table, wall_ms=wall_ms)
     locks = QueueLocks(wall_ms=wall_ms)
-    made.groups += [pulls, consumers, OffsetCommands(config, store, metadata, wall_ms=wall_ms), locks]
-    made.sweeps += [pulls.sweep, consumers.sweep, locks.sweep]
+    offsets = OffsetCommands(config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes)
+    admin = AdminCommands(AdminParts(
+        config=config, store=store, metadata=metadata, disk=parts.disk, pulls=pulls, wall_ms=wall_ms,
+        save=parts.save, topics_changed=parts.checks.on_created, ha_status=parts.ha.status,
+        stored=lambda: parts.pipeline.stored,
+    ), clock=parts.clock)  # fmt: skip
+    stats = StatsCommands(config, store, metadata, table)
+    made.groups += [pulls, consumers, offsets, locks, admin, stats]
+    made.sweeps += [pulls.sweep, consumers.sweep, locks.sweep, admin.sweep]
     made.arrived.append(pulls.arrived)
     made.stops.append(pulls.stop)
     reads = LogReads(store.log, clock=parts.clock, turn=parts.turn)

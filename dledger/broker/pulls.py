@@ -21,6 +21,7 @@ Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 
@@ -81,6 +82,11 @@ _CODES = {
     GetStatus.NO_MESSAGE_IN_QUEUE: Code.PULL_OFFSET_MOVED,
 }
 _NO_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def usual_slow_bytes() -> int:
+    """How far behind a consumer is slow: 40 percent of the memory, as accessMessageInMemoryMaxRatio."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
 
 @attrs.frozen(kw_only=True)

@@ -77,6 +77,7 @@ _REASONS = {
 class PutPipeline:
     """
     @ivar pending: messages that are stored and not answered yet.
+    @ivar stored: messages so far.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class PutPipeline:
         self._idle: list[Deferred[None]] = []
         self._is_master = ha.master is not None
         self.pending = 0
+        self.stored = 0
 
     def check(self, messages: Sequence[NewMessage]) -> None:
         """
@@ -139,8 +141,9 @@ class PutPipeline:
             raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, _why(error)) from error
         last = appended[-1][-1]
         status = self._ha.submit(last.offset + last.size, waits=waits)
+        count = sum(map(len, appended))
+        self.stored += count
         if not status.called:
-            count = sum(map(len, appended))
             self.pending += count
             status.addBoth(self._ended, count)
         return Put(appended, status)

@@ -18,7 +18,7 @@ from dledger.broker.admin_commands import (
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     UPDATE_AND_CREATE_TOPIC,
     AdminCommands,
-    Parts,
+    AdminParts,
 )
 from dledger.broker.consumers import ConsumerTable
 from dledger.broker.metadata import GroupConfig
@@ -51,7 +51,7 @@ class Case(SynchronousTestCase):
             wall_ms=asked.wall_ms,
         )  # fmt: skip
         self.commands = AdminCommands(
-            Parts(
+            AdminParts(
                 config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
                 wall_ms=asked.wall_ms, save=lambda: self.saving, topics_changed=self.tell,
                 ha_status=lambda: self.status, stored=lambda: 7,
