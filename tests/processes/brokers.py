@@ -1,0 +1,201 @@
+# -*- test-case-name: tests.processes.test_broker -*-
+"""
+Our brokers as real C{twistd} processes on loopback, and a plain blocking client for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from protocols.framing import FrameBuffer
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from protocols.wire.rocketmq_message import Message, decode_message, decode_start
+from tests.processes.children import Child, ChildError, free_ports, wait_until
+from tests.processes.members import ROOT
+
+_TWISTD = "from twisted.scripts.twistd import run; run()"
+
+FILE_SIZE = 65_536
+QUEUES = 4
+
+SEND_MESSAGE_V2, PULL_MESSAGE = 310, 11
+SENT = (0, 10, 11, 12)
+FOUND, NOT_FOUND = 0, 19
+
+
+class Remoting:
+    """One connection. Whatever goes wrong is an OSError."""
+
+    def __init__(self, address: str, *, seconds: float = 20.0) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=seconds)
+        self._frames = FrameBuffer()
+        self._answers: list[RemotingCommand] = []
+        self._last = 0
+
+    def send(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
+        """Ask, without waiting. @return: the number of the request."""
+        self._last += 1
+        self._socket.sendall(encode_command(RemotingCommand(
+            code=code, opaque=self._last, version=409, language="JAVA", ext_fields=fields, body=body
+        )))  # fmt: skip
+        return self._last
+
+    def next(self) -> RemotingCommand:
+        """The next answer."""
+        while not self._answers:
+            data = self._socket.recv(1 << 18)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._answers += [decode_command(frame) for _, frame in self._frames.feed(data)]
+        return self._answers.pop(0)
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> RemotingCommand:
+        """One request, and its answer."""
+        number = self.send(code, fields, body)
+        answer = self.next()
+        assert answer.opaque == number, (answer.opaque, number)
+        return answer
+
+    def put(self, topic: str, queue_id: int, body: bytes) -> int:
+        """Send a message without waiting. @return: the number of the request."""
+        return self.send(SEND_MESSAGE_V2, {
+            "a": "P", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(queue_id), "f": "0",
+            "g": "1700000000000", "h": "0", "i": f"KEYS\x01{queue_id}\x02WAIT\x01true", "j": "0",
+            "k": "false",
+        }, body)  # fmt: skip
+
+    def pull(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
+        """Messages of a queue, if there are any now."""
+        return self.ask(PULL_MESSAGE, {
+            "consumerGroup": "g", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
+            "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+            "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+        })  # fmt: skip
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+
+def messages_of(answer: RemotingCommand) -> list[Message]:
+    """What a pull has brought."""
+    found: list[Message] = []
+    at = 0
+    while at < len(answer.body):
+        size = decode_start(answer.body, at).size
+        found.append(decode_message(answer.body[at : at + size]))
+        at += size
+    return found
+
+
+def free_triple() -> int:
+    """A port P for clients, where P - 2 and P + 1 are free, too."""
+    for _attempt in range(200):
+        (port,) = free_ports(1)
+        with contextlib.suppress(OSError), socket.socket() as low, socket.socket() as high:
+            low.bind(("127.0.0.1", port - 2))
+            high.bind(("127.0.0.1", port + 1))
+            return port
+    raise ChildError("no free port with free neighbours")
+
+
+class Broker(Child):
+    """
+    One broker.
+
+    @ivar address: C{host:port} for clients.
+    @ivar store: its directory.
+    """
+
+    def __init__(
+        self, name: str, directory: Path, *, role: str, port: int, master: Broker | None = None,
+        options: Mapping[str, object] | None = None, extra: Sequence[str] = (),
+    ) -> None:
+        """
+        @param options: configuration by name, beside files of L{FILE_SIZE} bytes.
+        @param extra: further words of the command line.
+        """
+        self.store = directory / name
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        words = ["--role", role, "--store", str(self.store), "--name", "b", "--listen",
+                 f"tcp:{port}:interface=127.0.0.1"]  # fmt: skip
+        if master is not None:
+            words += ["--ha-master", f"127.0.0.1:{master.port + 1}"]
+        given = {"mapped_file_size_commit_log": FILE_SIZE, "mapped_file_size_consume_queue": 20_000,
+                 "ha_reconnect_max": 500, **(options or {})}  # fmt: skip
+        for option, value in given.items():
+            words += ["--set", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
+        super().__init__(
+            name, [sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger-broker", *words, *extra],
+            log_path=directory / f"{name}.log",
+            environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+
+    def wait_started(self, *, seconds: float = 60.0) -> None:
+        """@raise ChildError: nobody answers in time, or the process has ended."""
+
+        def answers() -> bool:
+            if not self.is_running:
+                raise ChildError(f"{self.name} ended at its start\n{self.log_tail()}")
+            try:
+                connection = Remoting(self.address, seconds=5.0)
+            except OSError:
+                return False
+            with contextlib.suppress(OSError):
+                return connection.ask(43, {}).code == 0
+            return False
+
+        wait_until(answers, seconds=seconds, what=f"{self.name} answers", every=0.1)
+
+    def end(self, *, seconds: float = 60.0) -> None:
+        """
+        SIGTERM, and an end in order.
+
+        @raise ChildError: it had to be killed, or did not close its store.
+        """
+        status = self.stop(seconds=seconds)
+        if status not in (0, -signal.SIGTERM) or (self.store / "abort").exists():
+            raise ChildError(f"{self.name} ended with {status}\n{self.log_tail()}")
+
+    def messages(self, topic: str, *, count: int = 0, seconds: float = 60.0) -> list[Message]:
+        """
+        All messages of a topic, queue by queue.
+
+        @param count: wait until there are so many.
+        @raise ChildError: not so many in time.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            found = self._pull_all(topic)
+            if len(found) >= count:
+                return found
+            if time.monotonic() > deadline:
+                raise ChildError(f"{self.name} has {len(found)} messages, not {count}\n{self.log_tail()}")
+            time.sleep(0.1)
+
+    def _pull_all(self, topic: str) -> list[Message]:
+        connection = Remoting(self.address)
+        found: list[Message] = []
+        try:
+            for queue_id in range(QUEUES):
+                offset = 0
+                while (answer := connection.pull(topic, queue_id, offset)).code == FOUND:
+                    found += messages_of(answer)
+                    offset = int(answer.ext_fields["nextBeginOffset"])
+        finally:
+            connection.close()
+        return found
+
+    def log(self, end: int) -> bytes:
+        """Its commit log below C{end}."""
+        files = sorted((self.store / "commitlog").iterdir())
+        assert files[0].name == "0" * 20, files[0]
+        return b"".join(path.read_bytes() for path in files)[:end]

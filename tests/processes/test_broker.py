@@ -1,0 +1,196 @@
+# -*- test-case-name: tests.processes.test_broker -*-
+"""C{twistd -n dledger-broker} as an operator runs it: masters and slaves, stopped, killed, started again."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from protocols.wire.rocketmq_message import Message
+from tests.processes.brokers import QUEUES, SENT, Broker, Remoting, free_triple
+from tests.processes.children import wait_until
+
+TOPIC = "Numbers"
+WINDOW = 16
+
+
+class Producer:
+    """
+    Sends numbered messages until told to stop; goes on when its broker is there again.
+
+    @ivar acknowledged: numbers that were answered with C{codes}.
+    @ivar sent: how many were sent.
+    """
+
+    def __init__(self, broker: Broker, *, codes: tuple[int, ...]) -> None:
+        self._broker = broker
+        self._codes = codes
+        self._chance = random.Random(3)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: list[int] = []
+        self.sent = 0
+
+    def start(self) -> None:
+        """In a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """And wait for its end."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._send(Remoting(self._broker.address))
+            except OSError:
+                self._stop.wait(0.05)
+
+    def _send(self, connection: Remoting) -> None:
+        waiting: dict[int, int] = {}
+        try:
+            while waiting or not self._stop.is_set():
+                while len(waiting) < WINDOW and not self._stop.is_set():
+                    number, self.sent = self.sent, self.sent + 1
+                    waiting[connection.put(TOPIC, number % QUEUES, self.body(number))] = number
+                answer = connection.next()
+                number = waiting.pop(answer.opaque)
+                if answer.code in self._codes:
+                    self.acknowledged.append(number)
+        finally:
+            connection.close()
+
+    def body(self, number: int) -> bytes:
+        """Of one message."""
+        return b"%d %s" % (number, b"x" * (number % 700))
+
+
+class BrokerCase(SynchronousTestCase):
+    """A directory, and brokers that end with the test."""
+
+    def setUp(self) -> None:
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        self.directory = Path(held.name)
+
+    def broker(self, name: str, role: str, **more: Any) -> Broker:
+        """Not started."""
+        broker = Broker(name, self.directory, role=role, port=free_triple(), **more)
+        self.addCleanup(broker.kill)
+        return broker
+
+    def pair(self, role: str, **options: object) -> tuple[Broker, Broker]:
+        """A master of this role and its slave, started."""
+        master = self.broker("master", role, options=options)
+        slave = self.broker("slave", "slave", master=master, options=options)
+        for one in (master, slave):
+            one.start()
+        for one in (master, slave):
+            one.wait_started()
+        return master, slave
+
+    def assert_same_logs(self, master: Broker, slave: Broker, messages: list[Message]) -> None:
+        """Byte for byte, as far as there are messages."""
+        end = max(one.physical_offset + one.size for one in messages)
+        self.assertEqual(master.log(end), slave.log(end))
+
+    def numbers(self, messages: list[Message], producer: Producer) -> list[int]:
+        """Which these are; their bodies are as they were sent."""
+        found = []
+        for one in messages:
+            number = int(one.body.split(b" ")[0])
+            self.assertEqual(one.body, producer.body(number))
+            found.append(number)
+        return sorted(found)
+
+
+class LifeTests(BrokerCase):
+    """Nothing is lost by an end in order, and little is needed to begin."""
+
+    def test_restart(self) -> None:
+        """Messages of a master are on its slave; both stop, start, and have them still, and take more."""
+        master, slave = self.pair("async-master")
+        producer = Producer(master, codes=SENT)
+        producer.start()
+        wait_until(lambda: len(producer.acknowledged) >= 500, seconds=60, what="500 messages are sent")
+        producer.stop()
+        count = len(producer.acknowledged)
+        self.assertEqual(count, producer.sent)
+        for broker in (master, slave):
+            self.assertEqual(self.numbers(broker.messages(TOPIC, count=count), producer), list(range(count)))
+        for broker in (slave, master):
+            broker.end()
+        for broker in (master, slave):
+            broker.start()
+        for broker in (master, slave):
+            broker.wait_started()
+            self.assertEqual(self.numbers(broker.messages(TOPIC), producer), list(range(count)))
+        connection = Remoting(master.address)
+        connection.put(TOPIC, 0, producer.body(count))
+        self.assertEqual(connection.next().code, 0)
+        connection.put(TOPIC, 0, producer.body(count))
+        late = Remoting(slave.address)
+        late.put(TOPIC, 0, b"no")
+        self.assertEqual(late.next().code, 14)
+        messages = slave.messages(TOPIC, count=count + 1)
+        for broker in (slave, master):
+            broker.end()
+        self.assert_same_logs(master, slave, messages)
+
+    def test_wrong(self) -> None:
+        """A directory in use, a port that is taken, an option that is none: one clear line, and status 1."""
+        master = self.broker("master", "async-master")
+        master.start()
+        master.wait_started()
+        second = Broker("second", self.directory, role="async-master", port=free_triple(),
+                        extra=("--store", str(master.store)))  # fmt: skip
+        taken = Broker("taken", self.directory, role="async-master", port=master.port)
+        unknown = Broker("unknown", self.directory, role="async-master", port=free_triple(),
+                         options={"brokerNam": "x"})  # fmt: skip
+        for broker, words in (
+            (second, "in use by another process"), (taken, "Couldn't listen on 127.0.0.1"),
+            (unknown, "did you mean 'broker_name'"),
+        ):  # fmt: skip
+            self.addCleanup(broker.kill)
+            broker.start()
+            self.assertEqual(broker.wait(seconds=60), 1, broker.log_tail())
+            self.assertIn(words, broker.log_path.read_text())
+            self.assertNotIn("Traceback", broker.log_path.read_text())
+        master.end()
+
+
+class KillTests(BrokerCase):
+    """SIGKILL of either side under load."""
+
+    def test_sync_master(self) -> None:
+        """What was acknowledged with a slave's word is on both in the end, each once, in equal logs."""
+        master, slave = self.pair("sync-master")
+        wait_until(lambda: "holds 0 bytes" in master.log_path.read_text(), seconds=60, what="the slave came")
+        producer = Producer(master, codes=(0,))
+        producer.start()
+        chance = random.Random(5)
+        for victim in (master, slave, master, slave, master):
+            before = len(producer.acknowledged)
+            wait_until(lambda: len(producer.acknowledged) >= before + 100, seconds=60, what="100 more")  # noqa: B023
+            threading.Event().wait(chance.uniform(0, 0.2))
+            victim.kill()
+            victim.start()
+            victim.wait_started()
+        before = len(producer.acknowledged)
+        wait_until(lambda: len(producer.acknowledged) >= before + 100, seconds=60, what="the last 100")
+        producer.stop()
+        messages = master.messages(TOPIC)
+        found = self.numbers(messages, producer)
+        self.assertEqual(len(found), len(set(found)))
+        self.assertLessEqual(set(producer.acknowledged), set(found))
+        self.assertEqual(self.numbers(slave.messages(TOPIC, count=len(found)), producer), found)
+        for broker in (slave, master):
+            broker.end()
+        self.assert_same_logs(master, slave, messages)
