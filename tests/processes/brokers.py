@@ -26,7 +26,7 @@ QUEUES = 4
 
 SEND_MESSAGE_V2, PULL_MESSAGE = 310, 11
 SENT = (0, 10, 11, 12)
-FOUND, NOT_FOUND = 0, 19
+FOUND, NOT_FOUND, NO_TOPIC = 0, 19, 17
 
 
 class Remoting:
@@ -174,11 +174,15 @@ class Broker(Child):
         """
         deadline = time.monotonic() + seconds
         while True:
-            found = self._pull_all(topic)
-            if len(found) >= count:
-                return found
+            try:
+                found = self._pull_all(topic)
+                if len(found) >= count:
+                    return found
+                problem = f"{self.name} has {len(found)} messages, not {count}\n{self.log_tail()}"
+            except ChildError as error:  # a slave may have a topic before its messages
+                problem = str(error)
             if time.monotonic() > deadline:
-                raise ChildError(f"{self.name} has {len(found)} messages, not {count}\n{self.log_tail()}")
+                raise ChildError(problem)
             time.sleep(0.1)
 
     def _pull_all(self, topic: str) -> list[Message]:
@@ -190,6 +194,9 @@ class Broker(Child):
                 while (answer := connection.pull(topic, queue_id, offset)).code == FOUND:
                     found += messages_of(answer)
                     offset = int(answer.ext_fields["nextBeginOffset"])
+                if answer.code not in (NOT_FOUND, NO_TOPIC):
+                    raise ChildError(f"{self.name}, queue {queue_id} at {offset}: "
+                                     f"{answer.code} {answer.remark}\n{self.log_tail()}")  # fmt: skip
         finally:
             connection.close()
         return found

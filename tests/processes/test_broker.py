@@ -94,12 +94,19 @@ class BrokerCase(SynchronousTestCase):
             one.start()
         for one in (master, slave):
             one.wait_started()
+        # One that comes later is sent the last file only, as RocketMQ does it.
+        wait_until(lambda: "holds 0 bytes" in master.log_path.read_text(), seconds=60, what="the slave came")
         return master, slave
 
     def assert_same_logs(self, master: Broker, slave: Broker, messages: list[Message]) -> None:
         """Byte for byte, as far as there are messages."""
         end = max(one.physical_offset + one.size for one in messages)
         self.assertEqual(master.log(end), slave.log(end))
+
+    def wait_for(self, producer: Producer, count: int) -> None:
+        """So many more are acknowledged."""
+        wanted = len(producer.acknowledged) + count
+        wait_until(lambda: len(producer.acknowledged) >= wanted, seconds=60, what=f"{count} more messages")
 
     def numbers(self, messages: list[Message], producer: Producer) -> list[int]:
         """Which these are; their bodies are as they were sent."""
@@ -119,7 +126,7 @@ class LifeTests(BrokerCase):
         master, slave = self.pair("async-master")
         producer = Producer(master, codes=SENT)
         producer.start()
-        wait_until(lambda: len(producer.acknowledged) >= 500, seconds=60, what="500 messages are sent")
+        self.wait_for(producer, 500)
         producer.stop()
         count = len(producer.acknowledged)
         self.assertEqual(count, producer.sent)
@@ -172,19 +179,16 @@ class KillTests(BrokerCase):
     def test_sync_master(self) -> None:
         """What was acknowledged with a slave's word is on both in the end, each once, in equal logs."""
         master, slave = self.pair("sync-master")
-        wait_until(lambda: "holds 0 bytes" in master.log_path.read_text(), seconds=60, what="the slave came")
         producer = Producer(master, codes=(0,))
         producer.start()
         chance = random.Random(5)
         for victim in (master, slave, master, slave, master):
-            before = len(producer.acknowledged)
-            wait_until(lambda: len(producer.acknowledged) >= before + 100, seconds=60, what="100 more")  # noqa: B023
+            self.wait_for(producer, 100)
             threading.Event().wait(chance.uniform(0, 0.2))
             victim.kill()
             victim.start()
             victim.wait_started()
-        before = len(producer.acknowledged)
-        wait_until(lambda: len(producer.acknowledged) >= before + 100, seconds=60, what="the last 100")
+        self.wait_for(producer, 100)
         producer.stop()
         messages = master.messages(TOPIC)
         found = self.numbers(messages, producer)
