@@ -305,8 +305,8 @@ class Nemesis:
     def _flip(self, member: SimMember, directory: str, position: int, file_size: int) -> bool:
         base = position - position % file_size
         path = f"{directory}/{base:020d}"
-        if not member.disk.exists(path):
-            return False
+        if not member.disk.exists(path) or position - base >= member.disk.file_size(path):
+            return False  # not made yet, or its maker was killed in the middle
         self._note(f"{member.member_id} bit flipped in {path} at {position - base}")
         member.disk.flip_bit(path, position - base, int(self._rng.random() * 8))
         return True

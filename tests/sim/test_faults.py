@@ -94,3 +94,13 @@ class EndTests(SynchronousTestCase):
         self.assertTrue(network._outgoing)
         self.assertEqual({connection.extra_us for connection in network._outgoing.values()}, {0})
         self.assertEqual(network._next_extra_us, {}, "nor will those be that are made next")
+
+    def test_no_bit_behind_the_end_of_a_file(self) -> None:
+        """A file whose maker was killed in the middle is shorter than its like: nothing is there to flip."""
+        cluster = SimCluster(GroupOptions(settings={}), 1)
+        nemesis = Nemesis(cluster, cluster.random("faults"), seconds=10)
+        member = next(iter(cluster.members.values()))
+        member.disk.makedirs("/d")
+        member.disk.open(f"/d/{0:020d}", create=True, size=10)
+        self.assertTrue(nemesis._flip(member, "/d", 9, 4096))
+        self.assertFalse(nemesis._flip(member, "/d", 10, 4096))
