@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import dledger
+from dledger.cli_broker import Wanted, read_offset, tail_broker
 from dledger.cli_common import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -208,19 +209,40 @@ def get(target: Target, index: int, consistency: str, style: str, as_json: bool)
 @click.option("--from", "from_index", type=click.IntRange(min=0), default=None,
               help="First index wanted.")  # fmt: skip
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
-              help="The last so many; with --from: at most so many. Default: the last 10.")  # fmt: skip
+              help="The last so many, by default 10; with --from or --broker: at most so many.")  # fmt: skip
+@click.option("--broker", metavar="HOST:PORT", default="",
+              help="Show messages of a RocketMQ broker's log instead, master or slave.")  # fmt: skip
+@click.option("--topic", "topics", multiple=True, help="With --broker: of this topic only; may be repeated.")
+@click.option("--from-offset", callback=read_offset, default=None, metavar="N|begin|end",
+              help="With --broker: where in its log. Default: the beginning; with -f: the end.")  # fmt: skip
 @_format_option
 @_json_option
 @click.pass_obj
 def tail(
-    target: Target, follow: bool, from_index: int | None, lines: int | None, style: str, as_json: bool
+    target: Target, follow: bool, from_index: int | None, lines: int | None, broker: str,
+    topics: tuple[str, ...], from_offset: Any, style: str, as_json: bool,
 ) -> None:
     """
     Show committed entries.
 
     From a Java group, the first index must be named, and its leader shows entries that are not
     committed yet.
+
+    With --broker, messages in the order of the broker's log: of a broker of ours as they stand there, of
+    RocketMQ's what its consumers are shown.
     """
+    if broker:
+        if from_index is not None:
+            raise click.UsageError("--from is an index of a group's log; a broker's has --from-offset")
+        if style == "raw" and as_json:
+            raise click.UsageError("--format raw writes bodies as they are; --json cannot be given with it")
+        if from_offset is None:
+            from_offset = "end" if follow else "begin"
+        wanted = Wanted(from_offset=from_offset, follow=follow, topics=topics, count=lines)
+        tail_broker(broker, wanted, "json" if as_json else style, target.timeout)
+        return
+    if topics or from_offset is not None:
+        raise click.UsageError("--topic and --from-offset go with --broker")
     write = _entry_writer(style, as_json)
     left = lines if from_index is not None else None
     first = from_index if from_index is not None else -(10 if lines is None else lines)

@@ -76,6 +76,15 @@ def message_columns(entry: Entry) -> list[str]:
             DAMAGED: f"DAMAGED: {found.problem}",
         }
         return [what[found.kind]]
+    return columns_of(message, found.body, found.problem)
+
+
+def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
+    """
+    C{name=value} of what is in a message.
+
+    @param body: as it was sent, or as it is stored if it could not be unpacked; C{problem} says why then.
+    """
     columns = [
         f"topic={shown(message.topic.encode())}",
         f"queue={message.queue_id}",
@@ -87,9 +96,9 @@ def message_columns(entry: Entry) -> list[str]:
     ]
     if message.transaction != "none":
         columns.append(f"transaction={message.transaction}")
-    if found.problem:
-        columns.append(f"NOT UNPACKED: {found.problem}")
-    return [*columns, f"body={shown(found.body)}"]
+    if problem:
+        columns.append(f"NOT UNPACKED: {problem}")
+    return [*columns, f"body={shown(body)}"]
 
 
 def message_line(entry: Entry) -> str:
@@ -97,7 +106,8 @@ def message_line(entry: Entry) -> str:
     return "\t".join([f"index={entry.index}", f"term={entry.term}", *message_columns(entry)])
 
 
-def _body_json(body: bytes) -> dict[str, str]:
+def body_json(body: bytes) -> dict[str, str]:
+    """C{body} where it is text, C{body_base64} where it is not."""
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
@@ -116,28 +126,33 @@ def message_json(entry: Entry) -> dict[str, Any]:
         document["problem"] = found.problem
     message = found.message
     if message is not None:
-        document |= {
-            "topic": message.topic,
-            "queue_id": message.queue_id,
-            "queue_offset": message.queue_offset,
-            "physical_offset": entry.pos + DLEDGER_BODY_OFFSET,
-            "message_id": message.message_id,
-            "unique_key": message.unique_key,
-            "tags": message.tags,
-            "keys": list(message.keys),
-            "properties": message.properties,
-            "flag": message.flag,
-            "sys_flag": message.sys_flag,
-            "compression": message.compression,
-            "transaction": message.transaction,
-            "born_timestamp": message.born_timestamp,
-            "born_host": str(message.born_host),
-            "store_timestamp": message.store_timestamp,
-            "store_host": str(message.store_host),
-            "reconsume_times": message.reconsume_times,
-            "prepared_transaction_offset": message.prepared_transaction_offset,
-        }
-    return document | _body_json(found.body)
+        document |= fields_of(message, entry.pos + DLEDGER_BODY_OFFSET)
+    return document | body_json(found.body)
+
+
+def fields_of(message: Message, physical_offset: int) -> dict[str, Any]:
+    """Every field of a message but its body, by name."""
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "physical_offset": physical_offset,
+        "message_id": message.message_id,
+        "unique_key": message.unique_key,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "properties": message.properties,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "compression": message.compression,
+        "transaction": message.transaction,
+        "born_timestamp": message.born_timestamp,
+        "born_host": str(message.born_host),
+        "store_timestamp": message.store_timestamp,
+        "store_host": str(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+    }
 
 
 def write_messages(entries: Sequence[Entry], *, as_json: bool) -> None:
