@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -37,12 +38,15 @@ from tests.interop.ha import (
     read_tables,
 )
 from tests.interop.java import JavaMissing
-from tests.interop.rocketmq import PATIENCE, body_of, class_path
+from tests.interop.rocketmq import PATIENCE, body_of, class_path, java_command
 from tests.processes.children import ChildError, wait_until
 
 TOPIC = "numbers"
 #: Statuses of messages that are stored.
 STORED = ("SEND_OK", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE")
+
+#: Messages that each reader of a directory appends.
+MORE = 40
 
 
 def outcomes(path: Path) -> list[Sent]:
@@ -50,6 +54,28 @@ def outcomes(path: Path) -> list[Sent]:
     if not path.exists():
         return []
     return [Sent.of(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def admin(pair: Pair, *words: str) -> str:
+    """
+    Standard output of RocketMQ's own command line.
+
+    @raise BrokerError: it did not end in time.
+    """
+    command = java_command(
+        pair.version, pair.directory, "128m", "org.apache.rocketmq.tools.command.MQAdminStartup", *words
+    )
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise BrokerError(f"mqadmin {' '.join(words)} did not end") from None
+    return done.stdout.decode()
+
+
+def ha_lines(text: str) -> list[str]:
+    """What mqadmin says of replication: without its log, and without the speed, which is of the moment."""
+    lines = [line for line in text.splitlines() if line.startswith("#") or re.match(r"[0-9.]+:[0-9]+ ", line)]
+    return [line if line.startswith("#") else " ".join(line.split()[:3] + line.split()[4:]) for line in lines]
 
 
 class Story(SynchronousTestCase):
@@ -234,47 +260,48 @@ class Story(SynchronousTestCase):
         pair.client.kill()
         if pair.slave.stop(seconds=PATIENCE) not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
             self.fail(f"the slave did not end well\n{pair.slave.log_tail()}")
-        for turn, (master, slave) in enumerate(((self.slave, self.master), (self.master, self.slave))):
+        told = [one for one in pair.sent.values() if one.status in STORED and one.number != self.late]
+        held = {store: list(told) for store in (pair.master.store, pair.slave.store)}
+        ends = dict.fromkeys(held, self.everything)
+        for turn, kinds in enumerate(((self.slave, self.master), (self.master, self.slave))):
             readers = [
-                pair.broker(kind, f"{kind}-reads-{name}-{turn}", store=store, broker=f"broker-{name}{turn}")
-                for kind, name, store in (
-                    (master, "m", pair.master.store), (slave, "s", pair.slave.store))
-            ]  # fmt: skip
+                pair.broker(kind, f"{kind}-reads-{turn}{at}", store=store, broker=f"broker-{turn}{at}")
+                for at, (kind, store) in enumerate(zip(kinds, held, strict=True))
+            ]
             for reader in readers:
                 self.addCleanup(reader.kill)
                 reader.start()
             for reader in readers:
                 reader.wait_started()
-            for reader in readers:
-                self.check_reader(reader)
-            first = pair.next_number
-            more = [[put(reader.address, TOPIC, first + at) for at in range(40)] for reader in readers]
-            # Both went on alike.
-            self.assertEqual([one.offset for one in more[0]], [one.offset for one in more[1]])
-            pair.sent |= {one.number: one for one in more[0]}
-            self.count += 40
-            self.everything = ends_of(readers[0].address)[1]
+                self.check_reader(reader, ends[reader.store], held[reader.store])
+                first = pair.next_number + turn * MORE
+                held[reader.store] += [put(reader.address, TOPIC, first + at) for at in range(MORE)]
+                ends[reader.store] = ends_of(reader.address)[1]
             for reader in readers:
                 reader.kill()
+            self.count += MORE
 
-    def check_reader(self, reader: Broker) -> None:
+    def check_reader(self, reader: Broker, end: int, held: Sequence[Sent]) -> None:
         """It has the whole log, and every message is in its queue."""
-        ends: list[tuple[int, int]] = []
+        seen: list[tuple[int, int]] = []
         # Java's broker fails at this question in its first second.
-        self.pair.wait(lambda: ends.append(ends_of(reader.address)) or True, f"{reader.name} tells its state")
-        self.assertEqual(ends, [(0, self.everything)], reader.name)
+        self.pair.wait(lambda: seen.append(ends_of(reader.address)) or True, f"{reader.name} tells its state")
+        self.assertEqual(seen, [(0, end)], reader.name)
         found: list[Message] = []
 
         def all_there() -> bool:
             found[:] = pull_all(reader.address, TOPIC)
             return len(found) >= self.count
 
-        self.pair.wait(all_there, f"{self.count} messages in queues of {reader.name}; {len(found)} are")
+        self.pair.wait(all_there, f"{self.count} messages in queues of {reader.name}")
         self.assertEqual(len(found), self.count, reader.name)
-        stored = {one.offset: one.number for one in self.pair.sent.values()
-                  if one.status in STORED and one.number != self.late}  # fmt: skip
-        seen = {message.physical_offset: message for message in found}
-        self.assertEqual(stored.keys() - seen.keys(), set(), reader.name)
+        by_offset = {message.physical_offset: message for message in found}
+        for one in held:
+            message = by_offset[one.offset]
+            self.assertEqual(
+                (message.queue_id, message.queue_offset, message.properties["number"]),
+                (one.queue_id, one.queue_offset, str(one.number)), reader.name,
+            )
         for message in found:
             number = int(message.properties["number"])
             self.assertEqual(plain_body(message), body_of(number), (reader.name, number))
@@ -290,11 +317,28 @@ class Story(SynchronousTestCase):
         self.assertEqual(done.returncode, 0, done.stderr.decode(errors="replace")[-800:])
         return done.stdout.decode()
 
+    def check_ha_status(self) -> None:
+        """C{dledger ha-status} tells what mqadmin tells; of a master of 4.9, where its log ends."""
+        pair = self.pair
+        end = self.check_equal()
+        if not self.is_5:
+            ours = self.command("ha-status", "--broker", pair.master.address)
+            self.assertIn(f"CommitLogMaxOffset\t{end}", ours)
+            return
+        theirs = admin(pair, "haStatus", "-n", pair.name_server_address, "-b", pair.master.address)
+        ours = self.command("ha-status", "--broker", pair.master.address)
+        self.assertEqual(ha_lines(ours), ha_lines(theirs))
+        self.assertIn(f"#MasterCommitLogMaxOffset\t{end}", ha_lines(theirs))
+        self.assertIn("#SlaveNum\t1", ha_lines(theirs))
+        (report,) = json.loads(self.command("ha-status", "--broker", pair.master.address, "--json"))
+        (slave,) = report["slaves"]
+        self.assertEqual((report["max_offset"], slave["ack_offset"]), (end, end))
+
     def check_tail(self) -> None:
         """C{dledger tail --format rocketmq} shows every message that our slave has."""
         slave = self.pair.slave
         lines = self.command(
-            "tail", "--format", "rocketmq", "--broker", slave.address, "--from", "0", "--json"
+            "tail", "--format", "rocketmq", "--broker", slave.address, "--json"
         ).splitlines()
         found = [json.loads(line) for line in lines]
         shown = {one["message_id"]: one for one in found if one.get("topic") == TOPIC}
@@ -303,15 +347,18 @@ class Story(SynchronousTestCase):
             self.assertEqual((document["queue_id"], document["queue_offset"], document["body"]),
                              (sent.queue_id, sent.queue_offset, body_of(sent.number).decode()))  # fmt: skip
 
-    def play(self, version: str) -> None:
-        """All parts, in the order that waits least."""
-        self.begin(version)
-        self.replicate_asynchronously()
-        self.replicate_synchronously()
-        self.lose_master()
-        self.compare_metadata()
-        self.lose_slave()
+    def parts(self) -> list[Callable[[], None]]:
+        """In the order that waits least."""
+        found = [
+            self.replicate_asynchronously, self.replicate_synchronously, self.check_ha_status,
+            self.lose_master, self.compare_metadata, self.lose_slave,
+        ]
         if self.slave == "ours":
-            self.check_tail()
-        self.consume_from_slave()
-        self.exchange_directories()
+            found.append(self.check_tail)
+        return [*found, self.consume_from_slave, self.exchange_directories]
+
+    def play(self, version: str) -> None:
+        """Everything."""
+        self.begin(version)
+        for part in self.parts():
+            part()
