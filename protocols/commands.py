@@ -161,6 +161,14 @@ class CommandConnection(Connection):
             ext_fields=ext_fields or {}, serialize_type=request.serialize_type, body=body,
         )),))  # fmt: skip
 
+    def answer_made(self, request: RemotingCommand, frame: bytes) -> None:
+        """The same, where the frame of the answer has been made already."""
+        if self.is_lost or request.flag & FLAG_ONEWAY:
+            return
+        self.unanswered -= 1
+        self.unanswered_bytes -= len(request.body) + _OVERHEAD
+        self._write((frame,))
+
     def answer_not_supported(self, request: RemotingCommand) -> None:
         """Java's answer to a code that nobody registered, leading blank included."""
         self.answer(request, code=REQUEST_CODE_NOT_SUPPORTED,

@@ -12,6 +12,7 @@ Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, Messag
 from __future__ import annotations
 
 from dledger.broker.records import property_of
+from protocols.wire.rocketmq_layout import PROPERTIES_BYTES_MAX
 from protocols.wire.rocketmq_message import decode_properties, encode_properties
 
 _WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
@@ -78,6 +79,26 @@ def stored_properties(properties: bytes, added: bytes) -> bytes:
     if kept and kept[-1] != 2:
         return kept + b"\x02" + added
     return kept + added
+
+
+def plain_properties(text: str, added: bytes) -> tuple[bytes, bool] | None:
+    """
+    The short road to what is stored of a message's properties, and to whether its producer waits.
+
+    @return: None where something stands in them that has to be looked at closely.
+    """
+    if "DELAY\x01" in text or "TRAN_MSG\x01" in text or "CLUSTER\x01" in text or "\0" in text:
+        return None
+    kept = text.encode("utf-8")
+    if len(kept) + len(added) >= PROPERTIES_BYTES_MAX:
+        return None
+    has_to_wait = True
+    if _WAIT in kept:
+        kept = _without_wait(kept)
+        has_to_wait = waits(kept)
+    if kept and kept[-1] != 2:
+        return kept + b"\x02" + added, has_to_wait
+    return kept + added, has_to_wait
 
 
 def cluster_property(cluster: str) -> bytes:

@@ -26,22 +26,31 @@ from dledger.broker.metadata import RETRY_PREFIX, SCHEDULE_TOPIC
 from dledger.broker.metadata_files import Metadata
 from dledger.broker.puts import NotPut, PutPipeline
 from dledger.broker.records import NewMessage
-from dledger.broker.refusals import INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
+from dledger.broker.refusals import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.broker.send_properties import (
     cluster_property,
     delay_level,
     for_schedule,
     is_prepared,
+    plain_properties,
     stored_properties,
     waits,
     without_delay,
 )
-from dledger.broker.topic_checks import DLQ_PREFIX, TopicChecks
+from dledger.broker.store_config import RECORD_OVERHEAD_MAX
+from dledger.broker.topic_checks import DLQ_PREFIX, FORBIDDEN, TopicChecks
 from dledger.ha.put_status import PutStatus
-from protocols.commands import CommandConnection
+from protocols.commands import VERSION, CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
-from protocols.wire.remoting import RemotingCommand
+from protocols.wire.remoting import (
+    FLAG_RESPONSE,
+    FRAME_START,
+    HEADER_WORD_SIZE,
+    JSON,
+    RemotingCommand,
+    encode_command,
+)
 from protocols.wire.rocketmq_layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK, SysFlag
 from protocols.wire.rocketmq_message import Host, decode_batch
 
@@ -55,6 +64,7 @@ _V3_4_9 = 121
 
 _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 _PREPARED = int(SysFlag.PREPARED)
+_NOT_PLAIN = TRANSACTION_MASK
 
 
 class _Names(NamedTuple):
@@ -116,6 +126,13 @@ class Sends:
         self._told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
         self.store_host = store_host
         self._id_start = (store_host.address + store_host.port.to_bytes(4, "big")).hex().upper()
+        self._answer_start, self._answer_end = _answer_form(self._told, self._id_start)
+        self._topics = metadata.topics
+        self._plain_topics: dict[str, int] = {}
+        self._seen_topics = metadata.topics.version
+        self._plain_body_max = min(
+            config.store.max_message_size, config.store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX
+        )
 
     # -- all of one read -------------------------------------------------------------------------
 
@@ -129,6 +146,10 @@ class Sends:
         born_host = _host_of(connection)
         sends: list[_Send] = []
         for request in requests:
+            plain = self._plain(request, born_host)
+            if plain is not None:
+                sends.append(plain)
+                continue
             try:
                 send = self._prepared(request, born_host, connection)
                 self._pipeline.check(send.messages)
@@ -171,6 +192,9 @@ class Sends:
         if not status.is_stored:
             self._refuse(connection, send.request, status.remoting_code, status.name)
             return
+        if not status.remoting_code and len(stored) == 1 and send.request.serialize_type == JSON:
+            connection.answer_made(send.request, self._success(send, stored[0]))
+            return
         start = self._id_start
         ids = ",".join([f"{start}{one.offset:016X}" for one in stored])
         connection.answer(send.request, code=status.remoting_code, ext_fields={
@@ -178,12 +202,69 @@ class Sends:
             "queueOffset": str(stored[0].queue_offset),
         })  # fmt: skip
 
+    def _success(self, send: _Send, stored: Appended) -> bytes:
+        """The frame of the answer to a message that is where it should be."""
+        header = (
+            f'{self._answer_start}{stored.offset:016X}","queueId":"{send.queue_id}","queueOffset":"'
+            f'{stored.queue_offset}"}},"flag":1,"language":"PYTHON","opaque":{send.request.opaque}'
+            f"{self._answer_end}"
+        ).encode()
+        return FRAME_START.pack(HEADER_WORD_SIZE + len(header), len(header)) + header
+
     def _refuse(
         self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str
     ) -> None:
         connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
 
     # -- one request -----------------------------------------------------------------------------
+
+    def _plain(self, request: RemotingCommand, born_host: Host) -> _Send | None:
+        """
+        The short road for a request as most are: one message, to a queue of a topic that is there, with nothing
+        in it that a broker would act on. None: it is none, or something is wrong with it; see L{_prepared}.
+        """
+        fields = request.ext_fields
+        try:
+            queue, sys_flag, born, flag = fields["e"], fields["f"], fields["g"], fields["h"]
+            numbers = queue + sys_flag + born + flag + fields["d"]
+            if not (numbers.isdecimal() and numbers.isascii() and "a" in fields and "c" in fields):
+                return None
+            queue_id, flags, born_ms, own_flag = int(queue), int(sys_flag), int(born), int(flag)
+            topic = fields["b"]
+            known = self._topics.version is self._seen_topics
+            queues = self._plain_topics.get(topic, 0) if known else 0
+        except (KeyError, ValueError):
+            return None
+        get = fields.get
+        if (
+            queue_id >= (queues or self._queues_of(topic)) or request.code != SEND_MESSAGE_V2
+            or flags & _NOT_PLAIN or flags > INT_MAX or own_flag > INT_MAX or born_ms > LONG_MAX
+            or len(request.body) > self._plain_body_max or get("j", "0") != "0"
+            or get("k", "false") != "false" or get("m", "false") != "false"
+        ):  # fmt: skip
+            return None
+        properties = plain_properties(get("i", ""), self._cluster)
+        if properties is None:
+            return None
+        message = NewMessage(
+            topic=topic, queue_id=queue_id, body=request.body, properties_data=properties[0], flag=own_flag,
+            sys_flag=flags, born_timestamp=born_ms, born_host=born_host, store_host=self.store_host,
+        )
+        return _Send(request, (message,), queue_id, properties[1])
+
+    def _queues_of(self, topic: str) -> int:
+        """Queues of a topic that is there and has nothing special about it; 0 for any other."""
+        if self._topics.version is not self._seen_topics:
+            self._plain_topics.clear()
+            self._seen_topics = self._topics.version
+        found = self._topics.entries.get(topic)
+        if found is None or topic.startswith("%") or topic in FORBIDDEN or "\0" in topic:
+            return 0
+        if not found.can_write or found.order or found.topic_filter_type != "SINGLE_TAG":
+            return 0
+        queues = max(found.write_queue_nums, found.read_queue_nums)
+        self._plain_topics[topic] = queues
+        return queues
 
     def _prepared(self, request: RemotingCommand, born_host: Host, connection: CommandConnection) -> _Send:
         """@raise Refused: it must not be stored. @raise ValueError: nor can it."""
@@ -265,6 +346,18 @@ class Sends:
             message.properties_data, topic=message.topic, queue_id=message.queue_id, level=level
         )
         return attrs.evolve(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties_data=properties)
+
+
+def _answer_form(told: Mapping[str, str], id_start: str) -> tuple[str, str]:
+    """What stands before and behind the numbers in the header of an answer of success."""
+    number = 1_234_567_891
+    whole = encode_command(RemotingCommand(
+        code=0, opaque=number, flag=FLAG_RESPONSE, version=VERSION,
+        ext_fields={**told, "msgId": id_start, "queueId": "", "queueOffset": ""},
+    ))[FRAME_START.size :].decode("utf-8")  # fmt: skip
+    start = whole.index(f'"msgId":"{id_start}') + len(f'"msgId":"{id_start}')
+    end = whole.index(f'"opaque":{number}') + len(f'"opaque":{number}')
+    return whole[:start], whole[end:]
 
 
 def _told(error: NotPut) -> tuple[int, str]:

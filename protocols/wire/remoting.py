@@ -26,6 +26,7 @@ from construct import Int8ub, Int16sb, Int16ub, Int32sb, Int32ub, Struct
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import (
     INT_BITS,
+    TEXT_CHARACTERS_MAX,
     canonical_keys,
     folded,
     read_object,
@@ -66,7 +67,7 @@ FRAME_START_DECLARATION = Struct(
     "length" / Int32sb,  # bytes that follow this word
     "header_word" / Int32ub,  # high byte: how the header is written; low 24 bits: its length
 )
-_FRAME_START = struct_of(FRAME_START_DECLARATION)
+FRAME_START = struct_of(FRAME_START_DECLARATION)
 _HEADER_WORD = struct_of(Struct("header_word" / Int32ub))
 
 BINARY_HEADER_DECLARATION = Struct(
@@ -129,7 +130,7 @@ def encode_command(command: RemotingCommand) -> bytes:
     # This bounds the header to its 24 bits, too.
     assert LENGTH_WORD_SIZE + length <= FRAME_BYTES_MAX, f"remoting frame of 4 + {length} bytes"
     return b"".join(
-        (_FRAME_START.pack(length, command.serialize_type << 24 | len(header)), header, command.body)
+        (FRAME_START.pack(length, command.serialize_type << 24 | len(header)), header, command.body)
     )
 
 
@@ -141,7 +142,7 @@ def encode_answer(opaque: int, body: bytes) -> bytes:
     )
     length = HEADER_WORD_SIZE + len(header) + len(body)
     assert LENGTH_WORD_SIZE + length <= FRAME_BYTES_MAX, f"remoting frame of 4 + {length} bytes"
-    return _FRAME_START.pack(length, JSON << 24 | len(header)) + header + body
+    return FRAME_START.pack(length, JSON << 24 | len(header)) + header + body
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
@@ -186,6 +187,7 @@ def _json_header(command: RemotingCommand) -> bytes:
     return write_object(document)
 
 
+_LANGUAGES = frozenset(LANGUAGES)
 _HEADER_KEYS = ("code", "extFields", "flag", "language", "opaque", "remark", "version")
 _HEADER_NAMES = {folded(name): name for name in _HEADER_KEYS}
 _KNOWN_KEYS = frozenset((*_HEADER_KEYS, "serializeTypeCurrentRPC"))
@@ -202,11 +204,11 @@ def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
         if not document.keys() <= _KNOWN_KEYS:
             document = canonical_keys(document, _HEADER_NAMES)
         return RemotingCommand(
-            code=to_int(document.get("code"), INT_BITS, "code") or 0,
-            opaque=to_int(document.get("opaque"), INT_BITS, "opaque") or 0,
-            flag=to_int(document.get("flag"), INT_BITS, "flag") or 0,
+            code=_int(document, "code"),
+            opaque=_int(document, "opaque"),
+            flag=_int(document, "flag"),
             language=_language(document.get("language", "JAVA")),
-            version=to_int(document.get("version"), INT_BITS, "version") or 0,
+            version=_int(document, "version"),
             remark=_remark(document.get("remark")),
             ext_fields=_ext_fields(document.get("extFields")),
             serialize_type=JSON,
@@ -216,8 +218,17 @@ def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
         raise WireError(f"remoting header: {error}") from None
 
 
+def _int(document: dict[str, Any], name: str) -> int:
+    value = document.get(name)
+    if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
+        return value
+    return to_int(value, INT_BITS, name) or 0
+
+
 def _language(value: object) -> str:
     if isinstance(value, str):
+        if value in _LANGUAGES:
+            return value
         return value.upper() if value.upper() in LANGUAGES else ""
     if isinstance(value, int) and 0 <= value < len(LANGUAGES):
         return LANGUAGES[value]
@@ -236,6 +247,13 @@ def _ext_fields(value: object) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         raise BodyError(f"extFields={shown(value)} is not an object")
+    try:
+        # As they nearly always are: texts, and nothing else, without half a surrogate pair.
+        texts, names = "".join(value.values()), "".join(value)
+        if texts.isascii() and names.isascii() and len(names) <= TEXT_CHARACTERS_MAX:
+            return value
+    except TypeError:
+        pass  # one by one
     fields = {}
     for key, item in value.items():
         name, text = to_text(key, "key in extFields"), _long_text(item)

@@ -57,13 +57,13 @@ class Broker:
     """
 
     def __init__(
-        self, *, options: dict[str, Any] | None = None, writing: dict[str, Any] | None = None, **ha: Any
+        self, *, options: dict[str, Any] | None = None, store: dict[str, Any] | None = None, **ha: Any
     ) -> None:
-        self.writing = Writing(**{**(writing or {}), **ha})
+        self.writing = Writing(store=store, **ha)
         config = HAConfig(**ha)
         self.config = BrokerConfig(
-            store=config_of(), ha=config, broker_id=int(config.is_slave), broker_ip1="10.0.0.1",
-            broker_name="b", broker_cluster_name="C", **(options or {}),
+            store=config_of(**(store or {})), ha=config, broker_id=int(config.is_slave),
+            broker_ip1="10.0.0.1", broker_name="b", broker_cluster_name="C", **(options or {}),
         )  # fmt: skip
         self.metadata = Metadata(self.writing.disk, "base/config", now_ms=WALL_MS)
         self.metadata.topics.add_system_topics(cluster="C", broker="b", now_ms=WALL_MS)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.refusals import Code
-from protocols.wire.remoting import RemotingCommand
+from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq_message import BatchItem, Host, decode_properties, encode_batch
 from tests.broker.put_support import WALL_MS
 from tests.broker.send_support import Broker, send_of
@@ -232,7 +234,7 @@ class IllegalTests(SendCase):
         """A body beyond the limit, or beyond a file; properties beyond what a record holds."""
         self.refused(Code.MESSAGE_ILLEGAL, "do not fit into a file", bytes(5000))
         self.refused(Code.MESSAGE_ILLEGAL, "properties of 32768 bytes", properties="a\x01" + "b" * 32766)
-        self.make(writing={"store": {"max_message_size": 100}})
+        self.make(store={"max_message_size": 100})
         self.refused(Code.MESSAGE_ILLEGAL, "max_message_size=100", bytes(101))
         self.assertEqual(self.send(bytes(100)).code, 0)
 
@@ -245,6 +247,83 @@ class IllegalTests(SendCase):
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden",
                      properties="TRAN_MSG\x01true\x02")  # fmt: skip
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", sysFlag=4)
+
+
+class PlainTests(SendCase):
+    """The short road does what the long one does, or leaves it to that."""
+
+    def make(self, **options: Any) -> Broker:
+        """With files that are large enough for any message."""
+        store = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 3000}
+        return super().make(store=store, **options)
+
+    def one_of(self, chance: random.Random) -> RemotingCommand:
+        """A request with a few things that are not usual."""
+        fields: dict[str, object] = {"properties": "TAGS\x01A\x02UNIQ_KEY\x01u\x02WAIT\x01true"}
+        unusual: dict[str, list[object]] = {
+            "topic": ["T2", "new", "%RETRY%G", "SCHEDULE_TOPIC_XXXX", "tags", "order", "closed", "a\0", ""],
+            "queueId": [3, 4, -1, "x", "", "\u0663", "1" * 30, "+1"],
+            "properties": [
+                "", "WAIT\x01false", "WAIT\x01true\x02a\x01b", "a\x01b\x02WAIT\x01TRUE\x02", "DELAY\x012",
+                "TRAN_MSG\x01true", "CLUSTER\x01x", "a\0b", "a\x01" + "b" * 32740, "\u00e9\x01\u00df\x02",
+            ],
+            "sysFlag": [1, 4, 8, 12, 2**31, -1, "z", 0x301], "flag": [-5, 2**31, 9],
+            "batch": ["true", "false"], "bornTimestamp": [0, -1, 2**63, 2**63 - 1],
+            "reconsumeTimes": [1, "q"], "unitMode": ["true", "no"], "defaultTopicQueueNums": ["x", -1],
+            "maxReconsumeTimes": [2],
+        }  # fmt: skip
+        for name in chance.sample(sorted(unusual), chance.choice((0, 1, 1, 2))):
+            fields[name] = chance.choice(unusual[name])
+        without = chance.choice(("topic", "producerGroup", "defaultTopic", "flag", "properties", *[""] * 20))
+        body = b"x" * chance.choice((0, 10, 3000, 3001))
+        return send_of(body, code=chance.choice((310, 310, 310, 10, 320)), without=without, **fields)
+
+    def test_twins(self) -> None:
+        """Of thousands of requests, both make the same, or the short one says that it is not for it."""
+        topics = self.broker.metadata.topics
+        for name, changed in (("T1", {}), ("T2", {}), ("tags", {"topic_filter_type": "MULTI_TAG"}),
+                              ("order", {"order": True}), ("closed", {"perm": 4})):  # fmt: skip
+            made = topics.create_on_send(name, default_topic="TBW102", queue_nums=4, now_ms=1)
+            assert made is not None
+            topics.put(attrs.evolve(made, **changed), 2)
+        sends, chance, plain = self.broker.sends, random.Random(1), 0
+        host = Host.of("192.168.1.1", 54321)
+        for _ in range(4000):
+            request = self.one_of(chance)
+            found = sends._plain(request, host)
+            if found is not None:
+                plain += 1
+                self.assertEqual(found, sends._prepared(request, host, self.client.connection), request)
+                self.broker.writing.pipeline.check(found.messages)
+        self.assertGreater(plain, 500)
+
+    def test_topic_changes(self) -> None:
+        """What is known of a topic is forgotten when any of them changes."""
+        self.send()
+        self.assertEqual(self.send(queueId=3).code, 0)
+        made = self.broker.metadata.topics.get("T1")
+        assert made is not None
+        self.broker.metadata.topics.put(attrs.evolve(made, perm=4), WALL_MS)
+        self.refused(Code.NO_PERMISSION, "forbidden")
+        self.broker.metadata.topics.delete("T1", WALL_MS)
+        self.assertEqual(self.send().code, 0)
+        self.assertEqual(self.broker.created, 2)
+
+    def test_answer(self) -> None:
+        """Byte for byte what the long way makes."""
+        self.send()
+        (answer,) = self.client.send(send_of(opaque=77))
+        self.client.connection.dataReceived(encode_command(send_of(opaque=77)))
+        self.broker.writing.clock.advance(0)
+        stored = self.broker.stored()[2]
+        self.assertEqual(self.client.transport.value(), encode_command(attrs.evolve(answer, ext_fields={
+            **answer.ext_fields, "msgId": stored.message_id, "queueOffset": "2",
+        })))  # fmt: skip
+
+    def test_binary_header(self) -> None:
+        """Who writes headers the other way is answered so."""
+        (answer,) = self.client.send(attrs.evolve(send_of(), serialize_type=1))
+        self.assertEqual((answer.code, answer.serialize_type), (0, 1))
 
 
 class DelayTests(SendCase):
