@@ -8,6 +8,7 @@ parts, and calls what stands in the L{Assembly}.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,8 @@ from dledger.broker.puts import PutPipeline
 from dledger.broker.queue_locks import QueueLocks
 from dledger.broker.reput import Arrived
 from dledger.broker.router import Commands
+from dledger.broker.schedule import ScheduleMessageService
+from dledger.broker.send_back import SendBack
 from dledger.broker.sends import Sends
 from dledger.broker.stats_commands import StatsCommands
 from dledger.broker.store import MessageStore
@@ -61,6 +64,7 @@ class Parts:
     turn: Turn
     wall_ms: Callable[[], int]
     disk: Disk
+    rng: random.Random
     save: Callable[[], Deferred[None]]
 
 
@@ -110,6 +114,18 @@ def assemble(parts: Parts) -> Assembly:
     made.sweeps += [pulls.sweep, consumers.sweep, locks.sweep, admin.sweep]
     made.arrived.append(pulls.arrived)
     made.stops.append(pulls.stop)
+    made.groups.append(SendBack(
+        config, store, metadata, parts.pipeline, parts.checks, store_host=parts.store_host, wall_ms=wall_ms,
+        rng=parts.rng,
+    ))  # fmt: skip
+    if not config.is_slave:
+        schedule = ScheduleMessageService(
+            store, metadata.delay_offsets, parts.pipeline, store_host=parts.store_host, clock=parts.clock,
+            wall_ms=wall_ms,
+        )
+        made.arrived.append(schedule.arrived)
+        made.started.append(schedule.start)
+        made.stops.append(schedule.stop)
     reads = LogReads(store.log, clock=parts.clock, turn=parts.turn)
     native = made.native = NativeCommands(
         store, parts.pipeline, parts.checks, reads, config, store_host=parts.store_host, wall_ms=wall_ms

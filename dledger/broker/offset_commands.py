@@ -17,22 +17,20 @@ Source: ConsumerManageProcessor, AdminBrokerProcessor, QueryMessageProcessor (4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.consumers import find_group
 from dledger.broker.metadata_files import Metadata
-from dledger.broker.queries import offset_at
-from dledger.broker.records import check_record, store_timestamp_of
+from dledger.broker.queries import offset_at, record_at
+from dledger.broker.records import store_timestamp_of
 from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
 from dledger.broker.store import MessageStore
 from dledger.errors import StoreError
 from protocols.commands import CommandConnection
-from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq_layout import START, START_SIZE
 
 QUERY_CONSUMER_OFFSET = 14
 UPDATE_CONSUMER_OFFSET = 15
@@ -154,27 +152,15 @@ class OffsetCommands:
 
     def _view(self, connection: CommandConnection, request: RemotingCommand) -> None:
         offset = Fields(request.ext_fields).number("offset", least=LONG_MIN, most=LONG_MAX)
-        connection.answer(request, body=_reading(lambda: self._record(offset)))
-
-    def _record(self, offset: int) -> bytes:
-        """The record that begins there. @raise Refused: none does."""
-        log = self._store.log
-        if not log.begin_offset <= offset <= log.record_end - START_SIZE:
-            self._no_message(offset, f"the log holds {log.begin_offset} to {log.record_end}")
-        room = log.file_size - offset % log.file_size
-        start = log.read(offset, START_SIZE)
-        size = START.unpack(start)[0] if len(start) == START_SIZE else 0
-        if not 0 < size <= min(room, self._config.store.record_size_max):
-            self._no_message(offset, "none begins there")
-        data = log.read(offset, size)
-        try:
-            check_record(data, 0, offset, room)
-        except WireError:
-            self._no_message(offset, "none begins there")
-        return data
-
-    def _no_message(self, offset: int, reason: str) -> NoReturn:
-        raise Refused(Code.SYSTEM_ERROR, f"can not find message by the offset, {offset}: {reason}")
+        record = _reading(lambda: record_at(self._store, offset))
+        if record is None:
+            log = self._store.log
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"can not find message by the offset, {offset}: none begins there; the log holds "
+                f"{log.begin_offset} to {log.record_end}",
+            )
+        connection.answer(request, body=record)
 
 
 def _reading(read: Callable[[], _T]) -> _T:

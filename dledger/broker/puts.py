@@ -156,6 +156,11 @@ class PutPipeline:
                 waiter.callback(None)
         return status
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether L{close} was called."""
+        return bool(self._closed)
+
     def close(self, reason: str) -> None:
         """Refuse everything from now on; what waits is answered all the same."""
         self._closed = reason

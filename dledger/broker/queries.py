@@ -15,9 +15,11 @@ from enum import Enum
 import attrs
 
 from dledger.broker.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
-from dledger.broker.records import store_timestamp_of
+from dledger.broker.records import check_record, store_timestamp_of
 from dledger.broker.store import MessageStore
 from dledger.errors import StoreError
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq_layout import START, START_SIZE
 
 #: Units that are looked at for one request, wanted or not.
 UNITS_MAX = 4096
@@ -133,6 +135,28 @@ def _record(store: MessageStore, unit: Unit) -> bytes | None:
         return None
     data = log.read(unit.offset, unit.size)
     return data if len(data) == unit.size else None
+
+
+def record_at(store: MessageStore, offset: int) -> bytes | None:
+    """
+    The record that begins at an offset of the log; None if no sound one does.
+
+    @raise OSError: the log cannot be read.
+    """
+    log = store.log
+    if not log.begin_offset <= offset <= log.record_end - START_SIZE:
+        return None
+    room = log.file_size - offset % log.file_size
+    start = log.read(offset, START_SIZE)
+    size = START.unpack(start)[0] if len(start) == START_SIZE else 0
+    if not 0 < size <= min(room, store.config.record_size_max):
+        return None
+    data = log.read(offset, size)
+    try:
+        check_record(data, 0, offset, room)
+    except WireError:
+        return None
+    return data
 
 
 def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:

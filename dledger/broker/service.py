@@ -238,7 +238,8 @@ class BrokerService(Service):
         made = self._assembly = assemble(Parts(
             config=self.config, address=self.address, store_host=Host.of(host, port), store=store,
             metadata=metadata, ha=ha, pipeline=pipeline, checks=checks, clock=self._reactor, turn=self._turn,
-            wall_ms=self.wall_ms, disk=self._disk, save=lambda: metadata.save(self._threads.run),
+            wall_ms=self.wall_ms, disk=self._disk, rng=self._rng,
+            save=lambda: metadata.save(self._threads.run),
         ))  # fmt: skip
         router.add_together(SEND_CODES, made.sends.received)
         router.add_metadata(metadata)

@@ -9,3 +9,4 @@ A broker: `twistd -n dledger-broker` is an asynchronous or synchronous master, o
 `dledger ha-status`: replication between RocketMQ brokers, Java's (5.x, and 4.9 as far as it tells) or ours, in the shape of mqadmin haStatus and as JSON.
 A producer and a reader of our own for brokers (`dledger.client.broker`): many messages in a frame, with refusals and unknown outcomes told apart; whole records of the log in order, over restarts of the broker.
 `dledger tail --broker host:port` shows the messages in a broker's log in its order, of a master or a slave, ours or RocketMQ's; `--topic`, `--from-offset`, `-f`, `--json`.
+Delayed messages (18 levels, as RocketMQ's), messages that consumers send back (retries with growing delay, dead letters), locks of queues for orderly consumers.

@@ -12,7 +12,7 @@ from tests.protocols.fakes import sent_commands
 
 #: By what RocketMQ calls them; see docs/ha.md.
 CODES = {
-    10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 32, 33, 34, 35, 38, 46, 41, 42, 17, 215, 200, 207, 26, 28,
+    10, 310, 320, 36, 11, 361, 14, 15, 29, 30, 31, 32, 33, 34, 35, 38, 46, 41, 42, 17, 215, 200, 207, 26, 28,
     907, 202, 203, 208, 300, 351, 352, 21, 43, 45, 201, 402,
 }  # fmt: skip
 
@@ -43,6 +43,19 @@ class AssemblyTests(ServiceCase):
         self.assertEqual(json.loads(runtime.body)["table"]["msgPutTotalTodayNow"], "2")
         self.assertIs(json.loads(ha.body)["master"], True)
         self.stop()
+
+    def test_delayed(self) -> None:
+        """A master delivers, and says so; a slave never does."""
+        self.start()
+        self.ask(send_of(properties="DELAY\x011\x02"))
+        self.settle(0.7)
+        self.assertEqual(self.pull().code, 19)
+        self.settle(0.3)
+        self.assertEqual(self.pull().code, 0)
+        assert self.service.metadata is not None
+        self.assertEqual(self.service.metadata.delay_offsets.get(1), 1)
+        self.stop()
+        self.assertIn(b"1:1", self.disk.read_file("base/config/delayOffset.json"))
 
     def test_held_pull(self) -> None:
         """A pull that waits is answered by the next message, and by the end of the broker."""
