@@ -220,8 +220,8 @@ class Sends:
 
     def _plain(self, request: RemotingCommand, born_host: Host) -> _Send | None:
         """
-        The short road for a request as most are: one message, to a queue of a topic that is there, with nothing
-        in it that a broker would act on. None: it is none, or something is wrong with it; see L{_prepared}.
+        The short road for a request as most are: one message, to a queue of a topic that is there, nothing
+        special in it. None: it is none of these, or something is wrong with it; see L{_prepared}.
         """
         fields = request.ext_fields
         try:
