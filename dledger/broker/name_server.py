@@ -109,12 +109,13 @@ class NameServerRegistrar:
 
     def __init__(
         self, addresses: Sequence[str], asker: Asker, identity: BrokerIdentity, topics: Topics, *,
-        clock: IReactorTime, interval_s: float = INTERVAL_S,
+        clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
         learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
     ) -> None:
         """
         @param addresses: C{host:port} of each name server; none is allowed.
         @param interval_s: taken for the nearest of 10 to 60.
+        @param timeout_s: how long a name server may take to answer.
         @param learned: told the master's address, and where it sends its log, when an answer has new ones.
         """
         self._servers = [_Server(address) for address in addresses]
@@ -122,6 +123,7 @@ class NameServerRegistrar:
         self._topics = topics
         self._clock = clock
         self._interval_s = min(max(interval_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
+        self._timeout_s = timeout_s
         self._learned = learned
         self._master: tuple[str | None, str | None] = (None, None)
         self._looping: LoopingCall | None = None
@@ -186,7 +188,7 @@ class NameServerRegistrar:
 
     def _register(self, server: _Server) -> None:
         version = self._topics.version
-        asking = self._asker.ask(server.address, self._registration(), timeout_s=TIMEOUT_S)
+        asking = self._asker.ask(server.address, self._registration(), timeout_s=self._timeout_s)
         server.asking = asking
         asking.addCallbacks(
             self._answered, self._not_answered, callbackArgs=(server, version), errbackArgs=(server,)

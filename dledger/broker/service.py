@@ -204,6 +204,8 @@ class BrokerService(Service):
             return
         self._assemble()
         self.ha.startService()
+        if not self._is_usable():
+            return
         self._register()
         assert self._assembly is not None
         for started in self._assembly.started:
@@ -269,7 +271,8 @@ class BrokerService(Service):
         learned = (lambda master, ha: None) if self.following is None else self.following.learned
         self.registrar = NameServerRegistrar(
             config.name_servers, client, identity, metadata.topics, clock=self._reactor,
-            interval_s=config.register_name_server_period / 1000, learned=learned,
+            interval_s=config.register_name_server_period / 1000,
+            timeout_s=config.register_broker_timeout_mills / 1000, learned=learned,
         )
         self.registrar.start()
 
@@ -431,6 +434,13 @@ class BrokerService(Service):
             return
         try:
             await metadata.save(self._threads.run)
+            if not await within(store.reput.caught_up(), self.config.stop_timeout / 1000, self._reactor):
+                self.log.warn("{bytes} bytes are not dispatched; the next start does that",
+                              bytes=store.reput.behind_bytes)  # fmt: skip
+                await store.checkpoint()
+                await store.log.idle()
+                store.abandon()
+                return
             await store.close()
             self.log.info("{role} stopped", role=self.role)
         except (StoreError, OSError) as error:
@@ -442,14 +452,17 @@ def add_system_topics(metadata: Metadata, config: BrokerConfig, now_ms: int) -> 
     """The topics that a master has from its start, as its options say."""
     topics = metadata.topics
     topics.add_system_topics(cluster=config.broker_cluster_name, broker=config.broker_name, now_ms=now_ms)
+    for name, queues, may_send in (
+        (AUTO_CREATE_TOPIC, config.default_topic_queue_nums, True),
+        (config.broker_cluster_name, 16, config.cluster_topic_enable),
+        (config.broker_name, 1, config.broker_topic_enable),
+    ):  # fmt: skip
+        perm = PERM_INHERIT | (PERM_READ | PERM_WRITE if may_send else 0)
+        topics.put(
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm), now_ms
+        )
     if not config.auto_create_topic_enable:
         topics.delete(AUTO_CREATE_TOPIC, now_ms)
-    else:
-        queues = config.default_topic_queue_nums
-        topics.put(TopicConfig(
-            topic_name=AUTO_CREATE_TOPIC, read_queue_nums=queues, write_queue_nums=queues,
-            perm=PERM_READ | PERM_WRITE | PERM_INHERIT,
-        ), now_ms)  # fmt: skip
 
 
 def _bracketed(host: str) -> str:

@@ -191,9 +191,12 @@ class MasterTests(ServiceCase):
         assert found is not None
         self.assertEqual((found.write_queue_nums, found.perm), (3, 7))
         self.stop()
-        service = self.start(autoCreateTopicEnable="false")
+        service = self.start(autoCreateTopicEnable="false", clusterTopicEnable="false")
         assert service.metadata is not None
         self.assertIsNone(service.metadata.topics.get("TBW102"))
+        cluster, broker = service.metadata.topics.get("DefaultCluster"), service.metadata.topics.get("b")
+        assert cluster is not None and broker is not None
+        self.assertEqual((cluster.perm, broker.perm), (1, 7))
         self.stop()
 
     def test_slaves_ask(self) -> None:
@@ -232,6 +235,25 @@ class MasterTests(ServiceCase):
         self.assertEqual(len(saves), 2)
         saves[1].callback(None)
         self.patch(service.metadata, "save", lambda run_in_thread: succeed(None))
+        self.stop()
+
+    def test_stop_while_dispatching(self) -> None:
+        """What is not in the consume queues when the time is over is put there by the next start."""
+        service = self.start(stopTimeout=1000)
+        self.ask(send_of(b"one"))
+        assert service.store is not None
+        reput = service.store.reput
+        caught_up = reput.caught_up
+        self.patch(reput, "caught_up", Deferred)
+        stopped = service.stopService()
+        self.settle(0.9)
+        self.assertNoResult(stopped)
+        self.settle(0.5)
+        self.successResultOf(stopped)
+        self.assertTrue(self.disk.exists("base/abort"))
+        self.patch(reput, "caught_up", caught_up)
+        self.start()
+        self.assertIn(b"one", self.pull().body)
         self.stop()
 
     def test_stop_answers_what_waits(self) -> None:
