@@ -386,6 +386,26 @@ def _essence(document: Mapping[str, object]) -> object:
     return document.get("offsetTable")
 
 
+def differing(told: Mapping[str, object], kept: Mapping[str, object]) -> list[tuple[str, object, object]]:
+    """
+    What a slave keeps otherwise than its master tells it: table, the master's words, the slave's.
+
+    A slave of 5.x writes the defaults of fields that a master does not mention.
+    """
+    return [(name, told[name], _as_told(told[name], kept[name])) for name in told
+            if told[name] != _as_told(told[name], kept[name])]  # fmt: skip
+
+
+def _as_told(told: object, kept: object) -> object:
+    if not (isinstance(told, dict) and isinstance(kept, dict)):
+        return kept
+    return {
+        name: {field: value for field, value in entry.items() if field in told[name]}
+        if isinstance(entry, dict) and isinstance(told.get(name), dict) and "groupName" in entry else entry
+        for name, entry in kept.items()
+    }
+
+
 class Pair:
     """
     A master and its slave.

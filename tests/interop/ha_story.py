@@ -30,6 +30,7 @@ from tests.interop.ha import (
     Sent,
     ask_tables,
     check_stored,
+    differing,
     ends_of,
     log_bytes,
     pause,
@@ -222,8 +223,7 @@ class Story(SynchronousTestCase):
         wrong: list[object] = []
 
         def same() -> bool:
-            told, kept = ask_tables(self.pair.master.address), read_tables(self.pair.slave.store)
-            wrong[:] = [(name, told[name], kept[name]) for name in told if told[name] != kept[name]]
+            wrong[:] = differing(ask_tables(self.pair.master.address), read_tables(self.pair.slave.store))
             return not wrong
 
         try:
