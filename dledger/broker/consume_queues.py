@@ -134,16 +134,17 @@ class ConsumeQueues:
         @return: False if it was there already, or no queue can have it.
         """
         key = (topic, queue_id)
-        queue = self._queues.get(key)
+        queue = self._touched.get(key)
         if queue is None:
-            if not is_topic(topic) or queue_id < 0 or index < 0:
-                self.refused += 1
-                return False
-            queue = ConsumeQueue(
-                self._disk, self._path(topic, queue_id), self._config.mapped_file_size_consume_queue
-            )
-            self._queues[key] = queue
-        if key not in self._touched:
+            queue = self._queues.get(key)
+            if queue is None:
+                if not is_topic(topic) or queue_id < 0 or index < 0:
+                    self.refused += 1
+                    return False
+                queue = ConsumeQueue(
+                    self._disk, self._path(topic, queue_id), self._config.mapped_file_size_consume_queue
+                )
+                self._queues[key] = queue
             self._touch(key, queue)
         return queue.put(index, offset, size, tags_code)
 

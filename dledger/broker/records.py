@@ -46,6 +46,7 @@ MIN_BLANK_SIZE = 8
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+_TAGS = b"TAGS\x01"
 
 _NOT_QUEUED = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _FIXED = {
@@ -163,6 +164,28 @@ def pack(message: NewMessage, size: int, *, queue_offset: int, offset: int, now_
                        PROPERTIES_LENGTH.pack(len(properties)), properties))  # fmt: skip
     assert len(record) == size, (len(record), size)
     return record
+
+
+def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, ...], tuple[int, ...]]:
+    """
+    What packs the part of a message's record before its body; its flags there; the numbers of its hosts.
+
+    @return: the form takes size, magic, checksum, queue, flag, queue offset, offset, flags, time of birth, the
+        numbers of the host where it was born, store timestamp, those of the host that stores it, how often it
+        was tried, offset of its other half, length of its body.
+    """
+    born, store = message.born_host, message.store_host
+    is_born_v6, is_store_v6 = len(born.address) == 16, len(store.address) == 16
+    sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
+    sys_flag |= _BORN_V6 * is_born_v6 | _STORE_V6 * is_store_v6
+    return _FIXED[is_born_v6, is_store_v6], sys_flag, _numbers(born), _numbers(store)
+
+
+def topic_part_of(topic: str) -> bytes:
+    """Length and bytes of a topic as they stand in a record."""
+    raw = _topic_bytes(topic)
+    magic = MAGIC_V1 if len(raw) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
+    return _TOPIC_LENGTH[magic].pack(len(raw)) + raw
 
 
 def blank(size: int) -> bytes:
@@ -283,33 +306,33 @@ def read_record(
     @param delay_levels_ms: of level 1 and on; a higher level is taken for the last.
     @raise WireError: lengths that do not add up.
     """
-    plain = _plain_record(data, at, room)
-    if plain is not None:
-        size, topic_at, properties_at, queue_id, queue_offset, sys_flag, store_timestamp = plain
-    else:
-        head, _, topic_at, properties_at = _measure(data, at, offset, room)
-        size, queue_id, queue_offset, sys_flag = head[0], head[3], head[5], head[7]
-        store_timestamp = head[12 if sys_flag & _BORN_V6 else 11]
-    topic = bytes(data[topic_at : properties_at - 2])
-    properties = bytes(data[properties_at : at + size])
-    tags = property_of(properties, b"TAGS\x01")
+    head, _, topic_at, properties_at = _measure(data, at, offset, room)
+    sys_flag = head[7]
+    store_timestamp = head[12 if sys_flag & _BORN_V6 else 11]
+    topic = bytes(data[topic_at : properties_at - PROPERTIES_LENGTH.size])
+    properties = bytes(data[properties_at : at + head[0]])
+    code = _code_of(topic, properties, store_timestamp, delay_levels_ms)
+    is_queued = sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
+    return Record(head[0], topic, head[3], head[5], code, store_timestamp, is_queued)
+
+
+def _code_of(topic: bytes, properties: bytes, store_timestamp: int, delay_levels_ms: Sequence[int]) -> int:
+    tags = property_of(properties, _TAGS)
     code = _tags_code(tags) if tags else 0
     if topic == _SCHEDULE_TOPIC and delay_levels_ms:
         level = property_of(properties, b"DELAY\x01")
         if level is not None and level.isdigit() and len(level) < 10 and int(level) > 0:
             code = store_timestamp + delay_levels_ms[min(int(level), len(delay_levels_ms)) - 1]
-    is_queued = sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
-    return Record(size, topic, queue_id, queue_offset, code, store_timestamp, is_queued)
+    return code
 
 
-def _plain_record(
-    data: bytes | memoryview, at: int, room: int
-) -> tuple[int, int, int, int, int, int, int] | None:
+def read_plain_record(
+    data: bytes, at: int, room: int, delay_levels_ms: Sequence[int]
+) -> tuple[int, bytes, int, int, int, int, bool] | None:
     """
-    The short road to what L{read_record} wants of a record as most are: V1, addresses of IPv4, nothing wrong.
+    The short road to a L{Record}, for what most are: whole, V1, addresses of IPv4, nothing wrong.
 
-    @return: size; where topic and properties begin; queue, place in it, flags, store timestamp. None: it
-        has to be looked at closely.
+    @return: the fields of a L{Record}. None: look closely, by L{read_record}.
     """
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:
@@ -320,12 +343,18 @@ def _plain_record(
     if magic != MAGIC_V1 or sys_flag & _V6 or size > left or body_length < 0 or topic_at + 2 > end:
         return None
     topic_length = data[topic_at - 1]
-    properties_at = topic_at + topic_length + 2
-    if topic_length > TOPIC_BYTES_MAX[1] or properties_at > end:
+    topic_end = topic_at + topic_length
+    if topic_length > 127 or topic_end + 2 > end:
         return None
-    if PROPERTIES_LENGTH.unpack_from(data, properties_at - 2)[0] != end - properties_at:
+    if PROPERTIES_LENGTH.unpack_from(data, topic_end)[0] != end - topic_end - 2:
         return None
-    return size, topic_at, properties_at, queue_id, queue_offset, sys_flag, timestamp
+    topic = data[topic_at:topic_end]
+    if topic == _SCHEDULE_TOPIC or data.find(_TAGS, topic_end, end) >= 0:
+        code = _code_of(topic, data[topic_end + 2 : end], timestamp, delay_levels_ms)
+    else:
+        code = 0
+    is_queued = not sys_flag or sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
+    return size, topic, queue_id, queue_offset, code, timestamp, is_queued
 
 
 class RecordWalk:

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.broker.consume_queues import ConsumeQueues
-from dledger.broker.records import read_record
+from dledger.broker.records import read_plain_record, read_record
 from dledger.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq_layout import MAGIC_BLANK, START, START_SIZE
@@ -122,16 +122,19 @@ class Dispatcher:
         """Dispatch the whole records in C{data}, the first of which is whole. @return: their bytes."""
         at, end = 0, len(data)
         put, levels = self._queues.put, self._delay_levels_ms
+        topics = self._topics
         while end - at >= START_SIZE:
-            size, magic = START.unpack_from(data, at)
-            if magic == MAGIC_BLANK or (at and 0 < size > end - at):
-                break  # the next read begins here
-            record = read_record(data, at, base + at, room - at, levels)
-            if record.is_queued:
-                topic = self._topics.get(record.topic) or self._topic(record.topic)
-                if put(topic, record.queue_id, record.queue_offset, base + at, size, record.tags_code):
-                    arrived.add((topic, record.queue_id))
-            self.store_timestamp = record.store_timestamp
+            record = read_plain_record(data, at, room - at, levels)
+            if record is None:
+                size, magic = START.unpack_from(data, at)
+                if magic == MAGIC_BLANK or (at and 0 < size > end - at):
+                    break  # the next read begins here
+                record = read_record(data, at, base + at, room - at, levels)
+            size, raw, queue_id, index, code, self.store_timestamp, is_queued = record
+            if is_queued:
+                topic = topics.get(raw) or self._topic(raw)
+                if put(topic, queue_id, index, base + at, size, code):
+                    arrived.add((topic, queue_id))
             self.dispatched += 1
             at += size
             self.offset = base + at
