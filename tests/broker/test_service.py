@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.broker_config import from_mapping
 from dledger.broker.service import BrokerService
-from dledger.errors import StoreError
+from dledger.errors import DLedgerError, StoreError
 from dledger.storage.disk import Disk
 from dledger.storage.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -389,6 +389,36 @@ class SlaveTests(ServiceCase):
         self.settle(1.0)
         self.assertNotIn("k:20912", self.asked)
         self.assertEqual(service.following.synchronize.master_address, "k:20911")
+        self.stop(8.0)
+
+    def test_where_the_master_begins(self) -> None:
+        """It is asked, and what is no answer is an error."""
+        service = self.start(role="slave", haMasterAddress="m:10912")
+        following = service.following
+        assert following is not None
+        asked: list[tuple[str, int]] = []
+        answers = [
+            RemotingCommand(code=0, opaque=1, body=b'{"table":{"commitLogMinOffset":"4096"}}'),
+            RemotingCommand(code=0, opaque=1, body=b'{"table":{}}'),
+            RemotingCommand(code=1, opaque=1, remark="no"),
+        ]
+
+        class Client:
+            """Answers in turn."""
+
+            def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[Any]:
+                asked.append((address, command.code))
+                return succeed(answers.pop(0))
+
+        self.patch(following, "_client", Client())
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(following.master_begin())), 4096)
+        for words in ("commitLogMinOffset", "no"):
+            failure = self.failureResultOf(Deferred.fromCoroutine(following.master_begin()), DLedgerError)
+            self.assertIn(words, str(failure.value))
+        following.synchronize.master_address = None
+        failure = self.failureResultOf(Deferred.fromCoroutine(following.master_begin()), DLedgerError)
+        self.assertIn("not known", str(failure.value))
+        self.assertEqual(asked, [("m:10911", 28)] * 3)
         self.stop(8.0)
 
     def test_own_address(self) -> None:
