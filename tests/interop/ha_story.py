@@ -46,6 +46,8 @@ TOPIC = "numbers"
 #: Statuses of messages that are stored.
 STORED = ("SEND_OK", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE")
 
+_SLAVE_ROW = re.compile(r"[0-9]+(\.[0-9]+){3}:[0-9]+ ")
+
 #: Messages that each reader of a directory appends.
 MORE = 40
 
@@ -75,7 +77,7 @@ def admin(pair: Pair, *words: str) -> str:
 
 def ha_lines(text: str) -> list[str]:
     """What mqadmin says of replication: without its log, and without the speed, which is of the moment."""
-    lines = [line for line in text.splitlines() if line.startswith("#") or re.match(r"[0-9.]+:[0-9]+ ", line)]
+    lines = [line for line in text.splitlines() if line.startswith("#") or _SLAVE_ROW.match(line)]
     return [line if line.startswith("#") else " ".join(line.split()[:3] + line.split()[4:]) for line in lines]
 
 
