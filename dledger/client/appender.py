@@ -42,6 +42,7 @@ from dledger.client.frames import (
     outcome_of,
 )
 from dledger.client.members import Members
+from dledger.client.rivals import SILENT_S, Rivals
 from dledger.client.timing import Backoff
 from dledger.client.values import Appended, AppendFailed
 from dledger.errors import DLedgerError
@@ -64,6 +65,7 @@ class Appender:
     def __init__(
         self,
         members: Members,
+        rivals: Rivals,
         *,
         clock: IReactorTime,
         limits: AppendLimits,
@@ -74,6 +76,7 @@ class Appender:
         self.pending_count = 0
         self.pending_bytes = 0
         self._members = members
+        self._rivals = rivals
         self._clock = clock
         self._limits = limits
         self._timeout_s = timeout_s
@@ -485,8 +488,12 @@ class Appender:
                 calls.popleft()
         oldest = next((frame for frame in self._frames if frame.refusal is None), None)
         self._tell(finished)
-        if oldest is not None and now_s - oldest.sent_s >= self._answer_timeout_s:
-            oldest.leader.abort(f"an append was not answered within {self._answer_timeout_s:g} s")
+        if oldest is not None:
+            waited_s = now_s - oldest.sent_s
+            if waited_s >= self._answer_timeout_s:
+                oldest.leader.abort(f"an append was not answered within {self._answer_timeout_s:g} s")
+            elif waited_s >= SILENT_S:
+                self._rivals.look(oldest.leader)
         if self._queue or self._frames or self._overflow:
             self._watch()
 

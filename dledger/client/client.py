@@ -25,6 +25,7 @@ from dledger.client.connection import MemberConnection, RequestLost
 from dledger.client.endpoints import EndpointFor, tcp_endpoints
 from dledger.client.frames import AppendLimits, Done, Outcome
 from dledger.client.members import Members
+from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
 from dledger.client.timing import Backoff
 from dledger.client.values import Appended, AppendError, Entry, MemberInfo, entries_of
@@ -84,8 +85,8 @@ class LogClient:
             C{binary}: always.
         @param timeout_s: seconds in which a call has an outcome, retries included.
         @param answer_timeout_s: seconds after which a connection on which an answer is missing is
-            given up. Longer than C{max_wait_ack_time_ms} of the members, or a slow commit is taken
-            for a lost one.
+            given up; sooner when another member leads by then (L{dledger.client.rivals}). Longer
+            than C{max_wait_ack_time_ms} of the members, or a slow commit is taken for a lost one.
         @param is_ordered: to Java members, whose server takes requests in any order: one append at
             a time. False trades the order of calls for speed there.
         @param endpoint_for: from an address to a client endpoint (default: TCP).
@@ -104,8 +105,10 @@ class LogClient:
             rng=rng or random.Random(),
             answer_timeout_s=min(timeout_s, 1.0),
         )
+        self._rivals = Rivals(self._members, reactor)
         self._appender = Appender(
             self._members,
+            self._rivals,
             clock=reactor,
             limits=limits or AppendLimits(),
             timeout_s=timeout_s,
@@ -206,7 +209,8 @@ class LogClient:
             try:
                 connection = await (self._leader() if at_leader else self._any_member())
                 left_s = deadline_s - self._clock.seconds()
-                answer = await connection.ask(
+                ask = partial(self._rivals.ask, connection) if at_leader else connection.ask
+                answer = await ask(
                     request_for(connection.member_id), max(0.01, min(answer_timeout_s, left_s))
                 )
                 if answer.code is ResponseCode.SUCCESS:

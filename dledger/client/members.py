@@ -12,7 +12,7 @@ Knows nothing of appends or entries.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import connectProtocol
@@ -224,8 +224,7 @@ class Members:
             if answer.leader_id == hint:
                 return self.connected(hint)
             hint = answer.leader_id
-        asked = {member_id: self.ask(member_id) for member_id in list(self.addresses)}
-        answers = await self._gather(asked, 2 * self._answer_timeout_s, _hurry_when_found)
+        answers = await self.ask_these(self.addresses, 2 * self._answer_timeout_s, _hurry_when_found)
         leaders = {
             member_id: answer.term
             for member_id, answer in answers.items()
@@ -254,10 +253,10 @@ class Members:
 
     async def ask_all(self, deadline_s: float) -> tuple[MemberInfo, ...]:
         """What every member says of itself, in order of ids; who did not answer says why."""
-        asked = {member_id: self.ask(member_id) for member_id in sorted(self.addresses)}
-        answers = await self._gather(asked, deadline_s, None)
+        member_ids = sorted(self.addresses)
+        answers = await self.ask_these(member_ids, deadline_s)
         infos = []
-        for member_id in asked:
+        for member_id in member_ids:
             answer = answers.get(member_id)
             if answer is None:
                 infos.append(self._silent(member_id, f"no answer in {deadline_s:g} s"))
@@ -267,12 +266,18 @@ class Members:
                 infos.append(self.info(member_id, answer))
         return tuple(infos)
 
-    async def _gather(
+    async def ask_these(
         self,
-        asked: dict[str, Deferred[MetadataResponse]],
+        member_ids: Iterable[str],
         deadline_s: float,
-        answered: Callable[[Gathering[MetadataResponse], str, MetadataResponse], None] | None,
+        answered: Callable[[Gathering[MetadataResponse], str, MetadataResponse], None] | None = None,
     ) -> dict[str, MetadataResponse | Failure]:
+        """
+        METADATA of several members, as far as it is there within C{deadline_s} seconds.
+
+        @param answered: told of every answer as it comes; it may end the wait.
+        """
+        asked = {member_id: self.ask(member_id) for member_id in list(member_ids)}
         gathering = Gathering(self._clock, asked, deadline_s=deadline_s, answered=answered)
         self._gatherings.add(gathering)
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
+from dledger.client.values import UnknownOutcome
 from dledger.storage.disk import OsDisk
 from dledger.storage.verify import verify_directory
 from protocols.wire.codes import ResponseCode
@@ -123,6 +124,26 @@ class GroupTests(SynchronousTestCase):
             self.assertGreater(log.append(b"after").term, 0)
             group.members[leader_id].start()
         self.assertEqual(self.stop_and_compare(group), bodies)
+
+    def test_leader_stands_still(self) -> None:
+        """
+        Whoever waits for it goes on with the one that is elected instead, long before the time in which an
+        answer must be there; what was under way is unknown, and is in the log at most once.
+        """
+        group = self.group()
+        with dledger.connect(group.peers_text, timeout=120.0, answer_timeout_s=90.0) as log:
+            log.append(b"before")
+            leader_id = group.leader()
+            group.members[leader_id].pause()
+            try:
+                error = self.assertRaises(UnknownOutcome, log.append, b"under way")
+                self.assertIn("it is silent, and ", str(error))
+                log.append(b"after")
+            finally:
+                group.members[leader_id].resume()
+        bodies = self.stop_and_compare(group)
+        self.assertEqual([body for body in bodies if body != b"under way"], [b"before", b"after"])
+        self.assertLessEqual(bodies.count(b"under way"), 1)
 
     def test_no_majority(self) -> None:
         """One member of three acknowledges nothing, and what it was sent is not there afterwards."""
