@@ -1,0 +1,186 @@
+# -*- test-case-name: tests.interop.test_ha_consumers -*-
+"""Java's consumers, in each of their ways, of a broker of ours."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.interop.ha import OurBroker
+from tests.interop.java import JavaMissing
+from tests.interop.rocketmq import PATIENCE, Server, broker_port, class_path, java_command
+from tests.processes.children import TalkingChild, free_ports
+
+#: As many as the broker gives a new topic.
+QUEUES = 4
+
+
+class Given(NamedTuple):
+    """A message that a consumer was given."""
+
+    body: str
+    tags: str
+    times: int
+    topic: str
+    queue: int
+    age_ms: int
+
+
+class Consumers(TalkingChild):
+    """C{Consumers.java}."""
+
+    def __init__(self, name_server: str, directory: Path, version: str) -> None:
+        command = java_command(version, directory, "192m", "Consumers", name_server)
+        super().__init__("consumers", command, log_path=directory / "consumers.log")
+
+    def told(self, line: str, seconds: int = PATIENCE) -> str:
+        """What it answers, which is no failure."""
+        said = self.ask(line, seconds=seconds)
+        assert not said.startswith("failed"), f"{line}: {said}\n{self.log_tail()}"
+        return said
+
+    def produce(self, topic: str, *bodies: str, tag: str = "A", level: int = 0, queue: int = -1) -> list[str]:
+        """@return: the offsetMsgId of each."""
+        return self.told(f"send {topic} {tag} {level} {queue} {' '.join(bodies)}").split(" ")[1:]
+
+    def push(self, name: str, topic: str, *, group: str = "", way: str = "ok", tags: str = "*") -> str:
+        """A push consumer begins. @return: what came of it."""
+        return self.told(f"push {name} {group or name} {topic} {way} {tags}")
+
+    def seen(self, name: str, count: int, *, seconds: int = PATIENCE) -> list[Given]:
+        """What it was given since the last call, once that are so many, or the time is over."""
+        found = []
+        for word in filter(None, self.told(f"seen {name} {count} {seconds}", PATIENCE + 30).split(" ")):
+            body, tags, times, topic, queue, age = word.split("/")
+            found.append(Given(body, tags, int(times), topic, int(queue), int(age)))
+        return found
+
+
+class ConsumerTests(SynchronousTestCase):
+    """One name server, one master of ours."""
+
+    def begin(self, version: str) -> None:
+        """Everything runs, and the topics are there."""
+        try:
+            class_path(version)
+        except JavaMissing as missing:
+            raise SkipTest(str(missing)) from None
+        held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(held.cleanup)
+        directory, taken = Path(held.name), set(free_ports(1))
+        (name_port,) = taken
+        name_server = Server(
+            "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
+        )
+        address = f"127.0.0.1:{name_port}"
+        broker = OurBroker("ours", directory / "ours", port=broker_port(taken), name_server=address)
+        self.java = Consumers(address, directory, version)
+        for child in (name_server, broker, self.java):
+            self.addCleanup(child.kill)
+            child.start()
+            child.wait_started(seconds=PATIENCE)
+        deadline = time.monotonic() + PATIENCE
+        while self.java.ask("send first A 0 -1 x", seconds=PATIENCE).startswith("failed"):
+            self.assertLess(time.monotonic(), deadline, "the broker is not known")
+            time.sleep(0.2)
+        for topic in ("tagged", "later", "ordered", "delayed"):
+            self.java.produce(topic, "first", tag="first")
+
+    def check_tags(self) -> None:
+        """Only what a consumer wants; two of a group share the queues, and one alone has them all again."""
+        java = self.java
+        java.push("one", "tagged", group="tagged", tags="A || B")
+        for tag in "ABC":
+            java.produce("tagged", *[f"{tag}{number}" for number in range(4)], tag=tag)
+        bodies = sorted(given.body for given in java.seen("one", 8))
+        self.assertEqual(bodies, [f"{tag}{number}" for tag in "AB" for number in range(4)])
+        java.push("two", "tagged", group="tagged", tags="A || B")
+        sent, shares = 0, (0, 0)
+        for _attempt in range(30):  # until both know of each other
+            java.produce("tagged", *[f"s{sent}-{queue}" for queue in range(QUEUES)])
+            sent += 1
+            shares = (len(java.seen("one", 2, seconds=5)), len(java.seen("two", 2, seconds=5)))
+            if shares == (2, 2):
+                break
+        self.assertEqual(shares, (2, 2))
+        java.told("stop two")
+        java.seen("one", 100, seconds=1)
+        for _attempt in range(30):
+            java.produce("tagged", *[f"t{sent}-{queue}" for queue in range(QUEUES)])
+            sent += 1
+            if len(java.seen("one", QUEUES, seconds=5)) >= QUEUES:
+                break
+        else:
+            self.fail("one consumer has not taken over all queues")
+        java.told("stop one")
+
+    def check_delays(self) -> None:
+        """Not before their time."""
+        java = self.java
+        java.push("delayed", "delayed")
+        java.produce("delayed", "a", "b", level=1)
+        java.produce("delayed", "c", level=2)
+        given = {one.body: one for one in java.seen("delayed", 4)}
+        self.assertEqual(set(given), {"first", "a", "b", "c"})
+        for body, least_ms in (("a", 1_000), ("b", 1_000), ("c", 5_000)):
+            self.assertGreaterEqual(given[body].age_ms, least_ms - 10)
+        java.told("stop delayed")
+
+    def check_retries(self) -> None:
+        """What a consumer could not deal with comes twice more, each time later; then it is dead."""
+        java = self.java
+        java.push("later", "later", way="later")
+        given = java.seen("later", 3)
+        self.assertEqual([(one.body, one.times) for one in given], [("first", times) for times in range(3)])
+        self.assertEqual([one.topic for one in given], ["later"] * 3)
+        java.push("dead", "%DLQ%later")
+        (dead,) = java.seen("dead", 1)
+        self.assertEqual((dead.body, dead.times), ("first", 3))
+        for name in ("later", "dead"):
+            java.told(f"stop {name}")
+
+    def check_order(self) -> None:
+        """A queue that is locked is consumed in the order in which it was written."""
+        java = self.java
+        for queue in range(2):
+            java.produce("ordered", *[f"{queue}-{number:02}" for number in range(30)], queue=queue)
+        java.push("ordered", "ordered", way="ordered")
+        given = java.seen("ordered", 61)
+        for queue in range(2):
+            bodies = [one.body for one in given if one.queue == queue and one.body != "first"]
+            self.assertEqual(bodies, [f"{queue}-{number:02}" for number in range(30)])
+        java.told("stop ordered")
+
+    def check_pulls(self) -> None:
+        """By hand: from the beginning, and from a time on; offsets are kept; one message by its name."""
+        java = self.java
+        java.produce("pulled", "early")
+        time.sleep(0.05)
+        since = int(time.time() * 1000)
+        (name, *_) = java.produce("pulled", *[f"p{number}" for number in range(6)])
+        everything = ["early", *[f"p{number}" for number in range(6)]]
+        self.assertEqual(java.told("lite pulled 0 7").split(" "), ["7", *everything])
+        self.assertEqual(java.told(f"lite pulled {since} 6").split(" "), ["7", *everything[1:]])
+        self.assertEqual(java.told(f"view pulled {name}"), "p0")
+        self.assertIn("SQL92", java.push("sql", "pulled", tags="a > 1"))
+
+    def consume(self, version: str) -> None:
+        """All of it, one after the other: the processes take longest."""
+        self.begin(version)
+        self.check_tags()
+        self.check_delays()
+        self.check_retries()
+        self.check_order()
+        self.check_pulls()
+
+    def test_4_9_8(self) -> None:
+        """The last of the releases before 5."""
+        self.consume("4.9.8")
+
+    def test_5_3_3(self) -> None:
+        """The present release."""
+        self.consume("5.3.3")
