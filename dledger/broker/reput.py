@@ -216,7 +216,7 @@ class ReputMessageService:
             self.log.failure("dispatching has stopped at {offset}", failure, offset=self._dispatcher.offset)
             self._failed(failure)
             return
-        if self._dispatcher.offset != before:
+        if before != self._dispatcher.offset < self.bound():
             self.wake()
         else:
             self._tell()

@@ -26,7 +26,7 @@ from benchmarks.ha import (
     sync_ratio,
 )
 from benchmarks.ha_brokers import ASYNC_MASTER, SYNC_MASTER, parse_sample
-from benchmarks.ha_catch_up import Copied, bare_copy, write_store
+from benchmarks.ha_catch_up import Copied, bare_copy, poll_s, write_store
 from benchmarks.load import LoadError, Sample
 from dledger.broker.commit_log import CommitLog, look
 from dledger.broker.store_config import StoreConfig
@@ -126,6 +126,11 @@ class CopyTests(SynchronousTestCase):
         log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=lambda _: None)
         self.addCleanup(log.abandon)
         self.assertEqual((log.begin_offset, log.end_offset, log.record_end), (0, end, end))
+
+    def test_few_questions(self) -> None:
+        """A slave is asked seldom in the beginning, often at the end."""
+        for done, seconds, expected in ((0, 0.0, 0.05), (10, 1.0, 0.1), (90, 1.0, 1 / 18), (99, 1.0, 0.01)):
+            self.assertAlmostEqual(poll_s(done, 100, seconds), expected)
 
     def test_bare_copy(self) -> None:
         """Every byte that was asked for, and no trace of it afterwards."""
