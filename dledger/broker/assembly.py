@@ -23,6 +23,7 @@ from dledger.broker.log_reads import LogReads
 from dledger.broker.metadata_files import Metadata
 from dledger.broker.native import NativeCommands
 from dledger.broker.offset_commands import OffsetCommands
+from dledger.broker.plain_sends import PlainSends
 from dledger.broker.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.puts import PutPipeline
 from dledger.broker.queue_locks import QueueLocks
@@ -36,7 +37,7 @@ from dledger.broker.store import MessageStore
 from dledger.broker.topic_checks import TopicChecks
 from dledger.ha.service import HAService
 from dledger.storage.disk import Disk
-from protocols.broker import NativeSink
+from protocols.broker import NativeSink, SendSink
 from protocols.turn import Turn
 from protocols.wire.rocketmq_message import Host
 
@@ -73,6 +74,7 @@ class Assembly:
     """
     @ivar groups: who answers requests.
     @ivar sends: who answers sends.
+    @ivar plain_sends: who takes sends before they are commands; None for nobody.
     @ivar native: who answers native frames; None for nobody.
     @ivar sweeps: called every second.
     @ivar arrived: told which queues have new messages.
@@ -83,6 +85,7 @@ class Assembly:
 
     sends: Sends
     groups: list[Commands | Any] = attrs.Factory(list)
+    plain_sends: SendSink | None = None
     native: NativeSink | None = None
     sweeps: list[Callable[[], None]] = attrs.Factory(list)
     arrived: list[Callable[[Arrived], None]] = attrs.Factory(list)
@@ -126,6 +129,9 @@ def assemble(parts: Parts) -> Assembly:
         made.arrived.append(schedule.arrived)
         made.started.append(schedule.start)
         made.stops.append(schedule.stop)
+    if parts.ha.master is not None:
+        made.grown.append(parts.ha.master.appended)  # before the turn in which records are dispatched
+    made.plain_sends = PlainSends(made.sends, parts.pipeline, metadata, config, store_host=parts.store_host)
     reads = LogReads(store.log, clock=parts.clock, turn=parts.turn)
     native = made.native = NativeCommands(
         store, parts.pipeline, parts.checks, reads, config, store_host=parts.store_host, wall_ms=wall_ms
