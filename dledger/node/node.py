@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
-from twisted.logger import Logger, LogLevel
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.config import DLedgerConfig
@@ -34,8 +34,9 @@ from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.driver import Driver, Ledger, Terms
 from dledger.node.flush import Flushable, Flusher, RunInThread
 from dledger.node.reads import Readable, Reads
+from dledger.node.reports import Reports
 from dledger.node.router import RequestRouter
-from dledger.node.status import Counters, NodeStatus, count
+from dledger.node.status import Counters, NodeStatus
 from dledger.storage.disk import DiskSpace
 from dledger.storage.term_file import TermVote
 from dledger.transport.peers import Peers
@@ -55,14 +56,6 @@ STALL_WARNING_S = 0.25
 
 #: A peer that was not heard of for so long does not hold back the expiry of files, milliseconds.
 PEER_MEMORY_MS = 60_000
-
-#: Reports of the core that an operator should look at.
-_WARNINGS = frozenset({
-    "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating",
-})
-_ERRORS = frozenset({"store-failed"})
-_RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
 
 class Store(Ledger, Flushable, Readable, Protocol):
@@ -124,6 +117,9 @@ class Node:
         """
         self.config = config
         self.counters = Counters()
+        self._reports = Reports(
+            self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds
+        )
         self.turn = Turn(clock, self._turn_failed)
         self.state = "starting"
         self.reason = ""
@@ -273,6 +269,7 @@ class Node:
         self._peers.sweep(now_s)
         self._server.sweep(now_s)
         self._reads.sweep(now_s)
+        self._reports.sweep(now_s)
 
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
@@ -474,18 +471,7 @@ class Node:
 
     def report(self, report: fx.Report) -> None:
         """See L{dledger.node.driver.Surroundings.report}."""
-        count(self.counters.reports, report.event)
-        level = LogLevel.info
-        if report.event in _WARNINGS:
-            level = LogLevel.warn
-        elif report.event in _ERRORS:
-            level = LogLevel.error
-        facts: dict[str, Any] = {
-            name: value for name, value in report.facts.items() if name not in _RESERVED
-        }
-        told = " ".join(f"{name}={value}" for name, value in facts.items())
-        facts["self_id"] = self.config.self_id
-        self.log.emit(level, "{event} {facts}", event=report.event, facts=told, **facts)
+        self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:
         """See L{dledger.node.driver.Surroundings.stop_member}."""

@@ -1,0 +1,123 @@
+# -*- test-case-name: tests.node.test_reports -*-
+"""
+What the core reports becomes lines in the log and numbers.
+
+Rule 1: every report is counted.
+Rule 2: what a retry repeats (a follower whose files have another size refuses the same push once a second,
+for hours) is logged when it begins, then once in L{AGAIN_S} with how often it has happened, and when it has
+not happened for L{QUIET_S}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.logger import Logger, LogLevel
+
+from dledger.core.effects import Report
+from dledger.node.status import count
+
+#: Reports that an operator should look at.
+_WARNINGS = frozenset({
+    "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
+    "truncating",
+})
+_ERRORS = frozenset({"store-failed"})
+_RESERVED = frozenset({"level", "format", "event", "facts", "self"})
+
+#: Reports that come again with every retry, and the facts in which they are the same thing again.
+_REPEATED = {
+    "push-refused": ("code", "type"),
+    "push-set-back": ("peer_id", "state"),
+    "dispatcher-state": ("peer_id", "old", "new"),
+}
+#: What goes on is logged again after so many seconds.
+AGAIN_S = 60.0
+#: What has not happened for so many seconds is over.
+QUIET_S = 10.0
+
+
+@attrs.define(kw_only=True)
+class _Episode:
+    """C{times}: how often it happened; C{told}: how many of these the log knows of."""
+
+    begin_s: float
+    logged_s: float
+    last_s: float
+    level: LogLevel
+    times: int = 1
+    told: int = 1
+
+
+class Reports:
+    """
+    Invariant: C{_episodes} holds what happened within the last L{QUIET_S}, as of the last L{sweep}. Its keys
+    are of the peers and states of one group, so there are never many.
+    """
+
+    def __init__(
+        self, log: Logger, *, self_id: str, counts: dict[str, int], seconds: Callable[[], float]
+    ) -> None:
+        """
+        @param counts: event to how often it was reported; kept up to date here.
+        @param seconds: a monotonic clock.
+        """
+        self._log = log
+        self._self_id = self_id
+        self._counts = counts
+        self._seconds = seconds
+        self._episodes: dict[tuple[object, ...], _Episode] = {}
+
+    def report(self, report: Report) -> None:
+        """Count it, and log it unless it is a repetition."""
+        count(self._counts, report.event)
+        level = LogLevel.info
+        if report.event in _WARNINGS:
+            level = LogLevel.warn
+        elif report.event in _ERRORS:
+            level = LogLevel.error
+        facts: dict[str, Any] = {
+            name: value for name, value in report.facts.items() if name not in _RESERVED
+        }
+        names = _REPEATED.get(report.event)
+        if names is not None:
+            repeated = self._repeated((report.event, *map(facts.get, names)), level)
+            if repeated is None:
+                return
+            facts.update(repeated)
+        told = " ".join(f"{name}={value}" for name, value in facts.items())
+        facts["self_id"] = self._self_id
+        self._log.emit(level, "{event} {facts}", event=report.event, facts=told, **facts)
+
+    def _repeated(self, key: tuple[object, ...], level: LogLevel) -> dict[str, Any] | None:
+        """More facts for the line about it; None if there is to be none."""
+        now_s = self._seconds()
+        episode = self._episodes.get(key)
+        if episode is None:
+            self._episodes[key] = _Episode(begin_s=now_s, logged_s=now_s, last_s=now_s, level=level)
+            return {}
+        episode.times += 1
+        episode.last_s = now_s
+        if now_s - episode.logged_s < AGAIN_S:
+            return None
+        episode.logged_s, episode.told = now_s, episode.times
+        return {"times": episode.times, "since_s": round(now_s - episode.begin_s)}
+
+    def sweep(self, now_s: float) -> None:
+        """Say what is over."""
+        over = [key for key, episode in self._episodes.items() if now_s - episode.last_s >= QUIET_S]
+        for key in over:
+            episode = self._episodes.pop(key)
+            if episode.times > episode.told:
+                told = " ".join(f"{name}={value}" for name, value in zip(_names(key), key[1:], strict=True))
+                self._log.emit(
+                    episode.level, "{event} {facts}: over after {times} times in {since_s} s",
+                    event=key[0], facts=told, times=episode.times,
+                    since_s=round(episode.last_s - episode.begin_s), self_id=self._self_id,
+                )
+
+
+def _names(key: tuple[object, ...]) -> tuple[str, ...]:
+    return _REPEATED[str(key[0])]
