@@ -39,7 +39,8 @@ from protocols.wire.rocketmq_message import Host, decode_message, encode_propert
 TURN_MESSAGES = 128
 TURN_BYTES = 1024 * 1024
 
-#: Wall clocks are set: nobody sleeps for longer without looking at it again.
+#: Wall clocks are set: nobody sleeps for longer without looking at it again. Not above the shortest delay
+#: that can be written.
 SLEEP_S_MAX = 1.0
 #: After messages were refused.
 RETRY_S = 0.2
@@ -108,13 +109,9 @@ class ScheduleMessageService:
             self._again(0.0)
 
     def _again(self, wait_s: float) -> None:
-        """Look again in so many seconds, or when it was meant to be, whichever is first."""
-        at_s = self._clock.seconds() + wait_s
-        if self._call is not None:
-            if self._call.getTime() <= at_s:
-                return
-            self._call.cancel()
-        self._call = self._clock.callLater(wait_s, self._turn)
+        """Look again in so many seconds. What is meant already is no later than any new message is due."""
+        if self._call is None:
+            self._call = self._clock.callLater(wait_s, self._turn)
 
     # -- one turn --------------------------------------------------------------------------------
 

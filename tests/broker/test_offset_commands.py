@@ -128,8 +128,12 @@ class OffsetTests(SynchronousTestCase):
         answer = self.ask(VIEW_MESSAGE_BY_ID, offset=unit.offset)
         self.assertEqual(decode_message(answer.body).queue_offset, 4)
         self.assertEqual(len(answer.body), unit.size)
+        looks_like = bytes.fromhex("00000064daa320a7") + bytes(100)
+        self.asked.append(message(looks_like, topic="t"))
+        (last,) = self.asked.store.queues.get("t", 0).read(9, 1)  # type: ignore[union-attr]
         end = self.asked.store.log.end_offset
-        for offset in (-1, 1, unit.offset + 8, end - 1, end, end + 1, LOG_SIZE - 8):
+        self.assertEqual(self.asked.store.log.read(last.offset + 88, 8), looks_like[:8])
+        for offset in (last.offset + 88, -1, 1, unit.offset + 8, end - 1, end, end + 1, LOG_SIZE - 8):
             answer = self.ask(VIEW_MESSAGE_BY_ID, offset=offset)
             self.assertEqual((answer.code, answer.body), (Code.SYSTEM_ERROR, b""), offset)
             self.assertIn(f"offset, {offset}", answer.remark or "")
