@@ -163,7 +163,7 @@ def _admin_maker(endpoint: str, reactor: Any) -> Callable[[Node], IService] | No
         resource = importlib.import_module("dledger.admin.resource")
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
-    return lambda node: resource.make_admin_service(node, endpoint, reactor)
+    return lambda node: resource.make_admin_service(node, endpoint, reactor, wall_s=time.time)
 
 
 def makeService(options: Options) -> MemberService:

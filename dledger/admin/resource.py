@@ -26,9 +26,11 @@ from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.iweb import IRequest
+from twisted.web.http import combinedLogFormatter, datetimeToLogString
+from twisted.web.iweb import IAccessLogFormatter, IRequest
 from twisted.web.server import Site
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from zope.interface import provider
 
 from dledger.admin.cluster import ClusterSurvey, MemberReport
 from dledger.admin.metrics import exposition, make_registry
@@ -189,16 +191,32 @@ class AdminService(StreamServerEndpointService):
         return super().stopService()
 
 
+def access_line(wall_s: Callable[[], float]) -> Any:
+    """
+    How a request is written to the log: as usual, but with the time of C{wall_s} (seconds since 1970). The
+    time that Twisted hands over is the reactor's, and a member's counts from when the machine was started.
+    """
+
+    @provider(IAccessLogFormatter)
+    def line(_timestamp: str, request: IRequest) -> str:
+        text: str = combinedLogFormatter(datetimeToLogString(wall_s()), request)
+        return text
+
+    return line
+
+
 def make_admin_service(
-    node: StatusSource, endpoint: str, reactor: Any, *, admin_urls: Mapping[str, str] | None = None
+    node: StatusSource, endpoint: str, reactor: Any, *, wall_s: Callable[[], float],
+    admin_urls: Mapping[str, str] | None = None,
 ) -> IService:
     """
+    @param wall_s: seconds since 1970, for the access log.
     @param endpoint: endpoint string, as C{tcp:8080}; on the loopback interface unless it names one.
     @param admin_urls: member id to the base URL of its administration; members that are not in it are
         asked on their log port.
     """
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
     app = AdminApp(node, survey.run)
-    site = Site(app.app.resource())
+    site = Site(app.app.resource(), reactor=reactor, logFormatter=access_line(wall_s))
     site.displayTracebacks = False
     return AdminService(serverFromString(reactor, loopback_unless_told(endpoint)), site, survey)

@@ -7,7 +7,9 @@ from typing import Any
 
 import treq
 from treq.testing import StubTreq
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.cluster import MemberReport
@@ -136,8 +138,25 @@ class ServiceTests(SynchronousTestCase):
     def test_listens_while_it_runs(self) -> None:
         """From start to stop."""
         reactor = MemoryReactorClock()
-        service = make_admin_service(FakeNode(), "tcp:8080", reactor)
+        service = make_admin_service(FakeNode(), "tcp:8080", reactor, wall_s=lambda: 0.0)
         service.startService()
         ((port, _site, _backlog, interface),) = reactor.tcpServers
         self.assertEqual((port, interface), (8080, "127.0.0.1"))
         self.successResultOf(service.stopService())
+
+    def test_access_log(self) -> None:
+        """A request is dated by the wall clock, not by the reactor's."""
+        reactor = MemoryReactorClock()
+        service = make_admin_service(FakeNode(), "8080", reactor, wall_s=lambda: 1_700_000_000.0)
+        service.startService()
+        self.addCleanup(service.stopService)
+        site = reactor.tcpServers[0][1]
+        site.doStart()
+        self.addCleanup(site.doStop)
+        with capturedLogs() as events:
+            protocol = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 54321))
+            protocol.makeConnection(StringTransport())
+            protocol.dataReceived(b"GET /healthz HTTP/1.0\r\n\r\n")
+        lines = [str(formatEvent(event)) for event in events]
+        self.assertEqual(len(lines), 1)
+        self.assertIn('[14/Nov/2023:22:13:20 +0000] "GET /healthz HTTP/1.0" 200', lines[0])
