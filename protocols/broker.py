@@ -2,9 +2,9 @@
 """
 RocketMQ's commands and our native frames on one connection with a broker, frame by frame.
 
-Rule 1: an answer comes in the format of its request. Rule 2: the native requests of one read are handed over
-in one call, behind the commands of that read. Rule 3: a native request counts as unanswered like a command,
-with the bytes of its frame.
+Rule 1: an answer comes in the format of its request. Rule 2: the plain sends with which a read begins are
+handed over in one call (if somebody wants these), then its commands in one, then its native requests in one.
+Rule 3: a native request counts as unanswered like a command, with the bytes of its frame.
 
 A request fails with L{NotAsked} when none of its bytes was handed to the transport, and with L{AnswerLost}
 when some were: what came of it is not known then.
@@ -12,7 +12,7 @@ when some were: what came of it is not known then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from protocols.commands import OUTSTANDING_MAX, CommandConnection, CommandSink, NotAsked
@@ -30,6 +30,7 @@ from protocols.wire.broker_frames import (
 )
 from protocols.wire.broker_layout import BrokerKind
 from protocols.wire.errors import WireError
+from protocols.wire.send_request import SendReader, SendRequest
 
 _REQUESTS = (PutRequest, ReadRequest, OffsetsRequest)
 _OVERHEAD = 512
@@ -65,6 +66,16 @@ class NativeSink(Protocol):
         """
 
 
+class SendSink(Protocol):
+    """Who answers sends that are written as most are. Does not raise."""
+
+    def sends_received(self, connection: BrokerConnection, requests: Sequence[SendRequest]) -> None:
+        """
+        The sends of one read, in order. Each is answered once, by L{BrokerConnection.answer_sends}, or like
+        the command that L{protocols.wire.remoting.decode_command} makes of its frame.
+        """
+
+
 class BrokerConnection(CommandConnection):
     """
     Either end.
@@ -74,10 +85,11 @@ class BrokerConnection(CommandConnection):
 
     def __init__(
         self, sink: CommandSink, turn: Turn, *, native: NativeSink | None = None,
-        outstanding_max: int = OUTSTANDING_MAX, **options: int,
+        sends: SendSink | None = None, outstanding_max: int = OUTSTANDING_MAX, **options: int,
     ) -> None:
         """
         @param native: None where nobody may ask: a native request breaks the connection.
+        @param sends: None: sends are commands like others.
         @param options: further ones of L{CommandConnection}.
         """
         super().__init__(sink, turn, outstanding_max=outstanding_max, **options)
@@ -88,6 +100,11 @@ class BrokerConnection(CommandConnection):
         self._requests: NativeRequests = []
         self._answers: list[tuple[NativeDone, BrokerAnswer]] = []
         self.read_ended: Callable[[], None] | None = None
+        self._send_sink = sends
+        self._send_reader = SendReader()
+        self._sends: list[SendRequest] = []
+        if sends is not None:
+            self._short = self._take_send
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -131,6 +148,14 @@ class BrokerConnection(CommandConnection):
         self.unanswered_bytes -= ticket.size + _OVERHEAD
         self._write(answer_parts(answer, ticket.opaque))
 
+    def answer_sends(self, requests: Sequence[SendRequest], frames: Sequence[bytes]) -> None:
+        """Answer sends, with the frames of the answers. Nothing happens on a lost connection."""
+        if self.is_lost:
+            return
+        self.unanswered -= len(requests)
+        self.unanswered_bytes -= sum([len(request.body) for request in requests]) + _OVERHEAD * len(requests)
+        self._write(frames)
+
     # -- what comes in ---------------------------------------------------------------------------
 
     def _native_received(self, frame: bytes) -> None:
@@ -150,7 +175,22 @@ class BrokerConnection(CommandConnection):
         del self._native_asked[opaque]
         self._answers.append((asked[1], message))
 
-    def _natives_received(self) -> None:
+    def _take_send(self, frame: bytes) -> bool:
+        request = self._send_reader.read(frame)
+        if request is None:
+            return False
+        self._sends.append(request)
+        return True
+
+    def _shorts_received(self) -> None:
+        if self._sends:
+            sends, self._sends = self._sends, []
+            self.unanswered += len(sends)
+            self.unanswered_bytes += sum([len(request.body) for request in sends]) + _OVERHEAD * len(sends)
+            assert self._send_sink is not None
+            self._send_sink.sends_received(self, sends)
+
+    def _rest_received(self) -> None:
         answers, self._answers = self._answers, []
         requests, self._requests = self._requests, []
         for done, answer in answers:

@@ -16,7 +16,7 @@ Source: NettyRemotingAbstract, NettyDecoder (RocketMQ 4.9.8).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -81,7 +81,12 @@ class CommandConnection(Connection):
     Either end.
 
     Invariant: C{_asked} are the requests that were sent and not answered, by number.
+
+    @ivar _short: takes a remoting frame by a road of its own; says whether it did. Behind the first request
+        of a read that it did not take it is asked no more, so that requests keep their order.
     """
+
+    _short: Callable[[bytes], bool] | None = None
 
     def __init__(
         self, sink: CommandSink, turn: Turn, *, unanswered_max: int = UNANSWERED_MAX,
@@ -180,10 +185,13 @@ class CommandConnection(Connection):
         requests: list[RemotingCommand] = []
         answers: list[tuple[Deferred[RemotingCommand], RemotingCommand]] = []
         broken = None
+        short = self._short
         try:
             for form, frame in frames:
                 if form != "remoting":
                     self._native_received(frame)
+                    continue
+                if short is not None and not requests and short(frame):
                     continue
                 command = decode_command(frame)
                 if not command.is_response:
@@ -196,12 +204,13 @@ class CommandConnection(Connection):
             if not request.is_oneway:
                 self.unanswered += 1
                 self.unanswered_bytes += len(request.body) + _OVERHEAD
+        self._shorts_received()
         for done, answer in answers:
             if not done.called:  # who was told before may have given up on the others
                 done.callback(answer)
         if requests:
             self._sink.commands_received(self, requests)
-        self._natives_received()
+        self._rest_received()
         self._regulate()
         return broken
 
@@ -209,8 +218,11 @@ class CommandConnection(Connection):
         """@raise WireError: it is broken, or not welcome here."""
         raise WireError("a native frame where only remoting is spoken")
 
-    def _natives_received(self) -> None:
-        """Every frame of the read has been seen."""
+    def _shorts_received(self) -> None:
+        """Every frame of the read has been seen; what C{_short} took stood before all other requests."""
+
+    def _rest_received(self) -> None:
+        """Commands have been handed out."""
 
     def resumeProducing(self) -> None:
         """See L{IPushProducer}."""

@@ -29,6 +29,7 @@ from dledger.broker import log_recovery
 from dledger.broker.checkpoint import decode_checkpoint
 from dledger.broker.log_flush import LogFlush
 from dledger.broker.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile, read_log_mark
+from dledger.broker.plain_records import Placed, PlainMessage, lay_out
 from dledger.broker.records import MIN_BLANK_SIZE, NewMessage, blank, pack, size_of
 from dledger.broker.store_config import StoreConfig
 from dledger.errors import DirectoryError, DLedgerError, StoreError
@@ -305,6 +306,20 @@ class CommitLog(LogFlush):
         self._write(writes, end)
         self.queue_offsets.update(taken)
         return results
+
+    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
+        """
+        As L{append}, of messages that need not stand in one file together.
+
+        @param messages: at least one.
+        """
+        assert self._walk.end == self._end, "the log ends in the middle of a record: cut it first"
+        writes, taken, placed = lay_out(
+            messages, end=self._end, file_size=self.file_size, now_ms=now_ms, queue_offsets=self.queue_offsets
+        )
+        self._write(writes, placed.end)
+        self.queue_offsets.update(taken)
+        return placed
 
     def _next_queue_offset(self, message: NewMessage, taken: dict[tuple[str, int], int]) -> int:
         if not message.is_queued:

@@ -33,6 +33,7 @@ from dledger.broker.send_properties import (
     stored_properties,
     waits,
 )
+from dledger.broker.sends import host_of
 from dledger.broker.store import MessageStore
 from dledger.broker.topic_checks import TopicChecks
 from dledger.ha.put_status import PutStatus
@@ -128,7 +129,7 @@ class NativeCommands:
             for ticket, request in requests:
                 self._refuse(connection, ticket, refused, len(request.bodies))
             return
-        born_host = _host_of(connection)
+        born_host = host_of(connection)
         puts: list[_Put] = []
         for ticket, request in requests:
             try:
@@ -220,11 +221,3 @@ class NativeCommands:
             code=error.status.remoting_code, offsets=(-1,) * count if is_unknown else (), remark=str(error),
         ))  # fmt: skip
 
-
-def _host_of(connection: CommandConnection) -> Host:
-    """Whose messages they are; 0.0.0.0 where that is no address."""
-    peer = connection.transport.getPeer()
-    try:
-        return Host.of(getattr(peer, "host", None) or "0.0.0.0", getattr(peer, "port", 0))
-    except ValueError:
-        return Host.of("0.0.0.0", 0)

@@ -26,6 +26,7 @@ from typing import NamedTuple, TypeVar
 from twisted.internet.defer import Deferred, succeed
 
 from dledger.broker.commit_log import Appended
+from dledger.broker.plain_records import Placed, PlainMessage
 from dledger.broker.records import NewMessage
 from dledger.broker.store import MessageStore
 from dledger.errors import DLedgerError, StoreError
@@ -65,6 +66,17 @@ class Put(NamedTuple):
     """
 
     appended: list[tuple[Appended, ...]]
+    done: Deferred[PutStatus]
+
+
+class PlainPut(NamedTuple):
+    """
+    Plain messages that are stored.
+
+    @ivar done: see L{Put}.
+    """
+
+    placed: Placed
     done: Deferred[PutStatus]
 
 
@@ -128,25 +140,39 @@ class PutPipeline:
         @param waits: False if no producer wants to wait for slaves or disk: C{done} has fired then.
         @raise NotPut: nothing was stored.
         """
+        appended = self._stored(lambda now_ms: self._store.append(batches, now_ms))
+        last = appended[-1][-1]
+        return Put(appended, self._submitted(last.offset + last.size, sum(map(len, appended)), waits))
+
+    def put_plain(self, messages: Sequence[PlainMessage], *, waits: bool = True) -> PlainPut:
+        """
+        As L{put}, of messages by the short road.
+
+        @raise NotPut: nothing was stored.
+        """
+        placed = self._stored(lambda now_ms: self._store.append_plain(messages, now_ms))
+        return PlainPut(placed, self._submitted(placed.end, len(messages), waits))
+
+    def _stored(self, append: Callable[[int], _Result]) -> _Result:
+        """What C{append} makes of the time. @raise NotPut: nothing was stored."""
         refused = self.refusal()
         if refused is not None:
             raise refused
-        store = self._store
         try:
-            appended = store.append(batches, self._wall_ms())
+            return append(self._wall_ms())
         except StoreError as error:
             self._failed(f"appending messages: {error}")
             raise NotPut(PutStatus.UNKNOWN_ERROR, str(error)) from error
         except DLedgerError as error:
             raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, _why(error)) from error
-        last = appended[-1][-1]
-        status = self._ha.submit(last.offset + last.size, waits=waits)
-        count = sum(map(len, appended))
+
+    def _submitted(self, end_offset: int, count: int, waits: bool) -> Deferred[PutStatus]:
+        status = self._ha.submit(end_offset, waits=waits)
         self.stored += count
         if not status.called:
             self.pending += count
             status.addBoth(self._ended, count)
-        return Put(appended, status)
+        return status
 
     def _ended(self, status: _Result, count: int) -> _Result:
         self.pending -= count

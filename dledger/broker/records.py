@@ -170,9 +170,9 @@ def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, .
     """
     What packs the part of a message's record before its body; its flags there; the numbers of its hosts.
 
-    @return: the form takes size, magic, checksum, queue, flag, queue offset, offset, flags, time of birth, the
-        numbers of the host where it was born, store timestamp, those of the host that stores it, how often it
-        was tried, offset of its other half, length of its body.
+    @return: the form takes size, magic, checksum, queue, flag, queue offset, offset, flags, time of birth,
+        the numbers of the host where it was born, store timestamp, those of the host that stores it, how
+        often it was tried, offset of its other half, length of its body.
     """
     born, store = message.born_host, message.store_host
     is_born_v6, is_store_v6 = len(born.address) == 16, len(store.address) == 16

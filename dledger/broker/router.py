@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from dledger.broker.metadata_files import Metadata
 from dledger.broker.refusals import Code, Handler, Handlers, Refused
 from dledger.ha.slave_synchronize import ITEMS, metadata_answer
-from protocols.broker import BrokerConnection, NativeSink
+from protocols.broker import BrokerConnection, NativeSink, SendSink
 from protocols.commands import CommandConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
@@ -54,6 +54,8 @@ class CommandRouter(ServerFactory):
     A L{CommandSink} for the connections that it makes.
 
     @ivar native: who answers native frames of new connections; None for nobody.
+    @ivar sends: who takes sends of new connections that are written as most are; None for nobody: they are
+        commands like others.
     @ivar connections_refused: connections beyond the bound.
     @ivar wire_errors: connections that were aborted because the other end broke the format.
     @ivar unknown: requests whose code nobody knows.
@@ -68,6 +70,7 @@ class CommandRouter(ServerFactory):
     ) -> None:
         self._turn = turn
         self.native = native
+        self.sends: SendSink | None = None
         self._connections_max = connections_max
         self._connections: set[CommandConnection] = set()
         self._handlers: dict[int, Handler] = {}
@@ -133,7 +136,7 @@ class CommandRouter(ServerFactory):
                 address=str(addr), connections=len(self._connections), connections_max=self._connections_max,
             )
             return None
-        connection = BrokerConnection(self, self._turn, native=self.native)
+        connection = BrokerConnection(self, self._turn, native=self.native, sends=self.sends)
         connection.factory = self
         return connection
 

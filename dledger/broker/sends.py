@@ -24,6 +24,7 @@ from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.commit_log import Appended
 from dledger.broker.metadata import RETRY_PREFIX, SCHEDULE_TOPIC
 from dledger.broker.metadata_files import Metadata
+from dledger.broker.plain_topics import PlainTopics
 from dledger.broker.puts import NotPut, PutPipeline
 from dledger.broker.records import NewMessage
 from dledger.broker.refusals import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
@@ -38,7 +39,7 @@ from dledger.broker.send_properties import (
     without_delay,
 )
 from dledger.broker.store_config import RECORD_OVERHEAD_MAX
-from dledger.broker.topic_checks import DLQ_PREFIX, FORBIDDEN, TopicChecks
+from dledger.broker.topic_checks import DLQ_PREFIX, TopicChecks
 from dledger.ha.put_status import PutStatus
 from protocols.commands import VERSION, CommandConnection
 from protocols.wire.errors import WireError
@@ -127,9 +128,7 @@ class Sends:
         self.store_host = store_host
         self._id_start = (store_host.address + store_host.port.to_bytes(4, "big")).hex().upper()
         self._answer_start, self._answer_end = _answer_form(self._told, self._id_start)
-        self._topics = metadata.topics
-        self._plain_topics: dict[str, int] = {}
-        self._seen_topics = metadata.topics.version
+        self._plain_topics = PlainTopics(metadata.topics)
         self._plain_body_max = min(
             config.store.max_message_size, config.store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX
         )
@@ -141,9 +140,9 @@ class Sends:
         refused = self._pipeline.refusal()
         if refused is not None:
             for request in requests:
-                self._refuse(connection, request, *_told(refused))
+                self.refuse(connection, request, *told_of(refused))
             return
-        born_host = _host_of(connection)
+        born_host = host_of(connection)
         sends: list[_Send] = []
         for request in requests:
             plain = self._plain(request, born_host)
@@ -154,9 +153,9 @@ class Sends:
                 send = self._prepared(request, born_host, connection)
                 self._pipeline.check(send.messages)
             except Refused as error:
-                self._refuse(connection, request, error.code, error.remark)
+                self.refuse(connection, request, error.code, error.remark)
             except ValueError as error:
-                self._refuse(connection, request, Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+                self.refuse(connection, request, Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             else:
                 sends.append(send)
         if sends:
@@ -168,7 +167,7 @@ class Sends:
             appended, done = self._pipeline.put([send.messages for send in sends], waits=any(waiting))
         except NotPut as error:
             for send in sends:
-                self._refuse(connection, send.request, *_told(error))
+                self.refuse(connection, send.request, *told_of(error))
             return
         later = []
         for send, stored in zip(sends, appended, strict=True):
@@ -190,7 +189,7 @@ class Sends:
         self, connection: CommandConnection, send: _Send, stored: tuple[Appended, ...], status: PutStatus
     ) -> None:
         if not status.is_stored:
-            self._refuse(connection, send.request, status.remoting_code, status.name)
+            self.refuse(connection, send.request, status.remoting_code, status.name)
             return
         if not status.remoting_code and len(stored) == 1 and send.request.serialize_type == JSON:
             connection.answer_made(send.request, self._success(send, stored[0]))
@@ -211,9 +210,10 @@ class Sends:
         ).encode()
         return FRAME_START.pack(HEADER_WORD_SIZE + len(header), len(header)) + header
 
-    def _refuse(
+    def refuse(
         self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str
     ) -> None:
+        """Answer a request whose message is not stored."""
         connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
 
     # -- one request -----------------------------------------------------------------------------
@@ -231,13 +231,11 @@ class Sends:
                 return None
             queue_id, flags, born_ms, own_flag = int(queue), int(sys_flag), int(born), int(flag)
             topic = fields["b"]
-            known = self._topics.version is self._seen_topics
-            queues = self._plain_topics.get(topic, 0) if known else 0
         except (KeyError, ValueError):
             return None
         get = fields.get
         if (
-            queue_id >= (queues or self._queues_of(topic)) or request.code != SEND_MESSAGE_V2
+            queue_id >= self._plain_topics.queues_of(topic) or request.code != SEND_MESSAGE_V2
             or flags & _NOT_PLAIN or flags > INT_MAX or own_flag > INT_MAX or born_ms > LONG_MAX
             or len(request.body) > self._plain_body_max or get("j", "0") != "0"
             or get("k", "false") != "false" or get("m", "false") != "false"
@@ -251,20 +249,6 @@ class Sends:
             sys_flag=flags, born_timestamp=born_ms, born_host=born_host, store_host=self.store_host,
         )
         return _Send(request, (message,), queue_id, properties[1])
-
-    def _queues_of(self, topic: str) -> int:
-        """Queues of a topic that is there and has nothing special about it; 0 for any other."""
-        if self._topics.version is not self._seen_topics:
-            self._plain_topics.clear()
-            self._seen_topics = self._topics.version
-        found = self._topics.entries.get(topic)
-        if found is None or topic.startswith("%") or topic in FORBIDDEN or "\0" in topic:
-            return 0
-        if not found.can_write or found.order or found.topic_filter_type != "SINGLE_TAG":
-            return 0
-        queues = max(found.write_queue_nums, found.read_queue_nums)
-        self._plain_topics[topic] = queues
-        return queues
 
     def _prepared(self, request: RemotingCommand, born_host: Host, connection: CommandConnection) -> _Send:
         """@raise Refused: it must not be stored. @raise ValueError: nor can it."""
@@ -360,7 +344,7 @@ def _answer_form(told: Mapping[str, str], id_start: str) -> tuple[str, str]:
     return whole[:start], whole[end:]
 
 
-def _told(error: NotPut) -> tuple[int, str]:
+def told_of(error: NotPut) -> tuple[int, str]:
     """Code and remark. The words before the colon are RocketMQ's."""
     status = error.status
     remark = error.reason
@@ -373,7 +357,7 @@ def _told(error: NotPut) -> tuple[int, str]:
     return status.remoting_code, remark
 
 
-def _host_of(connection: CommandConnection) -> Host:
+def host_of(connection: CommandConnection) -> Host:
     """Whose messages they are; 0.0.0.0 where that is no address."""
     peer = connection.transport.getPeer()
     host, port = getattr(peer, "host", None), getattr(peer, "port", 0)

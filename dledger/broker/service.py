@@ -19,6 +19,7 @@ Source: BrokerController, BrokerStartup (4.9.8).
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -94,7 +95,7 @@ class BrokerService(Service):
 
     def __init__(
         self, config: BrokerConfig, reactor: Any, *, disk: Disk, rng: random.Random,
-        failed: Callable[[str], None], wall_clock: Callable[[], tuple[float, int]],
+        failed: Callable[[str], None], wall_s: Callable[[], float],
         listen: IStreamServerEndpoint, fast_listen: IStreamServerEndpoint | None = None,
         ha_listen: IStreamServerEndpoint | None = None, threads: DiskThreads | None = None,
         endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
@@ -103,7 +104,7 @@ class BrokerService(Service):
         @param config: with C{broker_ip1}.
         @param reactor: its clock should be monotonic.
         @param failed: told the reason when the broker cannot start or go on; the process should end.
-        @param wall_clock: seconds since 1970, and the local hour.
+        @param wall_s: seconds since 1970.
         @param listen: for clients.
         @param fast_listen: where a slave of RocketMQ asks for topics; None for nowhere.
         @param ha_listen: for slaves; None for nowhere.
@@ -121,7 +122,7 @@ class BrokerService(Service):
         self._disk = disk
         self._rng = rng
         self._tell_failed = failed
-        self._wall_clock = wall_clock
+        self._wall_s = wall_s
         self._listens = (listen, fast_listen)
         self._ha_listen = ha_listen
         self._threads = threads or DiskThreads(reactor)
@@ -146,7 +147,7 @@ class BrokerService(Service):
 
     def wall_ms(self) -> int:
         """Ms since 1970."""
-        return int(self._wall_clock()[0] * 1000)
+        return int(self._wall_s() * 1000)
 
     def _hostname_endpoint(self, address: str) -> IStreamClientEndpoint:
         host, port = parse_address(address)
@@ -247,7 +248,7 @@ class BrokerService(Service):
         router.add_metadata(metadata)
         for group in made.groups:
             router.add(group)
-        router.native = made.native
+        router.native, router.sends = made.native, made.plain_sends
         store.on_arrived = self._arrived
         store.on_grown = self._grown
 
@@ -326,7 +327,8 @@ class BrokerService(Service):
         self._give_up(f"work of the broker: {failure.getErrorMessage()}")
 
     def _keep_house(self, store: MessageStore) -> None:
-        now_s, hour = self._wall_clock()
+        now_s = self._wall_s()
+        hour = time.localtime(now_s).tm_hour
         keep_from = store.log.end_offset
         if self.ha is not None:
             keep_from = min([keep_from, *(one.ack_offset for one in self.ha.status().slaves

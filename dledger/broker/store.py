@@ -35,6 +35,7 @@ from dledger.broker.checkpoint import (
 )
 from dledger.broker.commit_log import Appended, CommitLog
 from dledger.broker.consume_queues import ConsumeQueues
+from dledger.broker.plain_records import Placed, PlainMessage
 from dledger.broker.records import NewMessage
 from dledger.broker.reput import Arrived, Dispatcher, ReputMessageService
 from dledger.broker.store_config import StoreConfig
@@ -176,15 +177,24 @@ class MessageStore:
         @raise DLedgerError: also DISK_FULL when the file system is nearly full, and LEADER_NOT_READY: the
             queue offsets of new messages are not known yet.
         """
+        self._refuse()
+        return self.log.append(batches, now_ms)
+
+    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
+        """See L{CommitLog.append_plain}. @raise DLedgerError: as L{append}."""
+        self._refuse()
+        return self.log.append_plain(messages, now_ms)
+
+    def _refuse(self) -> None:
+        """@raise DLedgerError: no message may be stored now."""
         if not self.is_ready:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, bytes_to_dispatch=self.reput.behind_bytes)
         if self._expiry.disk_full:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self.why_full)
-        return self.log.append(batches, now_ms)
 
     def _log_grown(self) -> None:
+        self.on_grown()  # first, as slaves are sent it: a put may be waiting for them
         self.reput.wake()
-        self.on_grown()
 
     def _arrived(self, arrived: Arrived) -> None:
         self.on_arrived(arrived)

@@ -183,7 +183,8 @@ class NativeTests(SynchronousTestCase):
     def test_sync_flush(self) -> None:
         """Each answer comes behind the flush; one that need not wait does not."""
         threads = _Threads()
-        self.made(flush_disk_type="SYNC_FLUSH", writing={"store": {"run_in_thread": threads}})
+        self.made(flush_disk_type="SYNC_FLUSH")
+        self.patch(self.broker.writing.store.log, "_run_in_thread", threads)
         no_wait = PutRequest(topic="T1", bodies=(b"a",), properties=b"WAIT\x01false")
         self.assertEqual(len(self.ask(PutRequest(topic="T1", bodies=(b"a",)), no_wait)), 1)
         threads.run()
