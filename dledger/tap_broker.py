@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import re
 import socket
+import time
 import tomllib
 from typing import Any
 
@@ -32,7 +33,7 @@ from dledger.broker.broker_config import (
     read_properties,
 )
 from dledger.broker.service import BrokerService
-from dledger.node.service import end_process, wall_clock
+from dledger.node.service import end_process
 from dledger.node.tuning import keep_freed_memory, spare_the_collector
 from dledger.storage.disk import OsDisk
 from dledger.tap import exit_with, make_reactor_monotonic
@@ -208,7 +209,7 @@ def make_service(options: Options, reactor: Any) -> BrokerService:
         ))  # fmt: skip
     return BrokerService(
         broker, reactor, disk=OsDisk(), rng=random.Random(seed),
-        failed=end_process(reactor, lambda: exit_with(1)), wall_clock=wall_clock,
+        failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
         listen=serverFromString(reactor, options["listen"]), fast_listen=fast,
         ha_listen=serverFromString(reactor, options["ha-listen"]),
     )

@@ -97,7 +97,7 @@ class ServiceCase(SynchronousTestCase):
         listen, fast, ha = self.endpoints
         self.service = BrokerService(
             config, self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
-            wall_clock=lambda: (WALL_S + self.clock.seconds(), 12), listen=listen,  # type: ignore[arg-type]
+            wall_s=lambda: WALL_S + self.clock.seconds(), listen=listen,  # type: ignore[arg-type]
             fast_listen=fast, ha_listen=ha, threads=self.threads,  # type: ignore[arg-type]
             endpoint_of=self.endpoint_of,
         )  # fmt: skip
