@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 
 from dledger.broker.commit_log import Appended
 from dledger.broker.plain_records import Placed, PlainMessage
@@ -88,9 +89,13 @@ _REASONS = {
 
 class PutPipeline:
     """
+    Invariant: C{_problem} is why the store refused the last messages; empty if it took them.
+
     @ivar pending: messages that are stored and not answered yet.
     @ivar stored: messages so far.
     """
+
+    log = Logger()
 
     def __init__(
         self, store: MessageStore, ha: HAService, *, wall_ms: Callable[[], int],
@@ -108,6 +113,7 @@ class PutPipeline:
         self._closed = ""
         self._idle: list[Deferred[None]] = []
         self._is_master = ha.master is not None
+        self._problem = ""
         self.pending = 0
         self.stored = 0
 
@@ -159,12 +165,24 @@ class PutPipeline:
         if refused is not None:
             raise refused
         try:
-            return append(self._wall_ms())
+            stored = append(self._wall_ms())
         except StoreError as error:
             self._failed(f"appending messages: {error}")
             raise NotPut(PutStatus.UNKNOWN_ERROR, str(error)) from error
         except DLedgerError as error:
+            self._tell(_why(error))
             raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, _why(error)) from error
+        if self._problem:
+            self._tell("")
+        return stored
+
+    def _tell(self, problem: str) -> None:
+        """What the store has against messages is logged when it begins, and when it is over."""
+        if problem and not self._problem:
+            self.log.warn("messages are refused: {reason}", reason=problem)
+        elif not problem:
+            self.log.info("messages are taken again")
+        self._problem = problem
 
     def _submitted(self, end_offset: int, count: int, waits: bool) -> Deferred[PutStatus]:
         status = self._ha.submit(end_offset, waits=waits)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import CancelledError
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.puts import NotPut, Put
@@ -119,12 +120,19 @@ class RefusalTests(PutCase):
         self.refused(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, "not enough")
 
     def test_disk_full(self) -> None:
-        """Which is no end of the broker."""
+        """Which is no end of the broker; said when it begins and when it is over."""
         writing = self.make()
         self.patch(writing.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
         writing.store.house_keeping(0, 0, keep_from=0)
-        self.refused(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+        with capturedLogs() as events:
+            self.refused(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+            self.refused(PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+            self.patch(writing.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
+            writing.store.house_keeping(0, 0, keep_from=0)
+            for _ in range(2):
+                writing.pipeline.put([[message()]])
         self.assertEqual(writing.reasons, [])
+        self.assertEqual([event["log_level"].name for event in events], ["warn", "info"])
 
     def test_not_dispatched(self) -> None:
         """Queue offsets are not known yet."""
