@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred
 from dledger.core.effects import AnswerRead
 from dledger.core.inputs import ReadRequested
 from dledger.errors import DLedgerError
-from dledger.node.status import Counters
+from dledger.node.status import Counters, count
 from protocols.connection import ServerConnection
 from protocols.interfaces import Ticket
 from protocols.wire.codes import Consistency, ResponseCode
@@ -343,6 +343,8 @@ class Reads:
             entries = read(first, end_index=end_index, max_bytes=max_bytes)
             self._counters.pulled_bytes += len(entries.records)
         self._counters.pulls += 1
+        if code is not ResponseCode.SUCCESS:
+            count(self._counters.refusals, code.name)
         connection.answer(ticket, PullResponse(
             code=code, group=self._group, entries=entries, ledger_begin_index=begin_index,
             committed_index=read_index,

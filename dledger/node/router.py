@@ -290,6 +290,9 @@ class RequestRouter:
             return
         connection, whence = asked
         self._tokens[connection].discard(token)
+        if response.code is not ResponseCode.SUCCESS:
+            asked_times = len(whence.parts) if isinstance(whence, Merged) else 1
+            count(self._counters.refusals, response.code.name, asked_times)
         if isinstance(whence, Merged):
             for ticket, answer in whence.answers(response):
                 connection.answer(ticket, answer)

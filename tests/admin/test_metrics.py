@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -94,3 +96,13 @@ class MetricsTests(SynchronousTestCase):
         """Two nodes in one process do not meet."""
         make_registry(picture)
         make_registry(picture)
+
+    def test_all_are_documented(self) -> None:
+        """In C{docs/operations.md}, each of them and no other."""
+        text = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+        section = text.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+        rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        documented = re.findall(r"`(\w+)`", "".join(rows))
+        families = {family.name: family.type for family in make_registry(picture).collect()}
+        named = {name + ("_total" if kind == "counter" else "") for name, kind in families.items()}
+        self.assertEqual(sorted(documented), sorted(name.removeprefix("dledger_") for name in named))

@@ -8,14 +8,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import inputs as ev
 from dledger.errors import DLedgerError
 from protocols.wire.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.entry import pack_record
 from protocols.wire.messages import (
     MESSAGES,
     AppendRequest,
+    EntryBatch,
     GetRequest,
     HeartBeatRequest,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     MetadataRequest,
+    PullRequest,
     PushEntryRequest,
     Request,
     VoteRequest,
@@ -33,6 +36,16 @@ def commit(remote_id: str = "n0", local_id: str | None = "n1", term: int = 1) ->
     return PushEntryRequest(
         group="default", remote_id=remote_id, local_id=local_id, leader_id="n1", term=term,
         type=PushType.COMMIT,
+    )
+
+
+def append_push(index: int, *, term: int) -> PushEntryRequest:
+    """One entry of a leader n1, as its neighbours that it can be merged with."""
+    record, _chain_crc = pack_record(b"a", index=index, term=term, pos=49 * index, previous_chain_crc=0)
+    entries = EntryBatch(first_index=index, count=1, term=term, records=record)
+    return PushEntryRequest(
+        group="default", remote_id="n0", local_id="n1", leader_id="n1", term=term, type=PushType.APPEND,
+        pre_log_index=index - 1, pre_log_term=term if index else -1, commit_index=-1, entries=entries,
     )
 
 
@@ -87,6 +100,28 @@ class DoorTests(SynchronousTestCase):
         status = self.rig.node.status()
         self.assertEqual(status.refusals, {"UNKNOWN_GROUP": 1, "INDEX_OUT_OF_RANGE": 1})
         self.assertEqual(status.requests, 2)
+
+    def test_refusals_of_the_core_are_counted(self) -> None:
+        """A push that was merged with its neighbours counts as often as it was answered."""
+        rig = Rig(peers=PEERS)
+        rig.node.start()
+        client = rig.client()
+        beat = HeartBeatRequest(
+            group="default", remote_id="n0", local_id="n1", leader_id="n1", term=5,
+        )
+        self.assertEqual(client.ask(beat).code, ResponseCode.SUCCESS)
+        self.assertEqual(rig.node.status().refusals, {})
+        self.assertEqual(client.ask(commit(term=1)).code, ResponseCode.INCONSISTENT_TERM)
+        self.assertEqual(rig.node.status().refusals, {"INCONSISTENT_TERM": 1})
+        client.send(*[append_push(index, term=1) for index in range(3)])
+        self.assertEqual([answer.code for answer in client.answers()], [ResponseCode.INCONSISTENT_TERM] * 3)
+        self.assertEqual(rig.node.status().refusals, {"INCONSISTENT_TERM": 4})
+
+    def test_refused_pulls_are_counted(self) -> None:
+        """Their answers have the same shape as good ones."""
+        answer = self.client.ask(PullRequest(begin_index=-1, **self.rig.base()))
+        self.assertEqual(answer.code, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.assertEqual(self.rig.node.status().refusals, {"INDEX_OUT_OF_RANGE": 1})
 
 
 class AppendTests(SynchronousTestCase):
