@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker import queries
@@ -56,6 +58,29 @@ class QueriesTests(SynchronousTestCase):
         self.assertEqual((got.status, got.next_offset), (GetStatus.NO_MATCHED_MESSAGE, 30))
         self.patch(queries, "UNITS_MAX", 4)
         self.assertEqual(self.get(1, tags_codes=frozenset([java_hash("C")])).next_offset, 5)
+
+    def test_neighbours(self) -> None:
+        """Records that stand close together are one read for each file; what is read is the same however."""
+        rng = random.Random(3)
+        for _ in range(60):
+            size, topic = rng.randrange(600), rng.choice(["T1", "T1", "T2"])
+            self.store.append([[message(rng.randbytes(size), topic=topic)]], 2_000)
+        self.opened.settle()
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None
+        end = queue.next_index
+        alone = [self.store.log.read(unit.offset, unit.size) for unit in queue.read(0, end)]
+        reads: list[int] = []
+        read = self.store.log.read
+        self.patch(self.store.log, "read", lambda offset, size: reads.append(offset) or read(offset, size))
+        files = self.store.log.end_offset // LOG_SIZE + 1
+        for gap, most in ((0, 60), (200, 40), (queries.GAP_BYTES_MAX, files)):
+            self.patch(queries, "GAP_BYTES_MAX", gap)
+            for first in (0, 17, end - 1):
+                reads.clear()
+                got = self.get(first, count_max=1000)
+                self.assertEqual(list(got.records), alone[first:])
+                self.assertLessEqual(len(reads), most)
 
     def test_elsewhere(self) -> None:
         """Each case has its status; a master corrects the offset, a slave does not."""
