@@ -40,12 +40,12 @@ def commit(remote_id: str = "n0", local_id: str | None = "n1", term: int = 1) ->
 
 
 def append_push(index: int, *, term: int) -> PushEntryRequest:
-    """One entry of a leader n1, as its neighbours that it can be merged with."""
+    """One entry of a leader n1, which can be merged with its neighbours over remoting."""
     record, _chain_crc = pack_record(b"a", index=index, term=term, pos=49 * index, previous_chain_crc=0)
     entries = EntryBatch(first_index=index, count=1, term=term, records=record)
     return PushEntryRequest(
         group="default", remote_id="n0", local_id="n1", leader_id="n1", term=term, type=PushType.APPEND,
-        pre_log_index=index - 1, pre_log_term=term if index else -1, commit_index=-1, entries=entries,
+        commit_index=-1, entries=entries,
     )
 
 
@@ -113,7 +113,7 @@ class DoorTests(SynchronousTestCase):
         self.assertEqual(rig.node.status().refusals, {})
         self.assertEqual(client.ask(commit(term=1)).code, ResponseCode.INCONSISTENT_TERM)
         self.assertEqual(rig.node.status().refusals, {"INCONSISTENT_TERM": 1})
-        client.send(*[append_push(index, term=1) for index in range(3)])
+        client.send(*[append_push(index, term=1) for index in range(3)], native=False)
         self.assertEqual([answer.code for answer in client.answers()], [ResponseCode.INCONSISTENT_TERM] * 3)
         self.assertEqual(rig.node.status().refusals, {"INCONSISTENT_TERM": 4})
 
