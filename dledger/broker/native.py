@@ -19,9 +19,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.commit_log import Appended
 from dledger.broker.log_reads import LogReads
 from dledger.broker.metadata import RETRY_PREFIX, SCHEDULE_TOPIC
+from dledger.broker.plain_records import Placed, PlainForm, PlainMessage
 from dledger.broker.puts import NotPut, PutPipeline
 from dledger.broker.records import NewMessage
 from dledger.broker.refusals import Code, Handlers, Refused
@@ -45,8 +45,6 @@ from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq_layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
 from protocols.wire.rocketmq_message import Host
 
-_Batches = list[tuple[NewMessage, ...]]
-
 
 class _Put(NamedTuple):
     """
@@ -56,7 +54,7 @@ class _Put(NamedTuple):
     """
 
     ticket: NativeTicket
-    batches: _Batches
+    messages: list[PlainMessage]
     queue_id: int
     waits: bool
 
@@ -134,8 +132,6 @@ class NativeCommands:
         for ticket, request in requests:
             try:
                 put = self._prepared(ticket, request, born_host, connection.address)
-                for batch in put.batches:
-                    self._pipeline.check(batch)
             except Refused as error:
                 connection.answer_native(ticket, PutAnswer(code=error.code, remark=error.remark))
             except ValueError as error:
@@ -147,28 +143,27 @@ class NativeCommands:
             self._store_all(connection, puts)
 
     def _store_all(self, connection: BrokerConnection, puts: list[_Put]) -> None:
-        batches: _Batches = []
+        messages: list[PlainMessage] = []
         for put in puts:
-            batches += put.batches
+            messages += put.messages
         try:
-            appended, done = self._pipeline.put(batches, waits=any([put.waits for put in puts]))
+            placed, done = self._pipeline.put_plain(messages, waits=any([put.waits for put in puts]))
         except NotPut as error:
             for put in puts:
-                self._refuse(connection, put.ticket, error, len(put.batches))
+                self._refuse(connection, put.ticket, error, len(put.messages))
             return
         at = 0
         later = []
         for put in puts:
-            stored = appended[at : at + len(put.batches)]
-            at += len(put.batches)
             if put.waits:
-                later.append((put, stored))
+                later.append((put, at))
             else:
-                self._answer(connection, put, stored, PutStatus.PUT_OK)
+                self._answer(connection, put, placed, at, PutStatus.PUT_OK)
+            at += len(put.messages)
 
         def answer(status: PutStatus) -> None:
-            for put, stored in later:
-                self._answer(connection, put, stored, status)
+            for put, first in later:
+                self._answer(connection, put, placed, first, status)
 
         if later:
             done.addCallback(answer)
@@ -190,25 +185,24 @@ class NativeCommands:
             level = min(level, self._levels)
             kept = for_schedule(kept, topic=name, queue_id=queue_id, level=level)
             name, stored_in = SCHEDULE_TOPIC, level - 1
-        flag, sys_flag, store_host = request.flag, request.sys_flag, self.store_host
         born_timestamp = request.born_timestamp or self._wall_ms()
-        batches: _Batches = [
-            (NewMessage(
-                topic=name, queue_id=stored_in, body=body, properties_data=kept, flag=flag, sys_flag=sys_flag,
-                born_timestamp=born_timestamp, born_host=born_host, store_host=store_host,
-            ),)
-            for body in request.bodies
-        ]  # fmt: skip
-        return _Put(ticket, batches, queue_id, waits(properties))
+        longest = NewMessage(
+            topic=name, queue_id=stored_in, body=max(request.bodies, key=len), properties_data=kept,
+            flag=request.flag, sys_flag=request.sys_flag, born_timestamp=born_timestamp, born_host=born_host,
+            store_host=self.store_host,
+        )
+        self._pipeline.check((longest,))
+        form = PlainForm(longest)
+        messages = [PlainMessage(form, stored_in, born_timestamp, kept, body) for body in request.bodies]
+        return _Put(ticket, messages, queue_id, waits(properties))
 
     def _answer(
-        self, connection: BrokerConnection, put: _Put, stored: Sequence[tuple[Appended, ...]],
-        status: PutStatus,
+        self, connection: BrokerConnection, put: _Put, placed: Placed, first: int, status: PutStatus
     ) -> None:
-        first = stored[0][0]
         connection.answer_native(put.ticket, PutAnswer(
-            code=status.remoting_code, queue_id=put.queue_id, queue_offset=first.queue_offset,
-            store_timestamp=first.store_timestamp, offsets=tuple([batch[0].offset for batch in stored]),
+            code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[first],
+            store_timestamp=placed.store_timestamp,
+            offsets=tuple(placed.offsets[first : first + len(put.messages)]),
             remark="" if status.is_stored else status.name,
         ))  # fmt: skip
 

@@ -129,13 +129,13 @@ class NativeTests(SynchronousTestCase):
     def test_one_append(self) -> None:
         """All frames of one read are one put; what is wrong with one costs the others nothing."""
         calls: list[int] = []
-        append = self.broker.writing.store.append
+        append = self.broker.writing.store.append_plain
 
-        def counted(batches: Any, now_ms: int) -> Any:
-            calls.append(len(batches))
-            return append(batches, now_ms)
+        def counted(messages: Any, now_ms: int) -> Any:
+            calls.append(len(messages))
+            return append(messages, now_ms)
 
-        self.patch(self.broker.writing.store, "append", counted)
+        self.patch(self.broker.writing.store, "append_plain", counted)
         answers = self.ask(
             PutRequest(topic="T1", bodies=(b"a", b"b"), queue_id=0),
             PutRequest(topic="T 1", bodies=(b"no",)),
@@ -203,10 +203,10 @@ class NativeTests(SynchronousTestCase):
 
     def test_failed_write(self) -> None:
         """Nobody knows what is on the disk: no certain refusal."""
-        def fail(batches: Any, *, waits: bool) -> Any:
+        def fail(messages: Any, *, waits: bool) -> Any:
             raise NotPut(PutStatus.UNKNOWN_ERROR, "the disk is gone")
 
-        self.patch(self.broker.writing.pipeline, "put", fail)
+        self.patch(self.broker.writing.pipeline, "put_plain", fail)
         (answer,) = self.ask(PutRequest(topic="T1", bodies=(b"a", b"b")))
         assert isinstance(answer, PutAnswer)
         self.assertEqual((answer.code, answer.offsets), (1, (-1, -1)))
