@@ -58,6 +58,7 @@ public final class Consumers {
         DefaultMQProducer producer = new DefaultMQProducer("producers");
         producer.setNamesrvAddr(nameServer);
         producer.setPollNameServerInterval(500);
+        producer.setSendMsgTimeout(20_000);
         producer.start();
         answers.println("started");
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
