@@ -29,6 +29,7 @@ from dledger.broker.send_properties import (
     cluster_property,
     delay_level,
     for_schedule,
+    has_timer,
     is_prepared,
     stored_properties,
     waits,
@@ -179,6 +180,8 @@ class NativeCommands:
             raise ValueError(f"properties of {len(properties)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
         if request.sys_flag & TRANSACTION_MASK or is_prepared(properties):
             raise Refused(Code.NO_PERMISSION, "there are no transactions here")
+        if has_timer(properties):
+            raise Refused(Code.SYSTEM_ERROR, "there are delay levels only (DELAY), no timers")
         name, stored_in, kept = topic.topic_name, queue_id, stored_properties(properties, self._cluster)
         level = delay_level(kept)
         if level > 0 and not name.startswith(RETRY_PREFIX):

@@ -63,7 +63,10 @@ def plain_properties(raw: bytes, added: bytes) -> bytes | None:
     @return: None where something stands in them that has to be looked at closely, or its producer does not
         wait.
     """
-    if b"DELAY\x01" in raw or b"TRAN_MSG\x01" in raw or b"CLUSTER\x01" in raw or b"\0" in raw:
+    if (
+        b"DELAY\x01" in raw or b"TRAN_MSG\x01" in raw or b"CLUSTER\x01" in raw or b"\0" in raw
+        or b"TIMER_D" in raw
+    ):  # fmt: skip
         return None
     at = raw.find(_WAIT)
     if at >= 0:

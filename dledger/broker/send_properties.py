@@ -17,6 +17,9 @@ from protocols.wire.rocketmq_message import decode_properties, encode_properties
 
 _WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
 _WAITS = b"WAIT\x01true"
+#: How the names of all L{_TIMERS} begin.
+_TIMER = b"TIMER_D"
+_TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
 
 
 def is_false(value: bytes | None) -> bool:
@@ -35,6 +38,11 @@ def is_prepared(properties: bytes) -> bool:
         return False
     value = property_of(properties, _PREPARED)
     return value is not None and value.lower() == b"true"
+
+
+def has_timer(properties: bytes) -> bool:
+    """Whether it is to come at a time of its own, as in 5.x (properties C{TIMER_...})."""
+    return _TIMER in properties and any(property_of(properties, name) is not None for name in _TIMERS)
 
 
 def delay_level(properties: bytes) -> int:
@@ -87,7 +95,10 @@ def plain_properties(text: str, added: bytes) -> tuple[bytes, bool] | None:
 
     @return: None where something stands in them that has to be looked at closely.
     """
-    if "DELAY\x01" in text or "TRAN_MSG\x01" in text or "CLUSTER\x01" in text or "\0" in text:
+    if (
+        "DELAY\x01" in text or "TRAN_MSG\x01" in text or "CLUSTER\x01" in text or "\0" in text
+        or "TIMER_D" in text
+    ):  # fmt: skip
         return None
     kept = text.encode("utf-8")
     if len(kept) + len(added) >= PROPERTIES_BYTES_MAX:

@@ -32,6 +32,7 @@ from dledger.broker.send_properties import (
     cluster_property,
     delay_level,
     for_schedule,
+    has_timer,
     is_prepared,
     plain_properties,
     stored_properties,
@@ -62,6 +63,8 @@ SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 
 #: Below this a client does not say how often a message may be tried.
 _V3_4_9 = 121
+
+NO_TIMERS = "accurate timer message is not enabled: there are delay levels only (DELAY)"
 
 _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 _PREPARED = int(SysFlag.PREPARED)
@@ -280,6 +283,8 @@ class Sends:
                                               "message is forbidden: there are none here")  # fmt: skip
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retried(message, request, fields.number(names.reconsumed_max, INT_MIN))
+        elif has_timer(properties):
+            raise Refused(Code.SYSTEM_ERROR, NO_TIMERS)
         level = delay_level(message.properties_data)
         if level > 0:
             message = self._delayed(message, min(level, self._levels))

@@ -145,12 +145,13 @@ class NativeTests(SynchronousTestCase):
             PutRequest(topic="T1", bodies=(b"no", b"x" * 4096)),
             PutRequest(topic="T1", bodies=(b"no",), sys_flag=4),
             PutRequest(topic="T1", bodies=(b"no",), properties=b"TRAN_MSG\x01true"),
+            PutRequest(topic="T1", bodies=(b"no",), properties=b"TIMER_DELAY_MS\x017"),
             PutRequest(topic="T2", bodies=(b"c",), queue_id=1),
         )
         self.assertEqual(calls, [3])
-        self.assertEqual([one.code for one in answers], [0, 1, 1, 13, 13, 13, 16, 16, 0])
+        self.assertEqual([one.code for one in answers], [0, 1, 1, 13, 13, 13, 16, 16, 1, 0])
         refused = [one for one in answers[1:-1] if isinstance(one, PutAnswer)]
-        self.assertEqual([one.offsets for one in refused], [()] * 7)
+        self.assertEqual([one.offsets for one in refused], [()] * 8)
         self.assertTrue(all(one.remark for one in refused))
         self.assertEqual([one.body for one in self.broker.stored()], [b"a", b"b", b"c"])
 

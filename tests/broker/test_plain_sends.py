@@ -32,7 +32,7 @@ ODD: dict[str, list[Any]] = {
     "g": [-1, 2**62], "h": [-1, 2**31],
     "i": ["WAIT\x01false", "A\x01WAIT\x01true", "DELAY\x012", "DELAY\x01x", "CLUSTER\x01D", "A\x01\0",
           "TRAN_MSG\x01true", 'KEYS\x01"', "WAIT\x01true\x02WAIT\x01false", "AWAIT\x01true", "x" * 32760,
-          "WAIT\x01truely"],
+          "WAIT\x01truely", "TIMER_DELAY_MS\x017", "TIMER_D\x017"],
     "j": ["1", "-1"], "k": ["true"], "l": ["16"], "m": ["true"],
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from dledger.broker.send_properties import (
     cluster_property,
     delay_level,
     for_schedule,
+    has_timer,
     is_prepared,
     stored_properties,
     waits,
@@ -67,6 +68,14 @@ class MeaningTests(SynchronousTestCase):
         self.assertFalse(is_prepared(b"TRAN_MSG\x01false\x02"))
         self.assertFalse(is_prepared(b"XTRAN_MSG\x01true\x02"))
         self.assertFalse(is_prepared(b""))
+
+    def test_timer(self) -> None:
+        """Each of the three names, if it has a value."""
+        for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS"):
+            self.assertTrue(has_timer(b"A\x01b\x02" + name + b"\x017\x02"))
+            self.assertFalse(has_timer(name + b"\x01\x02"))
+            self.assertFalse(has_timer(b"X" + name + b"\x017"))
+        self.assertFalse(has_timer(b"TIMER_DONE\x011"))
 
     def test_delay(self) -> None:
         """A number, or nothing; anything else is refused."""

@@ -249,6 +249,13 @@ class IllegalTests(SendCase):
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", sysFlag=4)
 
 
+    def test_timers(self) -> None:
+        """A delay of any length, as 5.x has it, is refused, not passed over; what comes back is taken."""
+        self.refused(Code.SYSTEM_ERROR, "timer message is not enabled", properties="TIMER_DELAY_SEC\x017\x02")
+        answer = self.send(topic="%RETRY%G", properties="TIMER_DELAY_SEC\x017\x02")
+        self.assertEqual(answer.code, 0)
+
+
 class PlainTests(SendCase):
     """The short road does what the long one does, or leaves it to that."""
 
@@ -265,6 +272,7 @@ class PlainTests(SendCase):
             "queueId": [3, 4, -1, "x", "", "\u0663", "1" * 30, "+1"],
             "properties": [
                 "", "WAIT\x01false", "WAIT\x01true\x02a\x01b", "a\x01b\x02WAIT\x01TRUE\x02", "DELAY\x012",
+                "TIMER_DELAY_MS\x017", "TIMER_D\x017",
                 "TRAN_MSG\x01true", "CLUSTER\x01x", "a\0b", "a\x01" + "b" * 32740, "\u00e9\x01\u00df\x02",
             ],
             "sysFlag": [1, 4, 8, 12, 2**31, -1, "z", 0x301], "flag": [-5, 2**31, 9],
