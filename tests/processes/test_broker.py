@@ -18,6 +18,9 @@ from tests.processes.children import wait_until
 TOPIC = "Numbers"
 WINDOW = 16
 
+#: Between two messages: what is sent has to be read again, too.
+PAUSE_S = 0.003
+
 
 class Producer:
     """
@@ -64,6 +67,7 @@ class Producer:
                 number = waiting.pop(answer.opaque)
                 if answer.code in self._codes:
                     self.acknowledged.append(number)
+                self._stop.wait(PAUSE_S)
         finally:
             connection.close()
 
@@ -126,7 +130,7 @@ class LifeTests(BrokerCase):
         master, slave = self.pair("async-master")
         producer = Producer(master, codes=SENT)
         producer.start()
-        self.wait_for(producer, 500)
+        self.wait_for(producer, 400)
         producer.stop()
         count = len(producer.acknowledged)
         self.assertEqual(count, producer.sent)
