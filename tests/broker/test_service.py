@@ -237,6 +237,22 @@ class MasterTests(ServiceCase):
         self.patch(service.metadata, "save", lambda run_in_thread: succeed(None))
         self.stop()
 
+    def test_stop_while_starting(self) -> None:
+        """Before the store was ready: no port is opened any more, and the directory is free."""
+        self.start()
+        self.ask(send_of(b"one"))
+        assert self.service.store is not None
+        self.service.store.abandon()
+        service = self.make()
+        service.startService()
+        self.stop()
+        self.assertIsNone(service.router)
+        self.assertEqual(self.reasons, [])
+        self.assertFalse(self.disk.exists("base/abort"))
+        self.start()
+        self.assertIn(b"one", self.pull().body)
+        self.stop()
+
     def test_stop_while_dispatching(self) -> None:
         """What is not in the consume queues when the time is over is put there by the next start."""
         service = self.start(stopTimeout=1000)
