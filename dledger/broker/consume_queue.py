@@ -12,6 +12,8 @@ RocketMQ does (a master that lost units goes on counting), and is counted.
 Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; what is before it is
 filled with units that no reader takes for messages.
 Rule 3: a unit with a size of 0 ends the queue.
+Rule 4: a record with index 0 behind others says that its topic was deleted and made again: the queue begins
+anew with it. RocketMQ passes over everything up to the old end then, on slaves and after a rebuild.
 
 Source: ConsumeQueue.java (4.9.8, 5.3.3).
 """
@@ -87,6 +89,7 @@ class ConsumeQueue:
     @ivar next_index: of the unit that is put next.
     @ivar log_end: behind the record of the last unit; 0 if there is none.
     @ivar misplaced: records that were put at another index than they say; see rule 1.
+    @ivar begun_anew: how often it was; see rule 4.
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -96,6 +99,7 @@ class ConsumeQueue:
         self.next_index = self._begin_index
         self.log_end = 0
         self.misplaced = 0
+        self.begun_anew = 0
 
     @classmethod
     def open(
@@ -197,8 +201,13 @@ class ConsumeQueue:
         @return: False if it was there already.
         @raise OSError: units had to be written, and could not be.
         """
-        if offset + size <= self.log_end or index < self.next_index:
+        if offset + size <= self.log_end:
             return False
+        if index < self.next_index:
+            if index or offset < self.log_end:
+                return False
+            self.destroy()
+            self.begun_anew += 1
         if index > self.next_index:
             if self._begin_index == self.next_index and not self.log_end:
                 self._begin(index)

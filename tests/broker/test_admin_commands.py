@@ -139,6 +139,15 @@ class ChangeTests(Case):
         units = self.asked.opened.units()
         self.assertEqual([unit[0] for unit in units["t", 0]], [0])
         self.assertEqual([unit[0] for unit in units["u", 0]], [0, 1])
+        self.assertEqual(self.of_a_slave(), units)
+
+    def of_a_slave(self) -> dict[tuple[str, int], list[tuple[int, int, int, int]]]:
+        """The queues of a slave that was sent the whole log."""
+        follower, log = Asked(is_slave=True), self.asked.store.log
+        self.addCleanup(follower.close)
+        follower.store.log.append_raw(0, log.read(0, log.end_offset))
+        follower.opened.settle()
+        return follower.opened.units()
 
     def test_delete_while_messages_come(self) -> None:
         """What was sent before and is not dispatched yet makes no queue afterwards."""

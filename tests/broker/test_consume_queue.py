@@ -84,6 +84,25 @@ class QueueContract(_Case):
         self.assertFalse(queue.put(3, 5000, 100, 0))
         self.assertEqual((queue.next_index, queue.misplaced), (5, 0))
 
+    def test_begins_anew(self) -> None:
+        """A topic that was made again counts from 0: nothing old is left, nothing new is lost."""
+        for is_written in (True, False):
+            queue = self.open()
+            self.fill(queue, 15)
+            if is_written:
+                queue.write()
+            for index in range(3):
+                self.assertTrue(queue.put(index, 9000 + 100 * index, 100, 7))
+            self.assertFalse(queue.put(0, 0, 100, 0))
+            self.assertFalse(queue.put(0, 9000, 100, 7))
+            self.assertFalse(queue.put(14, 4200, 100, 0))
+            new = [(index, 9000 + 100 * index, 100, 7) for index in range(3)]
+            self.assertEqual((self.units(queue), queue.begun_anew), (new, 1))
+            queue.write()
+            again = self.open(log_end=9300, is_trusted=True)
+            self.assertEqual(self.units(again), new)
+            again.destroy()
+
     def test_misplaced(self) -> None:
         """A record that belongs further behind is put at the end, and counted."""
         queue = self.open()
