@@ -168,7 +168,7 @@ class CommitLog(LogFlush):
             for left in seen.left_over:
                 disk.unlink(left)
                 disk.sync_directory(config.commit_log_path)
-            mark_file = LogMarkFile.open(disk, path, initial)
+            mark_file, _ = LogMarkFile.open(disk, path, initial)
         except OSError as error:
             segments.close()
             raise StoreError(f"{config.commit_log_path} cannot be read: {error}") from error

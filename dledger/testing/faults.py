@@ -13,7 +13,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.storage.commit_mark import COMMIT_MARK_NAME, SLOT_SIZE, decode_mark
+from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
+from dledger.storage.two_slots import SLOT_SIZE
 from dledger.testing.cluster import SECOND_US, SimCluster
 from dledger.testing.disk import PowerLoss, ProcessKilled
 from dledger.testing.member import SimMember

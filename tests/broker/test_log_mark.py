@@ -10,7 +10,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.log_mark import (
     LOG_MARK_DECLARATION,
-    SLOT_SIZE,
     LogMark,
     LogMarkFile,
     decode_log_mark,
@@ -19,6 +18,7 @@ from dledger.broker.log_mark import (
 )
 from dledger.errors import DirectoryError
 from dledger.storage.memory_disk import MemoryDisk
+from dledger.storage.two_slots import SLOT_SIZE
 
 MARK = LogMark(end_offset=4711, dispatched_offset=17, log_file_size=4096, queue_file_size=200,
                checkpoint_crc=5, previous_checkpoint_crc=6, clean=True)
@@ -35,6 +35,15 @@ class SlotTests(SynchronousTestCase):
                          (3, 4711, 17, 1))
         self.assertEqual(int.from_bytes(data[-4:], "big"), crc32(data[:-4]))
         self.assertEqual(decode_log_mark(data), (3, MARK))
+
+    def test_golden(self) -> None:
+        """The bytes of a slot do not change."""
+        self.assertEqual(
+            encode_log_mark(MARK, 3).hex(),
+            "444c484d00000001" "0000000000000003" "0000000000001267" "0000000000000011" "0000000000001000"
+            "00000000000000c8" "0000000000000005" "0000000000000006" "00000001"
+            + encode_log_mark(MARK, 3)[-4:].hex(),
+        )
 
     def test_every_truncation_and_every_bit(self) -> None:
         """Neither is taken for a mark."""
@@ -53,7 +62,7 @@ class LogMarkFileTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = MemoryDisk()
         self.disk.makedirs("base")
-        self.file = LogMarkFile.open(self.disk, "base/mark", MARK)
+        self.file, _ = LogMarkFile.open(self.disk, "base/mark", MARK)
 
     def written(self) -> int:
         """The end that would be read now."""
@@ -80,7 +89,7 @@ class LogMarkFileTests(SynchronousTestCase):
     def test_reopened(self) -> None:
         """What was written last is found, and the other slot is written next."""
         self.file.write_durably(attrs.evolve(MARK, end_offset=8))
-        again = LogMarkFile.open(self.disk, "base/mark", MARK)
+        again, _ = LogMarkFile.open(self.disk, "base/mark", MARK)
         self.assertEqual((again.generation, self.written()), (2, 8))
         again.write(attrs.evolve(MARK, end_offset=9))
         self.assertEqual(self.written(), 9)

@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.errors import DirectoryError
 from dledger.storage.commit_mark import (
     MARK_SIZE,
-    SLOT_SIZE,
     CommitMark,
     MarkFile,
     decode_mark,
@@ -18,6 +17,7 @@ from dledger.storage.commit_mark import (
     read_mark,
 )
 from dledger.storage.memory_disk import MemoryDisk
+from dledger.storage.two_slots import SLOT_SIZE
 from tests.storage.support import HookedDisk
 
 MARK = CommitMark(
