@@ -84,7 +84,7 @@ class QueueContract(_Case):
         self.assertFalse(queue.put(3, 5000, 100, 0))
         self.assertEqual((queue.next_index, queue.misplaced), (5, 0))
 
-    def test_begins_anew(self) -> None:
+    def test_topic_made_again(self) -> None:
         """A topic that was made again counts from 0: nothing old is left, nothing new is lost."""
         for is_written in (True, False):
             queue = self.open()
