@@ -10,6 +10,7 @@ for a minute, and meanwhile its master is killed.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -41,6 +42,7 @@ from tests.interop.ha import (
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, body_of, class_path, java_command
 from tests.processes.children import ChildError, wait_until
+from tests.processes.members import ROOT
 
 TOPIC = "numbers"
 #: Statuses of messages that are stored.
@@ -323,6 +325,7 @@ class Story(SynchronousTestCase):
         done = subprocess.run(
             [sys.executable, "-c", "from dledger.cli import main; main()", *words],
             capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         self.assertEqual(done.returncode, 0, done.stderr.decode(errors="replace")[-800:])
         return done.stdout.decode()
