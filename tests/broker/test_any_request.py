@@ -26,7 +26,8 @@ VALUES = ("", "0", "1", "-1", "3", "x", "true", str(2**31), str(2**63), str(-(2*
 BODIES = (b"", b"{}", b"[]", b"null", b"{", b"\xff", b"1", b'{"table":1}', b"x" * 3000,
           b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g",'
           b'"consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING","consumeFromWhere":'
-          b'"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":"T1","subString":"*","subVersion":1}]}]}',
+          b'"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":"T1","subString":"*",'
+          b'"subVersion":1}]}]}',
           b'{"groupName":"g"}',
           b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"T1","brokerName":"b","queueId":0}]}',
           b'{"consumerGroup":1,"mqSet":[1]}',
