@@ -56,6 +56,8 @@ EXPIRED_MS = 120_000
 #: Groups that have members, and members of all groups together.
 GROUPS_MAX = 16_384
 MEMBERS_MAX = 65_536
+#: Topics and tags that all groups together want.
+WANTED_MAX = 1_048_576
 
 #: Groups that are made by themselves; administrators may add more.
 KNOWN_GROUPS_MAX = 65_536
@@ -96,11 +98,16 @@ class MemberInfo:
 
 @attrs.define
 class _Group:
-    """Invariant: it has at least one member while it is in the table."""
+    """
+    Invariant: it has at least one member while it is in the table.
+
+    @ivar wanted: topics and tags in C{subscriptions}.
+    """
 
     data: ConsumerData
     members: dict[Member, _Member] = attrs.Factory(dict)
     subscriptions: dict[str, Subscription] = attrs.Factory(dict)
+    wanted: int = 0
 
     def subscribe(self, wanted: Iterable[Subscription]) -> bool:
         """@return: whether there are other topics than before."""
@@ -110,7 +117,12 @@ class _Group:
             if topic in new and new[topic].version <= before.version:
                 new[topic] = before
         self.subscriptions = new
+        self.wanted = _count(new.values())
         return has_changed
+
+
+def _count(subscriptions: Iterable[Subscription]) -> int:
+    return sum(1 + len(one.codes or ()) for one in subscriptions)
 
 
 class ConsumerTable:
@@ -118,9 +130,13 @@ class ConsumerTable:
 
     log = Logger()
 
-    def __init__(self, *, groups_max: int = GROUPS_MAX, members_max: int = MEMBERS_MAX) -> None:
+    def __init__(
+        self, *, groups_max: int = GROUPS_MAX, members_max: int = MEMBERS_MAX, wanted_max: int = WANTED_MAX
+    ) -> None:
         self._groups: dict[str, _Group] = {}
         self._count = 0
+        self._wanted = 0
+        self._wanted_max = wanted_max
         self._groups_max = groups_max
         self._members_max = members_max
 
@@ -140,17 +156,25 @@ class ConsumerTable:
         """
         group = self._groups.get(data.group)
         is_new = group is None or member not in group.members
-        if (group is None and len(self._groups) >= self._groups_max) or (
-            is_new and self._count >= self._members_max
-        ):
-            raise Refused(Code.SYSTEM_BUSY, f"{len(self._groups)} groups have {self._count} members, "
-                                            "no more are taken")  # fmt: skip
+        wanted = self._wanted - (0 if group is None else group.wanted) + _count(data.subscriptions.values())
+        if (
+            (group is None and len(self._groups) >= self._groups_max)
+            or (is_new and self._count >= self._members_max) or wanted > self._wanted_max
+        ):  # fmt: skip
+            raise Refused(
+                Code.SYSTEM_BUSY,
+                f"{len(self._groups)} groups have {self._count} members and want {self._wanted} topics and "
+                "tags, no more are taken",
+            )
         if group is None:
             group = self._groups[data.group] = _Group(data)
         group.data = data
         group.members[member] = _Member(client_id, language, version, now_ms)
         self._count += is_new
-        if group.subscribe(data.subscriptions.values()) or is_new:
+        self._wanted -= group.wanted
+        has_changed = group.subscribe(data.subscriptions.values())
+        self._wanted += group.wanted
+        if has_changed or is_new:
             self.log.info("group {group}: {client_id} at {address} joins, or has other topics",
                           group=data.group, client_id=client_id, address=member.address)  # fmt: skip
             if notifies:
@@ -165,6 +189,7 @@ class ConsumerTable:
         self._count -= 1
         self.log.info("group {group}: {client_id} goes", group=name, client_id=gone.client_id)
         if not group.members:
+            self._wanted -= group.wanted
             del self._groups[name]
         elif notifies:
             self._notify(name, group)

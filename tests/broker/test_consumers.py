@@ -187,6 +187,18 @@ class ConsumerTests(SynchronousTestCase):
             one.lose()
             self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", group="h")).code, 0)
 
+    def test_wanted_too_much(self) -> None:
+        """Topics and tags of all groups together are bounded; what is not wanted any more counts no more."""
+        self.commands_of(self.asked, ConsumerTable(wanted_max=4))
+        one, two = self.asked.client(), self.asked.client()
+        self.assertEqual(one.ask(HEART_BEAT, {}, heartbeat("c1", "t", expression="A || B")).code, 0)
+        for _ in range(3):
+            self.assertEqual(one.ask(HEART_BEAT, {}, heartbeat("c1", "t", expression="A || B")).code, 0)
+        self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", "u", group="h")).code, 0)
+        self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", "u", "v", group="h")).code, Code.SYSTEM_BUSY)
+        one.lose()
+        self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", "u", "v", group="h")).code, 0)
+
     def test_nonsense(self) -> None:
         """A heartbeat that makes no sense is refused with a reason."""
         answer = self.client.ask(HEART_BEAT, {}, b"{")
