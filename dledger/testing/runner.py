@@ -10,59 +10,17 @@ command that runs it again; the exit status is then 1.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import sys
-import time
-from collections.abc import Iterator
 from functools import partial
 
-import attrs
 import click
 
+from dledger.testing.running import Tally, outcomes, tell
 from dledger.testing.schedule import Outcome, run_schedule
 
-
-@attrs.define
-class Tally:
-    """What the schedules so far amount to."""
-
-    schedules: int = 0
-    failures: int = 0
-    steps: int = 0
-    acknowledged: int = 0
-    elections: int = 0
-    restarts: int = 0
-
-    def add(self, outcome: Outcome) -> None:
-        """One more schedule."""
-        self.schedules += 1
-        self.failures += bool(outcome.failure)
-        self.steps += outcome.steps
-        self.acknowledged += outcome.acknowledged
-        self.elections += outcome.elections
-        self.restarts += outcome.restarts
-
-    def sentence(self, seconds: float) -> str:
-        """For the progress line and the end."""
-        return (
-            f"{self.schedules} schedules, {self.failures} failed, {self.schedules / max(seconds, 1e-9):.1f} "
-            f"schedules/s, {self.steps} steps, {self.acknowledged} acknowledged appends, "
-            f"{self.elections} elections, {self.restarts} restarts"
-        )
-
-
-def outcomes(
-    seeds: list[int], *, seconds: float, members: int | None, jobs: int, wants_all_lines: bool = False
-) -> Iterator[Outcome]:
-    """The outcome of every seed, as they come."""
-    run = partial(run_schedule, seconds=seconds, members=members, wants_all_lines=wants_all_lines)
-    gc.set_threshold(50_000, 20, 100)  # a schedule makes much and keeps little
-    if jobs == 1:
-        yield from map(run, seeds)
-        return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap_unordered(run, seeds, chunksize=4)
+_WORDS = {
+    "steps": "steps", "acknowledged": "acknowledged appends", "elections": "elections",
+    "restarts": "restarts",
+}
 
 
 def replay_command(outcome: Outcome, *, seconds: float, members: int | None) -> str:
@@ -85,28 +43,7 @@ def main(
 ) -> None:
     """Run seeded schedules of a whole simulated group and check every promise."""
     size = int(members) if members else None
-    seeds = list(range(seed, seed + schedules))
-    jobs = max(1, min(jobs, schedules))
-    tally, began, told = Tally(), time.monotonic(), time.monotonic()
-    for outcome in outcomes(seeds, seconds=seconds, members=size, jobs=jobs, wants_all_lines=trace):
-        tally.add(outcome)
-        if trace and outcome.lines:
-            click.echo("\n".join(outcome.lines))
-        if outcome.failure:
-            _tell_failure(outcome, replay_command(outcome, seconds=seconds, members=size), traced=trace)
-            if tally.failures >= stop_at:
-                break
-        now = time.monotonic()
-        if now - told > (1 if sys.stderr.isatty() else 10):
-            told = now
-            click.echo(tally.sentence(now - began), err=True)
-    click.echo(tally.sentence(time.monotonic() - began))
-    sys.exit(1 if tally.failures else 0)
-
-
-def _tell_failure(outcome: Outcome, command: str, *, traced: bool) -> None:
-    click.echo(f"seed {outcome.seed} FAILED: {outcome.failure}")
-    if not traced:
-        for line in outcome.lines:
-            click.echo(f"  {line}")
-    click.echo(f"  again: {command}")
+    run = partial(run_schedule, seconds=seconds, members=size, wants_all_lines=trace)
+    found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
+    again = partial(replay_command, seconds=seconds, members=size)
+    tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

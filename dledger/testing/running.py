@@ -1,0 +1,111 @@
+# -*- test-case-name: tests.sim.test_runner,tests.sim.test_ha -*-
+"""
+Runs many schedules, on several processors, and tells how it goes: what the two simulators share.
+
+Knows nothing of what a schedule does; see L{dledger.testing.runner} and L{dledger.testing.ha_runner}.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import attrs
+import click
+
+
+class Outcome(Protocol):
+    """What is needed of the outcome of one schedule."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the schedule."""
+
+    @property
+    def failure(self) -> str:
+        """What is wrong; empty when nothing is."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The trace, or the end of it; empty when nobody wants it."""
+
+
+_Outcome = TypeVar("_Outcome", bound=Outcome)
+
+
+@attrs.define(kw_only=True)
+class Tally:
+    """
+    What the schedules so far amount to.
+
+    @ivar words: for each number of an outcome that is added up, its name in the sentence.
+    """
+
+    words: Mapping[str, str]
+    schedules: int = 0
+    failures: int = 0
+    sums: dict[str, int] = attrs.Factory(lambda self: dict.fromkeys(self.words, 0), takes_self=True)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more schedule."""
+        self.schedules += 1
+        self.failures += bool(outcome.failure)
+        for name in self.sums:
+            self.sums[name] += getattr(outcome, name)
+
+    def sentence(self, seconds: float) -> str:
+        """For the progress line and the end."""
+        sums = ", ".join(f"{self.sums[name]} {word}" for name, word in self.words.items())
+        return (
+            f"{self.schedules} schedules, {self.failures} failed, "
+            f"{self.schedules / max(seconds, 1e-9):.1f} schedules/s, {sums}"
+        )
+
+
+def outcomes(run: Callable[[int], _Outcome], seeds: Sequence[int], *, jobs: int) -> Iterator[_Outcome]:
+    """
+    The outcome of every seed, as they come.
+
+    @param run: runs the schedule of a seed; a function that other processes can be sent.
+    """
+    gc.set_threshold(50_000, 20, 100)  # a schedule makes much and keeps little
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap_unordered(run, seeds, chunksize=4)
+
+
+def tell(
+    found: Iterable[_Outcome], tally: Tally, *, again: Callable[[_Outcome], str], is_traced: bool,
+    stop_at: int,
+) -> None:
+    """
+    Print what comes, progress on standard error, and end the program: with 1 if a schedule has failed.
+
+    @param again: the command that runs a schedule again.
+    @param is_traced: C{lines} of every schedule are printed, not only of those that failed.
+    @param stop_at: give up after so many failures.
+    """
+    began = told = time.monotonic()
+    for outcome in found:
+        tally.add(outcome)
+        if is_traced and outcome.lines:
+            click.echo("\n".join(outcome.lines))
+        if outcome.failure:
+            click.echo(f"seed {outcome.seed} FAILED: {outcome.failure}")
+            for line in () if is_traced else outcome.lines:
+                click.echo(f"  {line}")
+            click.echo(f"  again: {again(outcome)}")
+            if tally.failures >= stop_at:
+                break
+        now = time.monotonic()
+        if now - told > (1 if sys.stderr.isatty() else 10):
+            told = now
+            click.echo(tally.sentence(now - began), err=True)
+    click.echo(tally.sentence(time.monotonic() - began))
+    sys.exit(1 if tally.failures else 0)
