@@ -159,27 +159,47 @@ def check_bodies(chunk: Chunk, headers: NDArray[Any], is_sound: NDArray[np.bool_
     return is_sound & matches
 
 
-class EntryDecoder:
+class Decoder:
     """
-    C{format=dledger}: each entry a row.
+    What decoders of both formats share.
 
-    @ivar needs_data: whether the index alone does not do.
     @ivar damaged: records that were skipped.
+    @cvar kind: what a record is called in the plural.
     """
+
+    kind: str
 
     def __init__(self, options: ScanOptions, columns: Sequence[Column]) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._schema = schema_of(columns)
-        names = {column.name.lower() for column in columns}
-        self.needs_data = options.verify_crc or not names <= INDEXED
-        self._needs_body = "body" in names
+        self._names = {column.name.lower() for column in columns}
         self.damaged = 0
 
     @property
     def schema(self) -> pa.Schema:
         """Of the batches."""
         return self._schema
+
+    def finish(self) -> None:
+        """Tell how much was left out."""
+        if self.damaged:
+            skipped(f"{self.damaged} damaged {self.kind} were skipped")
+
+
+class EntryDecoder(Decoder):
+    """
+    C{format=dledger}: each entry a row.
+
+    @ivar needs_data: whether the index alone does not do.
+    """
+
+    kind = "entries"
+
+    def __init__(self, options: ScanOptions, columns: Sequence[Column]) -> None:
+        super().__init__(options, columns)
+        self.needs_data = options.verify_crc or not self._names <= INDEXED
+        self._needs_body = "body" in self._names
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """
@@ -207,11 +227,6 @@ class EntryDecoder:
             name = column.name.lower()
             arrays.append(bodies if name == "body" else native(headers[name], column.arrow))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def finish(self) -> None:
-        """Tell how much was left out."""
-        if self.damaged:
-            skipped(f"{self.damaged} damaged entries were skipped")
 
 
 def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[NDArray[Any], NDArray[np.bool_]]:

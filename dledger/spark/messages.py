@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dledger.spark.bodies import plain
-from dledger.spark.columns import Column, gather, native, schema_of, slices, sound_headers
-from dledger.spark.log import Chunk, DamageError, Offsets, ReadError, skipped
+from dledger.spark.columns import Column, Decoder, gather, native, slices, sound_headers
+from dledger.spark.log import Chunk, DamageError, Offsets, ReadError
 from dledger.spark.options import ScanOptions
 from protocols.wire.entry import ENTRY_HEADER_SIZE
 from protocols.wire.errors import WireError
@@ -210,29 +210,17 @@ def _times(ms: NDArray[np.int64]) -> pa.Array:
     return pa.array(np.where(is_none, 0, ms) * 1000, type=pa.int64(), mask=is_none).cast(_TIME)
 
 
-class MessageDecoder:
-    """
-    Chunks of a ledger's entries, or of a broker's commit log, to rows.
+class MessageDecoder(Decoder):
+    """Chunks of a ledger's entries, or of a broker's commit log, to rows."""
 
-    @ivar damaged: messages that were skipped.
-    """
-
+    kind = "messages"
     needs_data = True
 
     def __init__(self, options: ScanOptions, columns: Sequence[Column], *, in_entries: bool) -> None:
         """@param in_entries: records are entries of a ledger, and messages their bodies."""
-        self._options = options
-        self._columns = tuple(columns)
-        self._schema = schema_of(columns)
-        self._names = {column.name.lower() for column in columns}
+        super().__init__(options, columns)
         self._in_entries = in_entries
         self._unpacks = options.decompress and "body" in self._names
-        self.damaged = 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Of the batches."""
-        return self._schema
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """
@@ -395,8 +383,3 @@ class MessageDecoder:
             of_entry = name in ("index", "term")
             arrays.append(native(headers[name][shown], column.arrow) if of_entry else array.take(rows))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def finish(self) -> None:
-        """Tell how much was left out."""
-        if self.damaged:
-            skipped(f"{self.damaged} damaged messages were skipped")
