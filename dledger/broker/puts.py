@@ -167,8 +167,9 @@ class PutPipeline:
         try:
             stored = append(self._wall_ms())
         except StoreError as error:
-            self._failed(f"appending messages: {error}")
-            raise NotPut(PutStatus.UNKNOWN_ERROR, str(error)) from error
+            reason = str(error.facts["reason"])
+            self._failed(reason)
+            raise NotPut(PutStatus.UNKNOWN_ERROR, reason) from error
         except DLedgerError as error:
             self._tell(_why(error))
             raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, _why(error)) from error
