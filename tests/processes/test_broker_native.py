@@ -50,6 +50,14 @@ class Writer:
         self._client.close()
         assert not self._thread.is_alive() and self.failure is None, self.failure
 
+    def wait_for(self, count: int) -> None:
+        """So many more are acknowledged, or it has failed."""
+        wanted = len(self.acknowledged) + count
+        wait_until(
+            lambda: len(self.acknowledged) >= wanted or self.failure is not None,
+            seconds=90, what=f"{count} more messages",
+        )  # fmt: skip
+
     def _run(self) -> None:
         next_number = 0
         chance = random.Random(4)
@@ -121,9 +129,7 @@ class NativeBrokerTests(BrokerCase):
         writer.start()
         chance = random.Random(9)
         for _ in range(4):
-            wanted = len(writer.acknowledged) + 200
-            wait_until(lambda wanted=wanted: len(writer.acknowledged) >= wanted or writer.failure is not None,  # type: ignore[misc]
-                       seconds=90, what="200 more messages")
+            writer.wait_for(200)
             threading.Event().wait(chance.uniform(0, 0.1))
             master.kill()
             master.start()
