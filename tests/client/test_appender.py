@@ -89,6 +89,20 @@ class PlainTests(GroupCase):
             self.appends_at("n0"), [(b"12345", b"12345"), (b"1",), (b"123456789012345",), (b"1", b"2")]
         )
 
+    def test_frames_unless_told_otherwise(self) -> None:
+        """
+        512 bodies or 128 KiB: larger ones gain nothing, and keep what comes behind them waiting; smaller ones
+        cost a round for each.
+        """
+        small, large = [b"s"] * 1000, [bytes(1024)] * 300
+        self.submit(*small)
+        self.group.settle()
+        self.assertEqual([len(bodies) for bodies in self.appends_at("n0")], [512, 488])
+        self.submit(*large)
+        self.group.settle()
+        self.assertEqual([len(bodies) for bodies in self.appends_at("n0")[2:]], [128, 128, 44])
+        self.assertEqual(self.group.log, small + large)
+
     def run_cut(self, limits: AppendLimits, bodies: list[bytes]) -> list[Any]:
         """One call of a client with these limits."""
         self.client.close()

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.protocol import Protocol
-from twisted.internet.testing import StringTransport
+from twisted.internet.tcp import Connection
+from twisted.internet.testing import MemoryReactor, StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import directlyProvides
 
-from protocols.outlet import AT_ONCE_BYTES_MAX, Outlet, read_directly
+from protocols.outlet import AT_ONCE_BYTES_MAX, SEND_BYTES_MAX, Outlet, read_directly
 
 
 class Socket:
@@ -145,6 +146,43 @@ class OutletTests(SynchronousTestCase):
         outlet.send(b"a")
         outlet.send(b"b")
         self.assertEqual(transport.value(), b"ab")
+
+
+class Kernel:
+    """The socket below a real transport: takes all that it is offered, and remembers how much that was."""
+
+    def __init__(self) -> None:
+        self.offered: list[int] = []
+
+    def send(self, data: bytes) -> int:
+        """As C{socket.send}."""
+        self.offered.append(len(data))
+        return len(data)
+
+    def setblocking(self, _flag: bool) -> None:
+        """It never blocks."""
+
+    def fileno(self) -> int:
+        """None that anybody could poll."""
+        return -1
+
+
+class LongAnswerTests(SynchronousTestCase):
+    """Twisted's own transport, with a socket that takes whatever it is offered."""
+
+    def test_rounds(self) -> None:
+        """A pull of 4 MiB takes five rounds of the reactor; of what Twisted offers at a time it takes 33."""
+        kernel = Kernel()
+        transport = Connection(kernel, Protocol(), MemoryReactor())
+        transport.connected = True
+        answer = [b"head", *[bytes(64 * 1024)] * 64]
+        Outlet(transport).send(*answer)
+        for _ in range(100):
+            if transport.dataBuffer or transport._tempDataBuffer:
+                transport.doWrite()
+        self.assertEqual(sum(kernel.offered), 4 + 4 * 1024 * 1024)
+        self.assertEqual(max(kernel.offered), SEND_BYTES_MAX)
+        self.assertEqual(len(kernel.offered), 5)  # the head is more than the four
 
 
 class ReadDirectlyTests(SynchronousTestCase):
