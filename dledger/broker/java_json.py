@@ -17,6 +17,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 import attrs
@@ -30,15 +32,26 @@ DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
 _BARE_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?[0-9]{1,19})(?=\s*:)')
 
 
+#: A surrogate is always escaped: what is raw is UTF-8.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
 def read_document(data: bytes) -> dict[str, Any]:
     """
     One JSON object; integer keys become text.
 
-    @raise BodyError: anything else, or more than L{DOCUMENT_BYTES_MAX} bytes.
+    @raise BodyError: anything else, half a surrogate pair in a text, more than L{DOCUMENT_BYTES_MAX} bytes.
     """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BodyError(f"document of {len(data)} bytes; {DOCUMENT_BYTES_MAX} are allowed")
-    return read_object(_BARE_KEY.sub(_quoted, data))
+    document = read_object(_BARE_KEY.sub(_quoted, data))
+    if _SURROGATE.search(data) is not None:
+        try:
+            wire_json(document)
+        except UnicodeEncodeError:
+            # It could be kept, but neither be written to a file nor be sent.
+            raise BodyError("a text holds half a surrogate pair") from None
+    return document
 
 
 def _quoted(match: re.Match[bytes]) -> bytes:
@@ -48,7 +61,18 @@ def _quoted(match: re.Match[bytes]) -> bytes:
 
 def wire_json(document: Mapping[str, Any]) -> bytes:
     """Strict JSON without blanks; integer keys are quoted."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8")
+    text = json.dumps(
+        document, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fraction
+    )
+    return text.encode("utf-8")
+
+
+def _fraction(value: object) -> object:
+    """What was read as a fraction, as one again; as text if it is beyond what a double holds."""
+    if not isinstance(value, Decimal):
+        raise TypeError(f"{type(value).__name__} in a document")
+    number = float(value)
+    return number if isfinite(number) else str(value)
 
 
 def file_json(document: Mapping[str, Any]) -> bytes:
@@ -72,7 +96,7 @@ def _pretty(value: object, depth: int) -> str:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_fraction)
 
 
 def to_long(value: object, name: str) -> int:

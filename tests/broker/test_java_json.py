@@ -33,6 +33,13 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(read_document(b'{ -1 : 2,"{3:":"\\",4:","x":"","y":{5 :[]}}'),
                          {"-1": 2, "{3:": '",4:', "x": "", "y": {"5": []}})
 
+    def test_surrogates(self) -> None:
+        """Whole pairs are characters; half of one, which could not be written again, is refused."""
+        self.assertEqual(read_document(b'{"a":"\\ud83d\\uDE00"}'), {"a": "\U0001f600"})
+        self.assertEqual(read_document(b'{"a":"\\u005cud83d"}'), {"a": "\\ud83d"})
+        for half in (b'{"a":"\\ud83d"}', b'{"\\uDE00":1}', b'{"a":[{"b":"x\\uD83Dx"}]}', b"{a:'\\ud83d'}"):
+            self.assertRaises(BodyError, read_document, half)
+
     def test_large(self) -> None:
         """A table of a hundred thousand offsets, most of a megabyte, in Java's spelling."""
         table = ",".join(f'"T@G{group}":{{{",".join(f"{queue}:{queue * 7}" for queue in range(10))}}}'
@@ -72,6 +79,14 @@ class WriteTests(SynchronousTestCase):
         data = wire_json({"offsetTable": {1: 18, 2: 22}, "t": "größe"})
         self.assertEqual(data, '{"offsetTable":{"1":18,"2":22},"t":"größe"}'.encode())
         self.assertEqual(json.loads(data)["offsetTable"], {"1": 18, "2": 22})
+
+
+    def test_fractions(self) -> None:
+        """They come back as they were; beyond a double they are text, which everybody can read."""
+        document = read_document(b'{"a":1.5,"b":[-2.25e3],"c":1e400}')
+        self.assertEqual(wire_json(document), b'{"a":1.5,"b":[-2250.0],"c":"1E+400"}')
+        self.assertEqual(file_json({"a": document["a"]}), b'{\n\t"a":1.5\n}')
+        self.assertRaises(TypeError, wire_json, {"a": b""})
 
 
 class DataVersionTests(SynchronousTestCase):
