@@ -16,7 +16,7 @@ Of 4.9.8 the broker itself is not on Maven Central: it is 4.9.7's, on store, cli
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -136,23 +136,48 @@ class Teller:
 # -- puts ------------------------------------------------------------------------------------------------
 
 
-def run_cell(pair: Pair, cell: Cell, load: Load, plan: Plan, measured: Measured) -> None:
-    """One run of one cell; a failure is kept, not raised."""
-    cpu_s, begin_s = pair.cpu_seconds(), time.monotonic()
-    sample: Sample | None = None
-    try:
-        sample = load.run(
-            pair.master.address, body_bytes=cell.body_bytes, window=cell.window, warm_up_s=plan.warm_up_s,
-            seconds=plan.seconds,
-        )
-        if sample.refused:
+def run_cell(pair: Pair, cell: Cell, load: Load, settling: Load, plan: Plan, measured: Measured) -> None:
+    """
+    One run of one cell, repeated once if something was wrong; a failure is kept, not raised.
+
+    @param settling: what a pair that has lost its connection finds it again with.
+    """
+    for _attempt in range(2):
+        cpu_s, begin_s = pair.cpu_seconds(), time.monotonic()
+        try:
+            sample = load.run(
+                pair.master.address, body_bytes=cell.body_bytes, window=cell.window,
+                warm_up_s=plan.warm_up_s, seconds=plan.seconds,
+            )
+        except LoadError as error:
+            measured.failures.append(str(error))
+        else:
+            if not sample.refused:
+                measured.samples.append(sample)
+                measured.cpu_share = (pair.cpu_seconds() - cpu_s) / (time.monotonic() - begin_s)
+                measured.rss_bytes = max(measured.rss_bytes, pair.master.rss_bytes())
+                return
             measured.failures.append(f"{sample.refused} not acknowledged, the first: {sample.reason[:200]}")
-            sample = None
-    except LoadError as error:
-        measured.failures.append(str(error))
-    measured.samples.append(sample)
-    measured.cpu_share = (pair.cpu_seconds() - cpu_s) / (time.monotonic() - begin_s)
-    measured.rss_bytes = max(measured.rss_bytes, pair.master.rss_bytes())
+        try:
+            pair.settle(settling)
+        except ChildError as error:
+            measured.failures.append(str(error))
+            break
+    measured.samples.append(None)
+
+
+def cells_of(kinds: Sequence[str], plan: Plan, turn: int) -> Iterator[tuple[Cell, str, bool]]:
+    """
+    Every cell, its kind of brokers, and whether the producer is ours. What is compared stands together; which
+    role is the first changes from round to round.
+    """
+    for body_bytes in plan.bodies:
+        for window in plan.windows:
+            for kind in kinds:
+                for system, is_ours in SYSTEMS[kind]:
+                    for role in ROLES if turn % 2 == 0 else reversed(ROLES):
+                        cell = Cell(system=system, role=role, body_bytes=body_bytes, window=window)
+                        yield cell, kind, is_ours
 
 
 def _measure_puts(
@@ -161,12 +186,12 @@ def _measure_puts(
     """All cells, pairs in turns."""
     results: Results = {}
     loads: dict[bool, Load] = {False: java_load, True: OurLoad()}
-    pairs = [Pair(directory, kind, role) for kind in kinds for role in ROLES]
+    pairs = {(kind, role): Pair(directory, kind, role) for kind in kinds for role in ROLES}
     try:
         teller.tell("starting brokers")
-        for pair in pairs:
+        for pair in pairs.values():
             pair.start()
-        for pair in pairs:
+        for pair in pairs.values():
             pair.settle(java_load)
             teller.tell(f"training {pair.kind} {pair.role}")
             if pair.kind == JAVA:
@@ -174,17 +199,18 @@ def _measure_puts(
                               seconds=plan.train_s)  # fmt: skip
             pair.pause()
         for turn in range(plan.rounds):
-            for pair in pairs if turn % 2 == 0 else reversed(pairs):
-                pair.resume(java_load)
-                for system, is_ours in SYSTEMS[pair.kind]:
-                    for body_bytes in plan.bodies:
-                        for window in plan.windows:
-                            cell = Cell(system=system, role=pair.role, body_bytes=body_bytes, window=window)
-                            teller.tell(f"round {turn + 1}: {cell.title}")
-                            run_cell(pair, cell, loads[is_ours], plan, results.setdefault(cell, Measured()))
+            for pair in pairs.values():
+                pair.resume()
+                pair.settle(java_load)
+                pair.pause()
+            for cell, kind, is_ours in cells_of(kinds, plan, turn):
+                teller.tell(f"round {turn + 1}: {cell.title}")
+                pair = pairs[kind, cell.role]
+                pair.resume()
+                run_cell(pair, cell, loads[is_ours], java_load, plan, results.setdefault(cell, Measured()))
                 pair.pause()
     finally:
-        for pair in pairs:
+        for pair in pairs.values():
             pair.kill()
     return results
 

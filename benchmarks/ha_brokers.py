@@ -200,11 +200,10 @@ class Pair:
         for child in self.children:
             child.pause()
 
-    def resume(self, load: Load) -> None:
-        """Go on. @raise ChildError: the slave does not come back."""
+    def resume(self) -> None:
+        """Go on. After seconds that is all; after a longer time see L{settle}."""
         for child in self.children:
             child.resume()
-        self.settle(load)
 
     def settle(self, load: Load) -> None:
         """

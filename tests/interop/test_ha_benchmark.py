@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import attrs
 from click.testing import CliRunner
@@ -15,17 +16,21 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from benchmarks.ha import (
     BARE,
+    ROLES,
     Cell,
     Copies,
     Measured,
+    _plan,
+    cells_of,
     copy_rows,
     java_ratio,
     main,
     put_rows,
+    run_cell,
     speed_of,
     sync_ratio,
 )
-from benchmarks.ha_brokers import ASYNC_MASTER, SYNC_MASTER, parse_sample
+from benchmarks.ha_brokers import ASYNC_MASTER, KINDS, SYNC_MASTER, parse_sample
 from benchmarks.ha_catch_up import Copied, bare_copy, poll_s, write_store
 from benchmarks.load import LoadError, Sample
 from dledger.broker.commit_log import CommitLog, look
@@ -92,6 +97,34 @@ class RatioTests(SynchronousTestCase):
         self.assertEqual((row["system"], row["cpu_s_per_gib"]), ("java master, ours slave", 2.0))
         self.assertEqual((bare["system"], bare["mib_per_s"]), (BARE, 1024.0))
         self.assertTrue(math.isnan(speed_of(copies, ("java", "java"))))
+
+
+class OrderTests(SynchronousTestCase):
+    """Who is measured after whom."""
+
+    def test_together(self) -> None:
+        """Both roles of a system come one after the other, now this one first, now that; all systems of a
+        window before the next window."""
+        plan = _plan(False, "1,64", "100", 2, 1.0, KINDS)
+        for turn, roles in ((0, ROLES), (1, ROLES[::-1])):
+            cells = [cell for cell, _, _ in cells_of(KINDS, plan, turn)]
+            self.assertEqual([cell.window for cell in cells], [1] * 6 + [64] * 6)
+            self.assertEqual([cell.role for cell in cells], list(roles) * 6)
+            self.assertEqual([cell.system for cell in cells[::2]], ["java", "dledger", "dledger-binary"] * 2)
+
+    def test_second_attempt(self) -> None:
+        """A run in which something was refused is repeated once, after the slave has come back."""
+        good = Sample(throughput_per_s=1.0, p50_ms=1.0, p99_ms=1.0, acknowledged=1)
+        bad = attrs.evolve(good, refused=3, reason="SLAVE_NOT_AVAILABLE")
+        plan = _plan(True, "1", "100", 1, 1.0, KINDS)
+        for runs, kept in (([bad, good], [good]), ([bad, bad, good], [None]), ([good, bad], [good])):
+            measured, pair = Measured(), mock.Mock()
+            pair.cpu_seconds.return_value = pair.master.rss_bytes.return_value = 1
+            load = mock.Mock()
+            load.run.side_effect = runs
+            run_cell(pair, CELL, load, load, plan, measured)
+            self.assertEqual(measured.samples, kept)
+            self.assertEqual(len(measured.failures), pair.settle.call_count)
 
 
 class AnswerTests(SynchronousTestCase):
