@@ -30,8 +30,10 @@ from dledger.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq_layout import MAGIC_BLANK, START, START_SIZE
 
-#: Bytes of the log that are dispatched in one turn of the reactor.
+#: What is dispatched in one turn of the reactor: at most so many bytes of the log, and about so many records.
+#: The turn is short, as a slave's report may be waiting, or what it is to report.
 SLICE_BYTES = 256 * 1024
+SLICE_RECORDS = 128
 
 #: A slave's log is being copied in bulk when it has grown by so much since the turn before.
 BULK_BYTES = 128 * 1024
@@ -177,6 +179,7 @@ class ReputMessageService:
         self._is_running = False
         self._waiters: list[Deferred[None]] = []
         self._last_bound = bound()
+        self._record_size = SLICE_BYTES // SLICE_RECORDS
         self._passed_turns = 0
         self.gives_way = False
         self.bound = bound
@@ -208,14 +211,20 @@ class ReputMessageService:
         if self._is_to_pass(bound):
             self.wake()
             return
+        count = self._dispatcher.dispatched
         try:
-            arrived = self._dispatcher.step(bound=bound)
+            arrived = self._dispatcher.step(
+                bound=bound, bytes_max=min(SLICE_RECORDS * self._record_size, SLICE_BYTES)
+            )
         except StoreError:
             self.stop()
             failure = Failure()
             self.log.failure("dispatching has stopped at {offset}", failure, offset=self._dispatcher.offset)
             self._failed(failure)
             return
+        count = self._dispatcher.dispatched - count
+        if count > 0:
+            self._record_size = (self._dispatcher.offset - before) // count
         if before != self._dispatcher.offset < self.bound():
             self.wake()
         else:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -11,7 +12,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.commit_log import CommitLog
 from dledger.broker.consume_queues import ConsumeQueues
-from dledger.broker.reput import BULK_BYTES, BULK_TURNS, Dispatcher, ReputMessageService
+from dledger.broker.reput import (
+    BULK_BYTES,
+    BULK_TURNS,
+    SLICE_BYTES,
+    SLICE_RECORDS,
+    Arrived,
+    Dispatcher,
+    ReputMessageService,
+)
 from dledger.errors import StoreError
 from dledger.storage.memory_disk import MemoryDisk
 from protocols.wire.rocketmq_message import tags_code_of
@@ -213,12 +222,34 @@ class ServiceTests(Rig):
         )  # fmt: skip
         service.gives_way = gives_way
         steps: list[int] = []
-        self.patch(self.dispatcher, "step", lambda bound: steps.append(asked - 1) or set())
+        self.patch(self.dispatcher, "step", lambda bound, bytes_max: steps.append(asked - 1) or set())
         service.start()
         for _ in range(3):
             service.wake()
             self.clock.advance(0)
         return steps
+
+    def test_short_turns(self) -> None:
+        """About so many records in a turn if they are small, so many bytes if they are large."""
+        for size, expected in ((100, SLICE_RECORDS * 100), (5000, SLICE_BYTES), (0, SLICE_BYTES)):
+            told: list[int] = []
+
+            def step(size: int, told: list[int], bound: int, bytes_max: int) -> Arrived:
+                told.append(bytes_max)
+                self.dispatcher.offset += 20 * size
+                self.dispatcher.dispatched += 20 if size else 0
+                return set()
+
+            service = ReputMessageService(
+                self.dispatcher, clock=self.clock, bound=lambda: 1 << 40, arrived=lambda _: None,
+                failed=self.failures.append,
+            )  # fmt: skip
+            self.patch(self.dispatcher, "step", partial(step, size, told))
+            service.start()
+            service._turn()
+            service._turn()
+            service.stop()
+            self.assertEqual(told[:2], [SLICE_BYTES, expected])
 
     def test_gives_way(self) -> None:
         """While a log is copied in bulk one turn of many dispatches; no turn is passed over otherwise."""
