@@ -158,9 +158,11 @@ class NameServerRegistrar:
             self._looping.stop()
         asked = []
         for server in self._servers:
+            # What is under way may have arrived, answered or not.
+            knows_us = server.told is not None or server.asking is not None
             if server.asking is not None:
                 server.asking.cancel()
-            if server.told is not None and self._asker.is_connected(server.address):
+            if knows_us and self._asker.is_connected(server.address):
                 asked.append(self._asker.ask(server.address, self._unregistration(),
                                              timeout_s=UNREGISTER_TIMEOUT_S))  # fmt: skip
         return DeferredList(asked, consumeErrors=True).addCallback(lambda _: None)

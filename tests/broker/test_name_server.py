@@ -186,11 +186,23 @@ class RegistrarTests(SynchronousTestCase):
             self.assertEqual(len(self.learned), count)
         self.assertEqual(self.learned[-1], ("10.0.0.8:10911", "10.0.0.9:10912"))
 
+    def test_stop_while_registering(self) -> None:
+        """A registration that is under way may have arrived: it is taken back, too."""
+        self.servers.answer()
+        self.topics.put(TopicConfig(topic_name="t"), 2)
+        self.wait(1)
+        self.assertEqual(len(self.servers.take()), 2)
+        stopped = self.registrar.stop()
+        self.assertEqual([command.code for _, command, _ in self.servers.asked], [104, 104])
+        self.servers.answer()
+        self.successResultOf(stopped)
+
     def test_stop(self) -> None:
         """Who knows us is told that we go; who does not answer keeps nobody waiting for longer."""
         first, second = self.servers.take()
         first[2].callback(OK)
         second[2].addErrback(lambda _: None)
+        self.servers.lost = {"n2:9876"}
         stopped = self.registrar.stop()
         ((address, command, done),) = self.servers.take()
         self.assertEqual((address, command.code, command.ext_fields["brokerId"]), ("n1:9876", 104, "0"))
