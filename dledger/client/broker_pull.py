@@ -47,6 +47,9 @@ _MAX_OFFSET, _MIN_OFFSET = 30, 31
 #: Of answers to PULL_MESSAGE.
 _FOUND, _NO_TOPIC, _NOT_FOUND, _RETRY, _MOVED = 0, 17, 19, 20, 21
 
+#: In the permissions of a topic.
+_PERM_READ = 4
+
 #: A group that every broker knows from the start; nothing is kept for it.
 GROUP = "TOOLS_CONSUMER"
 _PULLED_AT_ONCE = 32
@@ -147,6 +150,11 @@ class PullTail(Reading):
             if self.topics is not None and name not in self.topics:
                 continue
             settings = _object(config, name)
+            if not _number(settings, "perm") & _PERM_READ:
+                if self.topics is None:
+                    continue  # brokers of 5.x have such topics for themselves
+                raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT,
+                                   reason=f"{self._link.address}: topic {name} must not be read")  # fmt: skip
             count = max(_number(settings, "readQueueNums"), _number(settings, "writeQueueNums"))
             for queue_id in range(min(count, _QUEUES_MAX)):
                 self._queues.setdefault((name, queue_id), _Queue(name, queue_id))

@@ -37,6 +37,7 @@ class Java:
         self.first: dict[tuple[str, int], int] = {}
         self.begin = self.end = self.built = 0
         self.gone: set[str] = set()
+        self.unreadable: set[str] = set()
 
     def put(self, topic: str, queue_id: int, body: bytes = b"hello") -> None:
         """A message at the end of the log; every topic has four queues."""
@@ -60,9 +61,14 @@ class Java:
                      f'"dispatchBehindBytes":"{self.end - self.built}"}}}}')  # fmt: skip
             return {"body": table.encode()}
         if command.code == 21:
-            topics = ",".join(f'"{topic}":{{"readQueueNums":4,"writeQueueNums":4}}'
-                              for topic in sorted({topic for topic, _ in self.queues} - self.gone))
+            topics = ",".join(
+                f'"{topic}":{{"perm":{2 if topic in self.unreadable else 6},"readQueueNums":4,'
+                f'"writeQueueNums":4}}'
+                for topic in sorted({topic for topic, _ in self.queues} - self.gone)
+            )
             return {"body": f'{{"dataVersion":{{}},"topicConfigTable":{{{topics}}}}}'.encode()}
+        if fields["topic"] in self.unreadable:
+            return {"code": 16, "remark": "pulling message is forbidden"}
         if fields["topic"] in self.gone:
             return {"code": 17, "remark": "no topic"}
         key = (fields["topic"], int(fields["queueId"]))
@@ -264,6 +270,18 @@ class PullTailTests(SynchronousTestCase):
         for _ in range(5):
             self.broker.settle(0.3)
         self.assertEqual((self.found, self.troubles), (self.java.offsets(), []))
+
+    def test_unreadable_topic(self) -> None:
+        """It is left out; who asks for it by name is told."""
+        self.put(100)
+        self.java.unreadable.add("B")
+        self.read()
+        self.broker.settle()
+        self.assertEqual((self.found, self.ended), (self.java.offsets(("A", "C")), [None]))
+        self.ended.clear()
+        self.read(topics=["B"])
+        self.broker.settle()
+        self.assertIn("topic B must not be read", str(self.error()))
 
     def test_refused(self) -> None:
         """A broker that may not be read says so, until the time is over."""
