@@ -22,6 +22,14 @@ CAPTURED = (
     b'"serializeTypeCurrentRPC":"JSON","version":401}'
 )
 
+#: And one of 5.3.3, which says which broker it means, and ends its properties.
+CAPTURED_5 = (
+    b'{"code":310,"extFields":{"a":"producers","b":"numbers","c":"TBW102","d":"4","e":"2","f":"0",'
+    b'"g":"1795279901287","h":"0","i":"number\\u00010\\u0002KEYS\\u0001k0 all\\u0002UNIQ_KEY\\u0001FD0000\\u0002'
+    b'WAIT\\u0001true\\u0002TAGS\\u0001even\\u0002","j":"0","k":"false","m":"false","n":"broker-a"},"flag":0,'
+    b'"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}'
+)
+
 
 def framed(header: bytes, body: bytes = b"hello") -> bytes:
     """Without its length word, as the framing hands it out."""
@@ -76,6 +84,13 @@ class ReadTests(SynchronousTestCase):
         assert found is not None
         properties = b"UNIQ_KEY\x017F00000148C318B4AAC2928C7F0A0000\x02WAIT\x01true\x02TAGS\x01A"
         self.assertEqual(found[2:], (17, 2, 1795190400123, properties, b"hello"))
+
+    def test_captured_of_5(self) -> None:
+        """Another version's, with a field more."""
+        found = self.read(framed(CAPTURED_5))
+        assert found is not None
+        self.assertEqual(found[2:5], (5, 2, 1795279901287))
+        self.assertTrue(found.properties.endswith(b"\x02TAGS\x01even\x02"))
 
     def test_one_shape(self) -> None:
         """Requests that differ in the four places only are of one shape; others are of another."""
