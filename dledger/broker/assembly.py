@@ -28,6 +28,7 @@ from dledger.broker.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.puts import PutPipeline
 from dledger.broker.queue_locks import QueueLocks
 from dledger.broker.reput import Arrived
+from dledger.broker.reset_offsets import ResetOffsets
 from dledger.broker.router import Commands
 from dledger.broker.schedule import ScheduleMessageService
 from dledger.broker.send_back import SendBack
@@ -113,7 +114,8 @@ def assemble(parts: Parts) -> Assembly:
         stored=lambda: parts.pipeline.stored,
     ), clock=parts.clock)  # fmt: skip
     stats = StatsCommands(config, store, metadata, table)
-    made.groups += [pulls, consumers, offsets, locks, admin, stats]
+    resets = ResetOffsets(config, store, metadata, table)
+    made.groups += [pulls, consumers, offsets, locks, admin, stats, resets]
     made.sweeps += [pulls.sweep, consumers.sweep, locks.sweep, admin.sweep]
     made.arrived.append(pulls.arrived)
     made.stops.append(pulls.stop)

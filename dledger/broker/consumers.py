@@ -213,6 +213,14 @@ class ConsumerTable:
         for member in group.members:
             member.tell(command)
 
+    def tell(self, name: str, command: RemotingCommand) -> int:
+        """Send every member of a group a request that wants no answer. @return: how many there are."""
+        group = self._groups.get(name)
+        members = () if group is None else tuple(group.members)
+        for member in members:
+            member.tell(command)
+        return len(members)
+
     # -- what others ask -------------------------------------------------------------------------
 
     def data_of(self, group: str) -> ConsumerData | None:

@@ -43,6 +43,24 @@ QUEUES_MAX = 16_384
 _HEAD_BYTES = 128
 
 
+def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: Any) -> bytes:
+    """
+    A document with C{offsetTable}, which has a queue for each key.
+
+    @param entries: topic, number of the queue, and the value as JSON.
+    @param more: what else stands in the document.
+    @raise Refused: too many queues.
+    """
+    parts = []
+    for topic, queue_id, value in entries:
+        key = wire_json({"brokerName": broker_name, "queueId": queue_id, "topic": topic})
+        parts.append(key + b":" + value)
+        if len(parts) > QUEUES_MAX:
+            raise Refused(Code.SYSTEM_ERROR, f"more than {QUEUES_MAX} queues: ask for one topic")
+    head = wire_json(more)[:-1] + (b"," if more else b"")
+    return head + b'"offsetTable":{' + b",".join(parts) + b"}}"
+
+
 class StatsCommands:
     """The group of commands."""
 
@@ -68,15 +86,8 @@ class StatsCommands:
     # -- by queue --------------------------------------------------------------------------------
 
     def _table_body(self, entries: Iterable[tuple[str, int, dict[str, Any]]], **more: Any) -> bytes:
-        """C{offsetTable} with a queue for each key."""
-        parts = []
-        for topic, queue_id, value in entries:
-            key = wire_json({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": topic})
-            parts.append(key + b":" + wire_json(value))
-            if len(parts) > QUEUES_MAX:
-                raise Refused(Code.SYSTEM_ERROR, f"more than {QUEUES_MAX} queues: ask for one topic")
-        head = wire_json(more)[:-1] + (b"," if more else b"")
-        return head + b'"offsetTable":{' + b",".join(parts) + b"}}"
+        named = ((topic, queue_id, wire_json(value)) for topic, queue_id, value in entries)
+        return queue_table(self._config.broker_name, named, **more)
 
     def _known_topic(self, name: str) -> TopicConfig:
         found = self._metadata.topics.get(name)

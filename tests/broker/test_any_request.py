@@ -19,7 +19,7 @@ FIELDS = (
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "offset",
     "suspendTimeoutMillis", "subscription", "subVersion", "expressionType", "timestamp", "group",
     "delayLevel", "unitMode", "maxReconsumeTimes", "clientID", "readQueueNums", "writeQueueNums", "perm",
-    "order",
+    "order", "isForce",
     "topicFilterType", "topicSysFlag", "attributes", "groupName", "cleanOffset", "setZeroIfNotFound",
     "boundaryType", "maxMsgBytes", "producerGroup", "defaultTopic", "defaultTopicQueueNums", "bornTimestamp",
     "flag", "properties", "reconsumeTimes", "batch", *"abcdefghijklmn",
