@@ -25,8 +25,8 @@ CAPTURED = (
 #: And one of 5.3.3, which says which broker it means, and ends its properties.
 CAPTURED_5 = (
     b'{"code":310,"extFields":{"a":"producers","b":"numbers","c":"TBW102","d":"4","e":"2","f":"0",'
-    b'"g":"1795279901287","h":"0","i":"number\\u00010\\u0002KEYS\\u0001k0 all\\u0002UNIQ_KEY\\u0001FD0000\\u0002'
-    b'WAIT\\u0001true\\u0002TAGS\\u0001even\\u0002","j":"0","k":"false","m":"false","n":"broker-a"},"flag":0,'
+    b'"g":"1795279901287","h":"0","i":"number\\u00010\\u0002KEYS\\u0001k0 all\\u0002UNIQ_KEY\\u0001FD00'
+    b'\\u0002WAIT\\u0001true\\u0002TAGS\\u0001even\\u0002","j":"0","k":"false","m":"false","n":"broker-a"},"flag":0,'
     b'"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}'
 )
 
