@@ -148,12 +148,17 @@ class BrokerConnection(CommandConnection):
         self.unanswered_bytes -= ticket.size + _OVERHEAD
         self._write(answer_parts(answer, ticket.opaque))
 
-    def answer_sends(self, requests: Sequence[SendRequest], frames: Sequence[bytes]) -> None:
-        """Answer sends, with the frames of the answers. Nothing happens on a lost connection."""
+    def answer_sends(self, frames: Sequence[bytes], body_bytes: int) -> None:
+        """
+        Answer sends. Nothing happens on a lost connection.
+
+        @param frames: of the answers.
+        @param body_bytes: of the bodies of their requests, together.
+        """
         if self.is_lost:
             return
-        self.unanswered -= len(requests)
-        self.unanswered_bytes -= sum([len(request.body) for request in requests]) + _OVERHEAD * len(requests)
+        self.unanswered -= len(frames)
+        self.unanswered_bytes -= body_bytes + _OVERHEAD * len(frames)
         self._write(frames)
 
     # -- what comes in ---------------------------------------------------------------------------

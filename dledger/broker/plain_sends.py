@@ -32,7 +32,7 @@ from dledger.broker.store_config import RECORD_OVERHEAD_MAX
 from dledger.ha.put_status import PutStatus
 from protocols.broker import BrokerConnection
 from protocols.commands import VERSION
-from protocols.wire.remoting import RemotingCommand, decode_command
+from protocols.wire.remoting import FLAG_RESPONSE, RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq_layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
 from protocols.wire.rocketmq_message import Host
 from protocols.wire.send_request import SendRequest, SendShape, SentAnswers
@@ -106,8 +106,8 @@ class PlainSends:
         self._body_max = min(
             config.store.max_message_size, config.store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX
         )
-        told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
-        self._answers = SentAnswers(told, language="PYTHON", version=VERSION)
+        self._told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
+        self._answers = SentAnswers(self._told, language="PYTHON", version=VERSION)
         self._id_start = (store_host.address + store_host.port.to_bytes(4, "big")).hex().upper().encode()
         self._store_host = store_host
 
@@ -168,27 +168,34 @@ class PlainSends:
     def _put(
         self, connection: BrokerConnection, requests: Sequence[SendRequest], messages: Sequence[PlainMessage]
     ) -> None:
+        # What waits for slaves keeps this, and not the requests with their bodies.
+        asked = [(request.opaque, request.queue_id) for request in requests]
+        body_bytes = sum([len(request.body) for request in requests])
         try:
             (offsets, queue_offsets, _, _), done = self._pipeline.put_plain(messages)
         except NotPut as error:
-            self._refuse(connection, requests, *told_of(error))
+            connection.answer_sends(self._refusals(asked, *told_of(error)), body_bytes)
             return
 
         def answer(status: PutStatus) -> None:
+            code = status.remoting_code
             if not status.is_stored:
-                self._refuse(connection, requests, status.remoting_code, status.name)
+                connection.answer_sends(self._refusals(asked, code, status.name), body_bytes)
                 return
-            frame, code, start = self._answers.frame, status.remoting_code, self._id_start
-            frames = [
-                frame(request.opaque, code, start, offset, request.queue_id, queue_offset)
-                for request, offset, queue_offset in zip(requests, offsets, queue_offsets, strict=True)
-            ]
-            connection.answer_sends(requests, frames)
+            frame, start = self._answers.frame, self._id_start
+            places = zip(asked, offsets, queue_offsets, strict=True)
+            connection.answer_sends([
+                frame(opaque, code, start, offset, queue_id, queue_offset)
+                for (opaque, queue_id), offset, queue_offset in places
+            ], body_bytes)  # fmt: skip
 
         done.addCallback(answer)
 
-    def _refuse(
-        self, connection: BrokerConnection, requests: Sequence[SendRequest], code: int, remark: str
-    ) -> None:
-        for request in requests:
-            self._sends.refuse(connection, decode_command(request.frame), code, remark)
+    def _refusals(self, asked: Sequence[tuple[int, int]], code: int, remark: str) -> list[bytes]:
+        return [
+            encode_command(RemotingCommand(
+                code=code, opaque=opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
+                ext_fields=self._told,
+            ))
+            for opaque, _ in asked
+        ]  # fmt: skip

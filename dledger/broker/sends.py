@@ -143,7 +143,7 @@ class Sends:
         refused = self._pipeline.refusal()
         if refused is not None:
             for request in requests:
-                self.refuse(connection, request, *told_of(refused))
+                self._refuse(connection, request, *told_of(refused))
             return
         born_host = host_of(connection)
         sends: list[_Send] = []
@@ -156,9 +156,9 @@ class Sends:
                 send = self._prepared(request, born_host, connection)
                 self._pipeline.check(send.messages)
             except Refused as error:
-                self.refuse(connection, request, error.code, error.remark)
+                self._refuse(connection, request, error.code, error.remark)
             except ValueError as error:
-                self.refuse(connection, request, Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+                self._refuse(connection, request, Code.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             else:
                 sends.append(send)
         if sends:
@@ -170,7 +170,7 @@ class Sends:
             appended, done = self._pipeline.put([send.messages for send in sends], waits=any(waiting))
         except NotPut as error:
             for send in sends:
-                self.refuse(connection, send.request, *told_of(error))
+                self._refuse(connection, send.request, *told_of(error))
             return
         later = []
         for send, stored in zip(sends, appended, strict=True):
@@ -192,7 +192,7 @@ class Sends:
         self, connection: CommandConnection, send: _Send, stored: tuple[Appended, ...], status: PutStatus
     ) -> None:
         if not status.is_stored:
-            self.refuse(connection, send.request, status.remoting_code, status.name)
+            self._refuse(connection, send.request, status.remoting_code, status.name)
             return
         if not status.remoting_code and len(stored) == 1 and send.request.serialize_type == JSON:
             connection.answer_made(send.request, self._success(send, stored[0]))
@@ -213,10 +213,9 @@ class Sends:
         ).encode()
         return FRAME_START.pack(HEADER_WORD_SIZE + len(header), len(header)) + header
 
-    def refuse(
+    def _refuse(
         self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str
     ) -> None:
-        """Answer a request whose message is not stored."""
         connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
 
     # -- one request -----------------------------------------------------------------------------

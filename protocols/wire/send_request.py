@@ -19,6 +19,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import attrs
+
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import FRAME_START, HEADER_WORD_SIZE, JSON, RemotingCommand, decode_command
 
@@ -42,7 +44,7 @@ class SendShape:
     """
     What stands around the four places in requests that are alike.
 
-    @ivar command: the first of them, read the long way.
+    @ivar command: the first of them, read the long way; without its body.
     @ivar note: whatever the owner of the connection has found out about them.
     """
 
@@ -113,7 +115,7 @@ def _shape_of(frame: bytes) -> SendShape | None:
     except WireError:
         return None
     one, _, two, _, three, _, four, _, five = found.groups()
-    return SendShape((one, two, three, four, five), command)
+    return SendShape((one, two, three, four, five), attrs.evolve(command, body=b""))
 
 
 def _read_like(shape: SendShape, frame: bytes) -> SendRequest | None:

@@ -35,6 +35,7 @@ from protocols.wire.rocketmq_message import (
     encode_message,
     plain_body,
 )
+from protocols.wire.send_request import SendReader
 from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.recovery import fuzz_recovery
@@ -45,6 +46,7 @@ from tests.wire.test_entry import three
 from tests.wire.test_json_bodies import FULL
 from tests.wire.test_rocketmq_message import BROKER_RECORD, SHAPES
 from tests.wire.test_rocketmq_message import BatchTests as _Batches
+from tests.wire.test_send_request import java as java_send
 
 Target = Callable[[random.Random], None]
 
@@ -231,6 +233,28 @@ def fuzz_appends(rng: random.Random) -> None:
         assert read[0] == read[1]
 
 
+def fuzz_sends(rng: random.Random) -> None:
+    """Sends of one connection, some damaged: what the short way reads is what the long way reads."""
+    reader = SendReader()
+    sound = [
+        java_send(opaque=at, e=at % 4, b=rng.choice(("T1", "T2")), i=f"KEYS\x01{at}\x02WAIT\x01true")
+        for at in range(rng.randrange(1, 6))
+    ]
+    for frame in sound:
+        data = damaged(frame, tuple(sound), rng) if rng.random() < 0.6 else frame
+        found = reader.read(data)
+        if found is None:
+            continue
+        command = decode_command(data)
+        fields = dict(command.ext_fields)
+        assert (found.opaque, found.body, command.flag) == (command.opaque, command.body, 0)
+        assert (found.queue_id, found.born_timestamp) == (int(fields["e"]), int(fields["g"]))
+        assert found.properties == fields["i"].encode()
+        like = found.shape.command
+        same = {name: fields[name] for name in ("e", "g", "i")}
+        assert {**like.ext_fields, **same} == fields and like.version == command.version
+
+
 def fuzz_records(rng: random.Random) -> None:
     """Damaged records: what passes the check can be walked, and by both walkers alike."""
     sound = rng.choice((HELLO, three()))
@@ -278,7 +302,7 @@ def fuzz_rocketmq(rng: random.Random) -> None:
 #: What no bytes from a network or a file may surprise: the targets that decode.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
-    "records", "rocketmq", "ha",
+    "sends", "records", "rocketmq", "ha",
 )  # fmt: skip
 
 #: Name on the command line to target. More may be added: anything that takes its chance from the argument.
@@ -291,6 +315,7 @@ TARGETS: Mapping[str, Target] = {
     "native": fuzz_native,
     "broker": fuzz_broker,
     "appends": fuzz_appends,
+    "sends": fuzz_sends,
     "records": fuzz_records,
     "rocketmq": fuzz_rocketmq,
     "ha": fuzz_ha,

@@ -26,8 +26,8 @@ CAPTURED = (
 CAPTURED_5 = (
     b'{"code":310,"extFields":{"a":"producers","b":"numbers","c":"TBW102","d":"4","e":"2","f":"0",'
     b'"g":"1795279901287","h":"0","i":"number\\u00010\\u0002KEYS\\u0001k0 all\\u0002UNIQ_KEY\\u0001FD00'
-    b'\\u0002WAIT\\u0001true\\u0002TAGS\\u0001even\\u0002","j":"0","k":"false","m":"false","n":"broker-a"},"flag":0,'
-    b'"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}'
+    b'\\u0002WAIT\\u0001true\\u0002TAGS\\u0001even\\u0002","j":"0","k":"false","m":"false",'
+    b'"n":"broker-a"},"flag":0,"language":"JAVA","opaque":5,"serializeTypeCurrentRPC":"JSON","version":479}'
 )
 
 
@@ -126,6 +126,12 @@ class ReadTests(SynchronousTestCase):
                      "<"):  # fmt: skip
             self.read(java(i=text))
         self.assertGreaterEqual(self.taken, 7)
+
+    def test_shapes_keep_no_bodies(self) -> None:
+        """What is remembered of a request is small."""
+        found = self.read(java(body=bytes(1_000_000)))
+        assert found is not None
+        self.assertEqual((len(found.body), found.shape.command.body), (1_000_000, b""))
 
     def test_shapes_are_bounded(self) -> None:
         """Who never writes the same twice is read all the same, and not remembered for ever."""
