@@ -340,6 +340,7 @@ class CommitLog(LogFlush):
                     if not segments.has(segments.base(offset)):
                         segments.create(segments.base(offset))
                         made += 1
+                        self._secure_first()
             except OSError as error:
                 for _ in range(made):
                     segments.drop_last()
@@ -384,10 +385,21 @@ class CommitLog(LogFlush):
         if not segments.has(segments.base(offset)):
             segments.create(segments.base(offset))
         with self._storing("appending to the commit log"):
+            self._secure_first()
             segments.pwrite(data, offset)
         self._end = offset + len(data)
         self._walk = walk
         self.on_grown()
+
+    def _secure_first(self) -> None:
+        """
+        The first file of a log is on stable storage before anything is written to it. A power cut could take
+        it and leave later ones, and a log that has never been flushed could not be told from one whose
+        beginning was lost.
+        """
+        segments = self._segments
+        if len(segments.offsets) == 1 and segments.directory_dirty and self._end == segments.offsets[0]:
+            segments.sync()
 
     def _begin_at(self, offset: int) -> None:
         """An empty log begins elsewhere."""

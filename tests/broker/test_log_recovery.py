@@ -104,6 +104,23 @@ class TornTailTests(SynchronousTestCase):
         self.assertEqual(open_log(self.disk).end_offset, end)
 
 
+class FirstFileTests(SynchronousTestCase):
+    """A power cut before anything was flushed."""
+
+    def test_is_there(self) -> None:
+        """It takes whichever files it likes, but not the first: the log can be opened, and goes on."""
+        for seed in range(40):
+            disk = SimDisk(random.Random(seed))
+            log = open_log(disk)
+            filled(log, seed)
+            self.assertGreater(log.end_offset, 2 * LOG_SIZE)
+            disk.lose_power()
+            log = open_log(disk)
+            self.assertEqual(log.begin_offset, 0)
+            log.append([[message(b"next")]], 1)
+            self.assertEqual(messages_in(log)[-1].body, b"next")
+
+
 class BlankTests(SynchronousTestCase):
     """A blank at the end of the log."""
 
