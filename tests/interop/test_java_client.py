@@ -337,7 +337,8 @@ class JavaClientTests(SynchronousTestCase):
         for kind in (OURS, JAVA):
             group = self.group_of(
                 kind, patient=True, java={"mappedFileSizeForEntryData": 1 << 20},
-                mapped_file_size_for_entry_data=1 << 20,
+                # Longer than a busy machine takes to send all: who gave up makes room for another.
+                mapped_file_size_for_entry_data=1 << 20, max_wait_ack_time_ms=10_000,
             )
             client = self.client_of(group)
             group.append(b"it leads")
