@@ -19,7 +19,7 @@ from tests.interop.lanes import Job, Lanes
 from tests.run_all import SUMMARY, read_total, read_trial_strictly
 
 ROUNDS, SEED = 20, 1
-#: More than a small machine has processors: a program waits for elections, time-outs and JVMs most of its time.
+#: More than a small machine has processors: a program waits for elections and time-outs most of its time.
 LANES = 3
 #: Members live for seconds: compiling their code for speed costs a third of the processor time of everything.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
