@@ -30,16 +30,19 @@ from dledger.errors import StoreError
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq_layout import MAGIC_BLANK, START, START_SIZE
 
-#: What is dispatched in one turn of the reactor: at most so many bytes of the log, and about so many records.
-#: The turn is short, as a slave's report may be waiting, or what it is to report.
-SLICE_BYTES = 256 * 1024
-SLICE_RECORDS = 128
+#: What is dispatched in one turn of the reactor. It is short, as a slave's report may be waiting, or what it
+#: is to report; but a quarter of what there is, or the dispatch would fall behind who is answered at once.
+SLICE_RECORDS_MIN = 128
+SLICE_RECORDS_MAX = 1024
+SLICE_BYTES_MAX = 1024 * 1024
+BACKLOG_TURNS = 4
 
-#: A slave's log is being copied in bulk when it has grown by so much since the turn before.
-BULK_BYTES = 128 * 1024
+#: A slave's log is being copied in bulk when it has grown by so much since the turn before: by all that is
+#: read in a turn, or nearly.
+BULK_BYTES = 240 * 1024
 
-#: Of so many turns in which it has, one dispatches.
-BULK_TURNS = 32
+#: Of so many turns in which it has, one dispatches, and as little as can be.
+BULK_TURNS = 16
 
 #: Topic and number of the queues that have new messages.
 Arrived = set[tuple[str, int]]
@@ -84,7 +87,7 @@ class Dispatcher:
         self.store_timestamp = 0
         self.dispatched = 0
 
-    def step(self, *, bound: int, bytes_max: int = SLICE_BYTES) -> Arrived:
+    def step(self, *, bound: int, bytes_max: int = SLICE_BYTES_MAX) -> Arrived:
         """
         Dispatch records that end at or below C{bound}: at least one, then no more than C{bytes_max} bytes.
 
@@ -179,7 +182,7 @@ class ReputMessageService:
         self._is_running = False
         self._waiters: list[Deferred[None]] = []
         self._last_bound = bound()
-        self._record_size = SLICE_BYTES // SLICE_RECORDS
+        self._record_size = SLICE_BYTES_MAX // SLICE_RECORDS_MAX
         self._passed_turns = 0
         self.gives_way = False
         self.bound = bound
@@ -207,14 +210,14 @@ class ReputMessageService:
 
     def _turn(self) -> None:
         self._call = None
-        before, bound = self._dispatcher.offset, self.bound()
-        if self._is_to_pass(bound):
+        before, count, bound = self._dispatcher.offset, self._dispatcher.dispatched, self.bound()
+        records = self._share(bound)
+        if not records:
             self.wake()
             return
-        count = self._dispatcher.dispatched
         try:
             arrived = self._dispatcher.step(
-                bound=bound, bytes_max=min(SLICE_RECORDS * self._record_size, SLICE_BYTES)
+                bound=bound, bytes_max=min(records * self._record_size, SLICE_BYTES_MAX)
             )
         except StoreError:
             self.stop()
@@ -232,14 +235,15 @@ class ReputMessageService:
         if arrived:
             self.arrived(arrived)
 
-    def _is_to_pass(self, bound: int) -> bool:
-        """Whether this turn belongs to who copies the log."""
+    def _share(self, bound: int) -> int:
+        """How many records this turn is worth; 0: it belongs to who copies the log."""
         grown, self._last_bound = bound - self._last_bound, bound
-        if not self.gives_way or grown < BULK_BYTES or self._passed_turns >= BULK_TURNS - 1:
-            self._passed_turns = 0
-            return False
-        self._passed_turns += 1
-        return True
+        if self.gives_way and grown >= BULK_BYTES:
+            self._passed_turns = (self._passed_turns + 1) % BULK_TURNS
+            return 0 if self._passed_turns else SLICE_RECORDS_MIN
+        self._passed_turns = 0
+        backlog = (bound - self._dispatcher.offset) // self._record_size // BACKLOG_TURNS
+        return min(max(backlog, SLICE_RECORDS_MIN), SLICE_RECORDS_MAX)
 
     def caught_up(self) -> Deferred[None]:
         """@return: fires when every whole record below the bound is in its queue, or the service stops."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -15,8 +14,9 @@ from dledger.broker.consume_queues import ConsumeQueues
 from dledger.broker.reput import (
     BULK_BYTES,
     BULK_TURNS,
-    SLICE_BYTES,
-    SLICE_RECORDS,
+    SLICE_BYTES_MAX,
+    SLICE_RECORDS_MAX,
+    SLICE_RECORDS_MIN,
     Arrived,
     Dispatcher,
     ReputMessageService,
@@ -229,27 +229,33 @@ class ServiceTests(Rig):
             self.clock.advance(0)
         return steps
 
+    def slices(self, size: int, *, behind: int) -> list[int]:
+        """Bytes in each of three turns, with records of one size; so many are behind, all the time."""
+        told: list[int] = []
+
+        def step(bound: int, bytes_max: int) -> Arrived:
+            told.append(bytes_max)
+            self.dispatcher.offset += 20 * size
+            self.dispatcher.dispatched += 20
+            return set()
+
+        service = ReputMessageService(
+            self.dispatcher, clock=self.clock, bound=lambda: self.dispatcher.offset + behind * size,
+            arrived=lambda _: None, failed=self.failures.append,
+        )  # fmt: skip
+        self.patch(self.dispatcher, "step", step)
+        service.start()
+        for _ in range(3):
+            service._turn()
+        service.stop()
+        return told[1:3]
+
     def test_short_turns(self) -> None:
-        """About so many records in a turn if they are small, so many bytes if they are large."""
-        for size, expected in ((100, SLICE_RECORDS * 100), (5000, SLICE_BYTES), (0, SLICE_BYTES)):
-            told: list[int] = []
-
-            def step(size: int, told: list[int], bound: int, bytes_max: int) -> Arrived:
-                told.append(bytes_max)
-                self.dispatcher.offset += 20 * size
-                self.dispatcher.dispatched += 20 if size else 0
-                return set()
-
-            service = ReputMessageService(
-                self.dispatcher, clock=self.clock, bound=lambda: 1 << 40, arrived=lambda _: None,
-                failed=self.failures.append,
-            )  # fmt: skip
-            self.patch(self.dispatcher, "step", partial(step, size, told))
-            service.start()
-            service._turn()
-            service._turn()
-            service.stop()
-            self.assertEqual(told[:2], [SLICE_BYTES, expected])
+        """Few records in a turn; a part of what is behind, if that is more; never more than both bounds."""
+        least, most = SLICE_RECORDS_MIN * 100, SLICE_RECORDS_MAX * 100
+        for behind, expected in ((1, least), (4 * 130, 13000), (4 * 1000, 100_000), (1 << 20, most)):
+            self.assertEqual(self.slices(100, behind=behind), [expected, expected])
+        self.assertEqual(self.slices(5000, behind=1 << 20), [SLICE_BYTES_MAX, SLICE_BYTES_MAX])
 
     def test_gives_way(self) -> None:
         """While a log is copied in bulk one turn of many dispatches; no turn is passed over otherwise."""
