@@ -117,7 +117,8 @@ def main(only: tuple[str, ...], seconds: float, jobs: int, sound: bool, child: s
     with ThreadPoolExecutor(jobs) as pool:
         for verdict in pool.map(lambda mutant: _judge(mutant, seconds, sound), chosen):
             noticed += verdict.is_good is not sound
-            word = {NOTICED: "noticed", SURVIVED: "SURVIVED", OUT_OF_DATE: "OUT OF DATE"}
+            word = {NOTICED: "FAILED" if sound else "noticed", SURVIVED: "passed" if sound else "SURVIVED",
+                    OUT_OF_DATE: "OUT OF DATE"}
             became = word.get(verdict.status, "CRASHED")
             click.echo(f"{verdict.name:28} {became:12} {verdict.seconds:5.1f} s  {verdict.told}")
     good = "passed" if sound else "noticed"
