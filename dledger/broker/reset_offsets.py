@@ -60,7 +60,7 @@ class ResetOffsets:
         topic = self._metadata.topics.get(name)
         if topic is None:
             raise Refused(Code.SYSTEM_ERROR, f"reset offset failed, no topic in this broker: {shown(name)}")
-        if fields.text("offset", ""):
+        if fields.number("offset", -1, least=LONG_MIN, most=LONG_MAX) != -1:  # of 5.x, where -1 is none
             raise Refused(Code.SYSTEM_ERROR, "offsets are reset to a time here, not to an offset")
         try:
             entries = list(self._offsets(topic, group, timestamp_ms, is_forced=is_forced))

@@ -57,7 +57,7 @@ class ResetTests(SynchronousTestCase):
     def test_to_a_time(self) -> None:
         """Consumers are told where each queue was then, one way, and so is the administrator."""
         self.join()
-        answer = self.reset(NOW_MS + 1000)
+        answer = self.reset(NOW_MS + 1000, offset=-1, queueId=-1)
         self.assertEqual((answer.code, answer.body), (0, self.table_of(1, 1)))
         (told,) = self.consumer.received()
         self.assertTrue(told.is_oneway)
