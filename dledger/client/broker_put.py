@@ -45,6 +45,9 @@ from protocols.wire.rocketmq_layout import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from protocols.wire.rocketmq_message import encode_properties
 
 _SWEEP_S = 0.1
+#: A broker closes a connection that was idle for 120 s; ours goes first, so that no message meets one that is
+#: being closed.
+IDLE_CLOSE_S = 60.0
 #: Largest body that any broker of ours can be told to store.
 BODY_BYTES_MAX = 8 * 1024 * 1024
 
@@ -151,6 +154,8 @@ class BrokerProducer:
         self._problem: DLedgerError | None = None
         self._pumping: IDelayedCall | None = None
         self._sweeping: IDelayedCall | None = None
+        self._idling: IDelayedCall | None = None
+        self._used_s = clock.seconds()
         self._is_connecting = False
         self._is_closed = False
         link.lost = self._lost
@@ -237,7 +242,8 @@ class BrokerProducer:
                 f"client; at most {limits.pending_count_max} of {limits.pending_bytes_max}",
             ))  # fmt: skip
             return
-        deadline_s = self._clock.seconds() + self._timeout_s
+        self._used_s = self._clock.seconds()
+        deadline_s = self._used_s + self._timeout_s
         call = _Call((topic, queue_id, raw, flag), bodies, size, done, deadline_s)
         self._calls[call] = None
         self._queue.append(call)
@@ -342,7 +348,20 @@ class BrokerProducer:
         self._backoff.reset()
         self._problem = None
         connection.read_ended = self._pump
+        if self._idling is None:
+            self._idling = self._clock.callLater(IDLE_CLOSE_S, self._look_idle)
         self._pump()
+
+    def _look_idle(self) -> None:
+        self._idling = None
+        connection = self._link.connection
+        if connection is None:
+            return
+        left_s = self._used_s + IDLE_CLOSE_S - self._clock.seconds()
+        if self._calls or left_s > 0:
+            self._idling = self._clock.callLater(max(left_s, 1.0), self._look_idle)
+        else:
+            connection.abort("idle")
 
     def _not_connected(self, failure: Failure) -> None:
         self._is_connecting = False
@@ -473,9 +492,9 @@ class BrokerProducer:
         End the connection. What was not sent is refused, what was has an unknown outcome.
         """
         self._is_closed = True
-        for timer in (self._pumping, self._sweeping):
+        for timer in (self._pumping, self._sweeping, self._idling):
             if timer is not None and timer.active():
                 timer.cancel()
-        self._pumping = self._sweeping = None
+        self._pumping = self._sweeping = self._idling = None
         self._link.close()
         self._give_up(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))

@@ -87,6 +87,15 @@ class ReadRecordsTests(SynchronousTestCase):
                 refused += 1
         self.assertGreater(refused, end - len(begins) - 5)
 
+    def test_record_in_a_body(self) -> None:
+        """What looks like a record, but says that it stands elsewhere, is none."""
+        self.put(1)
+        whole = self.log.read(0, 4096)
+        begin = self.log.record_end
+        self.log.append([[message(b"..." + whole)]], 5)
+        inside = begin + self.log.read(begin, 4096).index(whole)
+        self.assertEqual(read_records(self.log, inside, 4096).code, 22)
+
     def test_damage(self) -> None:
         """What stands before it is given; behind it nothing is."""
         self.log.append([[message(b"a")], [message(b"b")], [message(b"c")]], 5)
@@ -238,6 +247,7 @@ class LogReadsTests(SynchronousTestCase):
         """Who is gone waits no longer."""
         self.ask(0, 1000)
         self.connection.abort("test")
+        self.patch(log_reads, "read_records", lambda *_: self.fail("nobody wants it"))
         self.put(b"a")
         self.assertEqual(self.answers(), [])
         self.assertEqual((self.reads.waiting, self.clock.getDelayedCalls()), (0, []))

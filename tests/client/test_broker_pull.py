@@ -188,6 +188,25 @@ class PullTailTests(SynchronousTestCase):
         self.broker.settle()
         self.assertEqual(self.found, self.java.offsets())
 
+    def test_queues_that_grow_meanwhile(self) -> None:
+        """A queue that was read too early does not let a later message of another one pass."""
+        for queue_id in (0, 0, 1):
+            self.java.put("A", queue_id)
+        expected = self.java.offsets()
+        self.java.built = expected[1]
+
+        def answer(command: RemotingCommand) -> Answer | None:
+            found = self.java.answer(command)
+            if command.code == 11 and command.ext_fields["queueId"] == "0":
+                self.java.built = self.java.end
+            return found
+
+        self.broker.commands = answer
+        self.read(follow=True)
+        for _ in range(5):
+            self.broker.settle(0.3)
+        self.assertEqual(self.found, expected)
+
     def test_follow(self) -> None:
         """Messages come while it is read, topics too; nothing is missed, nothing comes twice."""
         self.put(100)

@@ -268,6 +268,23 @@ class PutTests(SynchronousTestCase):
         self.submit([b"2"])
         self.assertEqual([type(one) for one in self.outcomes], [PutUnknown, PutRefused, PutRefused])
 
+    def test_idle(self) -> None:
+        """A connection without messages for a minute is closed, before the broker does it."""
+        self.submit([b"0"])
+        self.broker.settle()
+        self.broker.settle(40)
+        self.submit([b"1"])
+        self.broker.settle()
+        self.broker.settle(59)
+        self.assertTrue(self.broker.pairs[0].is_open)
+        self.broker.settle(2)
+        self.broker.settle()
+        self.assertFalse(self.broker.pairs[0].is_open)
+        self.submit([b"2"])
+        self.broker.settle()
+        self.assertEqual(self.stored, [b"0", b"1", b"2"])
+        self.assertEqual([type(one) for one in self.outcomes], [tuple] * 3)
+
     def test_calls_from_outcomes(self) -> None:
         """Who is told may put again, for ever, and every message is told of once."""
         count = 200

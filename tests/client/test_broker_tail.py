@@ -192,6 +192,7 @@ class NativeTailTests(SynchronousTestCase):
         self.read(timeout_s=60)
         self.broker.settle()
         self.broker.settle(3.1)
+        self.assertFalse(any(pair.is_open for pair in self.broker.pairs))
         self.broker.answers = self.serve
         for _ in range(20):
             self.broker.settle(0.1)
