@@ -207,7 +207,14 @@ class Client(TalkingChild):
 
     def produce(self, topic: str, first: int, count: int, *, window: int = 1, level: int = 0) -> list[Sent]:
         """Send so many messages, each once."""
-        said = self.ask(f"send {topic} {first} {count} {window} {level}", seconds=PATIENCE)
+        return self._sent(f"send {topic} {first} {count} {window} {level}", count)
+
+    def produce_batch(self, topic: str, first: int, count: int) -> list[Sent]:
+        """The same, as one batch."""
+        return self._sent(f"batch {topic} {first} {count}", count)
+
+    def _sent(self, words: str, count: int) -> list[Sent]:
+        said = self.ask(words, seconds=PATIENCE)
         word, *rest = said.split(" ")
         if word != "sent" or len(rest) != count:
             raise ChildError(f"the producer: {said[:400]}\n{self.log_tail()}")
@@ -221,17 +228,17 @@ class Client(TalkingChild):
         """@return: the number that would have been the next."""
         return int(self.ask("quiet", seconds=PATIENCE).split(" ")[1])
 
-    def consume(self, topic: str, group: str) -> None:
-        """Begin to."""
-        self.ask(f"consume {topic} {group}", seconds=PATIENCE)
+    def consume(self, topic: str, group: str, tag: str = "*") -> None:
+        """Begin to, from the first message on."""
+        self.ask(f"consume {topic} {group} {tag}", seconds=PATIENCE)
 
-    def received(self, topic: str, count: int, *, seconds: int = PATIENCE) -> tuple[int, int, int]:
+    def received(self, group: str, count: int, *, seconds: int = PATIENCE) -> tuple[int, int, int]:
         """
-        Wait until so many different messages have come.
+        Wait until so many different messages have come to a group.
 
         @return: how many have, how many had another body than was sent, how many came again.
         """
-        said = self.ask(f"received {topic} {count} {seconds}", seconds=seconds + 30)
+        said = self.ask(f"received {group} {count} {seconds}", seconds=seconds + 30)
         seen, wrong, again = map(int, said.split(" "))
         return seen, wrong, again
 
@@ -460,6 +467,12 @@ class Pair:
     def send(self, topic: str, count: int, *, window: int = 1, level: int = 0) -> list[str]:
         """@return: how each of so many messages was answered."""
         found = self.client.produce(topic, self.next_number, count, window=window, level=level)
+        self.sent |= {one.number: one for one in found}
+        return [one.status for one in found]
+
+    def send_batch(self, topic: str, count: int) -> list[str]:
+        """The same for one batch."""
+        found = self.client.produce_batch(topic, self.next_number, count)
         self.sent |= {one.number: one for one in found}
         return [one.status for one in found]
 

@@ -3,6 +3,8 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -25,10 +27,11 @@ import org.apache.rocketmq.common.message.MessageExt;
  *
  * Argument: the name server. Commands: "send TOPIC FIRST COUNT WINDOW DELAYLEVEL": messages with these numbers,
  * so many at a time unanswered; the answer is "sent" and, for each, number/STATUS/queue/queueOffset/offsetMsgId.
+ * "batch TOPIC FIRST COUNT": the same, as one batch.
  * "load TOPIC FIRST WINDOW FILE": the same without an end, a line of the file for each that was answered;
  * "quiet": no more of them, answered when all have been, with the number that would be next. "consume TOPIC
- * GROUP": begin to; "received TOPIC COUNT SECONDS": wait until so many different numbers have come (answer: how
- * many have, how many were not what was sent, how many came again).
+ * GROUP TAG": begin to; "received GROUP COUNT SECONDS": wait until so many different numbers have come (answer:
+ * how many have, how many were not what was sent, how many came again).
  */
 public final class HaClient {
     private static final Map<String, Seen> SEEN = new ConcurrentHashMap<>();
@@ -54,6 +57,8 @@ public final class HaClient {
             String[] words = line.split(" ", -1);
             if (words[0].equals("send")) {
                 answers.println(send(producer, words));
+            } else if (words[0].equals("batch")) {
+                answers.println(batch(producer, words));
             } else if (words[0].equals("load")) {
                 load = new Load(producer, words);
                 load.start();
@@ -61,7 +66,7 @@ public final class HaClient {
             } else if (words[0].equals("quiet")) {
                 answers.println("quiet " + load.quiet());
             } else if (words[0].equals("consume")) {
-                consume(nameServer, words[1], words[2]);
+                consume(nameServer, words[1], words[2], words[3]);
                 answers.println("ok");
             } else if (words[0].equals("received")) {
                 answers.println(received(words));
@@ -80,10 +85,15 @@ public final class HaClient {
         void ended(int number, String status, SendResult result);
     }
 
-    private static void sendOne(DefaultMQProducer producer, String topic, int number, int level, Ended ended) {
+    private static Message message(String topic, int number) {
         Message message = new Message(topic, number % 2 == 0 ? "even" : "odd", "k" + number + " all",
             Messages.body(number).getBytes(StandardCharsets.UTF_8));
         message.putUserProperty("number", Integer.toString(number));
+        return message;
+    }
+
+    private static void sendOne(DefaultMQProducer producer, String topic, int number, int level, Ended ended) {
+        Message message = message(topic, number);
         if (level > 0) {
             message.setDelayTimeLevel(level);
         }
@@ -129,6 +139,23 @@ public final class HaClient {
         }
         room.acquire(window);
         return "sent " + String.join(" ", lines);
+    }
+
+    private static String batch(DefaultMQProducer producer, String[] words) throws Exception {
+        int first = Integer.parseInt(words[2]);
+        List<Message> messages = new ArrayList<>();
+        for (int number = first; number < first + Integer.parseInt(words[3]); number++) {
+            messages.add(message(words[1], number));
+        }
+        SendResult result = producer.send(messages);
+        String[] ids = result.getOffsetMsgId().split(",");
+        StringBuilder answer = new StringBuilder("sent");
+        for (int at = 0; at < ids.length; at++) {
+            answer.append(' ').append(first + at).append('/').append(result.getSendStatus()).append('/')
+                .append(result.getMessageQueue().getQueueId()).append('/').append(result.getQueueOffset() + at)
+                .append('/').append(ids[at]);
+        }
+        return answer.toString();
     }
 
     /** Messages without a pause but the one that keeps the log small. */
@@ -181,7 +208,7 @@ public final class HaClient {
         }
     }
 
-    /** What the consumer of one topic was given. */
+    /** What one consumer was given. */
     private static final class Seen {
         private final Set<String> numbers = ConcurrentHashMap.newKeySet();
         private final AtomicInteger wrong = new AtomicInteger();
@@ -199,9 +226,9 @@ public final class HaClient {
         }
     }
 
-    private static void consume(String nameServer, String topic, String group) throws Exception {
+    private static void consume(String nameServer, String topic, String group, String tag) throws Exception {
         Seen seen = new Seen();
-        SEEN.put(topic, seen);
+        SEEN.put(group, seen);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setPollNameServerInterval(1000);
@@ -209,7 +236,7 @@ public final class HaClient {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
+        consumer.subscribe(topic, tag);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             messages.forEach(seen::message);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
