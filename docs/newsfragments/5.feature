@@ -4,7 +4,7 @@ SlaveSynchronize: a slave copies its master's metadata every ten seconds, item b
 Master/slave replication of the commit log, wire-compatible with RocketMQ 4.9 and 5.x brokers: `ASYNC_MASTER`, `SYNC_MASTER` (any slave, or in-sync replicas) and `SLAVE`; see docs/ha.md.
 Brokers register with name servers (RocketMQ 4.9 and 5.x): regularly, when topics change, and again as soon as a connection was lost; slaves learn their master there.
 Consumers: PULL_MESSAGE with tag filters and long polling, heartbeats, members of groups and their notification; at masters and slaves.
-What mqadmin asks brokers: topics and groups made, changed and deleted, options, runtime table, replication (haStatus), statistics of topics and groups.
+What mqadmin asks brokers: topics and groups made, changed and deleted, options, runtime table, replication (haStatus), statistics of topics and groups, offsets reset to a time.
 A broker: `twistd -n dledger-broker` is an asynchronous or synchronous master, or a slave, for RocketMQ's producers, consumers and brokers; it takes SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, makes topics on first use, and reads configuration files of RocketMQ's brokers.
 `dledger ha-status`: replication between RocketMQ brokers, Java's (5.x, and 4.9 as far as it tells) or ours, in the shape of mqadmin haStatus and as JSON.
 A producer and a reader of our own for brokers (`dledger.client.broker`): many messages in a frame, with refusals and unknown outcomes told apart; whole records of the log in order, over restarts of the broker.

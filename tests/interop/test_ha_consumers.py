@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -60,6 +62,27 @@ class Consumers(TalkingChild):
         return found
 
 
+class Administrator:
+    """C{mqadmin}."""
+
+    def __init__(self, name_server: str, directory: Path, version: str) -> None:
+        self._name_server, self._directory, self._version = name_server, directory, version
+        (directory / "conf").mkdir()
+        (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")  # 4.9 wants it
+
+    def __call__(self, command: str, *words: str) -> list[list[str]]:
+        """Standard output, in words."""
+        line = java_command(
+            self._version, self._directory, "128m", "org.apache.rocketmq.tools.command.MQAdminStartup",
+            command, "-n", self._name_server, *words,
+        )
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self._directory)}
+        done = subprocess.run(
+            line, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, env=environment
+        )
+        return [one.split() for one in done.stdout.decode().splitlines()]
+
+
 class ConsumerTests(SynchronousTestCase):
     """One name server, one master of ours."""
 
@@ -79,6 +102,7 @@ class ConsumerTests(SynchronousTestCase):
         address = f"127.0.0.1:{name_port}"
         broker = OurBroker("ours", directory / "ours", port=broker_port(taken), name_server=address)
         self.java = Consumers(address, directory, version)
+        self.admin, self.address = Administrator(address, directory, version), broker.address
         for child in (name_server, broker, self.java):
             self.addCleanup(child.kill)
             child.start()
@@ -168,6 +192,23 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(java.told(f"view pulled {name}"), "p0")
         self.assertIn("SQL92", java.push("sql", "pulled", tags="a > 1"))
 
+    def check_administration(self) -> None:
+        """A topic is made; where its queues end; a group that has consumed them begins again."""
+        java, admin = self.java, self.admin
+        admin("updateTopic", "-b", self.address, "-t", "made", "-r", "3", "-w", "3")
+        for queue in range(3):
+            java.produce("made", *[f"{queue}{number}" for number in range(queue + 1)], queue=queue)
+        java.push("again", "made")
+        self.assertEqual(len(java.seen("again", 6)), 6)
+        java.told("stop again")
+        ends = sorted(row[1:4] for row in admin("topicStatus", "-t", "made") if row[:1] == ["broker-a"])
+        self.assertEqual(ends, [["0", "0", "1"], ["1", "0", "2"], ["2", "0", "3"]])
+        progress = admin("consumerProgress", "-g", "again")
+        self.assertEqual([row[-1] for row in progress if row[-3:-1] == ["Diff", "Total:"]], ["0"], progress)
+        admin("resetOffsetByTime", "-g", "again", "-t", "made", "-s", "1000")
+        java.push("again", "made")
+        self.assertEqual(len(java.seen("again", 6)), 6)
+
     def consume(self, version: str) -> None:
         """All of it, one after the other: the processes take longest."""
         self.begin(version)
@@ -176,6 +217,7 @@ class ConsumerTests(SynchronousTestCase):
         self.check_retries()
         self.check_order()
         self.check_pulls()
+        self.check_administration()
 
     def test_4_9_8(self) -> None:
         """The last of the releases before 5."""
