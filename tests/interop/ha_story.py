@@ -112,7 +112,6 @@ class Story(SynchronousTestCase):
         pair.master.wait_started()
         pair.wait_registered(pair.master)
         pair.slave.start()
-        self.slave_began = time.monotonic()
         pair.slave.wait_started()
         pair.client.wait_started(seconds=PATIENCE)
         self.assertEqual(pair.send(TOPIC, 1), ["SEND_OK"])
