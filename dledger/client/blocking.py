@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +23,7 @@ import attrs
 
 from dledger.client.client import LogClient
 from dledger.client.frames import AppendLimits, Outcome
+from dledger.client.thread import Outcome as PendingOutcome
 from dledger.client.thread import ReactorThread
 from dledger.client.values import (
     Appended,
@@ -168,10 +168,10 @@ class Log:
         """
         reactor = self._reactor
         tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout)
-        ahead: Future[list[Entry]] | None = None
+        ahead: PendingOutcome[list[Entry]] | None = None
         try:
             while True:
-                ahead = ahead or reactor.start(tail.next_batch)
+                ahead = ahead or reactor.begin(tail.next_batch)
                 try:
                     entries = ahead.result(timeout if follow else None)
                 except TimeoutError:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -36,6 +36,51 @@ def new_reactor() -> Any:
     return reactor
 
 
+class Outcome(Generic[_T]):
+    """
+    What comes of something that goes on in another thread, for one that waits.
+
+    Not a Future: C{with} takes the Condition of one by Python code, in which Ctrl-C would leave it taken, and
+    the reactor's thread would wait for that for ever. A plain lock is taken in one piece.
+    """
+
+    def __init__(self) -> None:
+        self._untold = threading.Lock()
+        self._untold.acquire()
+        self._result: _T | None = None
+        self._error: BaseException | None = None
+
+    def set_result(self, result: _T) -> None:
+        """It went well. @raise InvalidStateError: there is an outcome already."""
+        self._must_be_open()
+        self._result = result
+        self._untold.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        """It has failed. @raise InvalidStateError: there is an outcome already."""
+        self._must_be_open()
+        self._error = error
+        self._untold.release()
+
+    def _must_be_open(self) -> None:
+        if not self._untold.locked():
+            raise InvalidStateError("there is an outcome already")
+
+    def result(self, timeout: float | None = None) -> _T:
+        """
+        Wait for it.
+
+        @param timeout: seconds; None: for ever.
+        @raise TimeoutError: it did not come in time; one may ask again.
+        """
+        if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError
+        self._untold.release()
+        if self._error is not None:
+            raise self._error
+        return cast(_T, self._result)
+
+
 class ReactorThread:
     """
     @ivar reactor: runs until L{stop}; everything with it happens through L{run} and L{wait}.
@@ -44,7 +89,7 @@ class ReactorThread:
     def __init__(self, name: str, reactor: Any = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
-        self._open: set[Future[Any]] = set()
+        self._open: set[Future[Any] | Outcome[Any]] = set()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
@@ -73,15 +118,31 @@ class ReactorThread:
         """
         Call C{story} in the reactor's thread.
 
-        @return: has the outcome of its Deferred. Waiting for it can be interrupted with Ctrl-C.
+        @return: has the outcome of its Deferred, for whoever collects Futures. To wait for it there is
+            L{begin}.
         """
         future: Future[_T] = Future()
+        self._run(story, future)
+        return future
+
+    def begin(self, story: Callable[[], Deferred[_T]]) -> Outcome[_T]:
+        """
+        Call C{story} in the reactor's thread.
+
+        @return: has the outcome of its Deferred. Waiting for it can be interrupted with Ctrl-C.
+        """
+        outcome: Outcome[_T] = Outcome()
+        self._run(story, outcome)
+        return outcome
+
+    def _run(self, story: Callable[[], Deferred[_T]], future: Future[_T] | Outcome[_T]) -> None:
         self._open.add(future)
-        future.add_done_callback(self._open.discard)
 
         def settle(result: _T | Failure) -> None:
+            self._open.discard(future)
             with suppress(InvalidStateError):  # too late, or nobody waits any more
                 if isinstance(result, Failure):
+                    assert result.value is not None
                     future.set_exception(result.value)
                 else:
                     future.set_result(result)
@@ -93,11 +154,10 @@ class ReactorThread:
                 settle(Failure(error))
 
         self.run(begin)
-        return future
 
     def wait(self, story: Callable[[], Deferred[_T]]) -> _T:
-        """The outcome of L{start}, waited for."""
-        return self.start(story).result()
+        """The outcome of L{begin}, waited for."""
+        return self.begin(story).result()
 
     def stop(self, last: Callable[[], object]) -> None:
         """

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import InvalidStateError
+from concurrent.futures import _base as futures
 from dis import opname
 from functools import partial
 from pathlib import Path
@@ -17,13 +19,16 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.task import deferLater
 from twisted.python import threadable
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 from dledger.client import blocking
+from dledger.client import thread as client_thread
 from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
 from dledger.client.frames import Outcome
+from dledger.client.thread import Outcome as PendingOutcome
 from dledger.client.thread import ReactorThread
 from dledger.client.values import Appended, AppendFailed, UnknownOutcome
 from dledger.errors import DLedgerError
@@ -144,7 +149,8 @@ def _interrupted_at(step: int, call: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal left
-        if frame.f_code.co_filename not in (blocking.__file__, threading.__file__):
+        files = (blocking.__file__, client_thread.__file__, threading.__file__, futures.__file__)
+        if frame.f_code.co_filename not in files:
             return None  # also finalizers, which swallow what is raised in them
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -452,6 +458,32 @@ class ReactorThreadTests(SynchronousTestCase):
         threads = threading.active_count()
         self.assertRaises(ValueError, dledger.connect, "nonsense")
         self.assertEqual(threading.active_count(), threads)
+
+    def test_interrupted_anywhere(self) -> None:
+        """Ctrl-C in a wait leaves nothing locked that the reactor's thread needs."""
+        thread = ReactorThread("interrupted")
+        self.addCleanup(thread.stop, lambda: None)
+
+        def story() -> Deferred[None]:
+            # Comes when it is waited for; the second one behind the first.
+            return deferLater(thread.reactor, 0.01)
+
+        step = 0
+        while _interrupted_at(step, lambda: thread.wait(story)):
+            thread.begin(story).result(timeout=30.0)
+            step += 1
+        self.assertGreater(step, 10)
+
+    def test_outcome(self) -> None:
+        """Comes once, and may be asked for again, before and after."""
+        outcome: PendingOutcome[int] = PendingOutcome()
+        self.assertRaises(TimeoutError, outcome.result, 0.001)
+        outcome.set_result(7)
+        self.assertRaises(InvalidStateError, outcome.set_exception, ValueError())
+        self.assertEqual([outcome.result(), outcome.result(timeout=1.0)], [7, 7])
+        failed: PendingOutcome[int] = PendingOutcome()
+        failed.set_exception(KeyError("x"))
+        self.assertRaises(KeyError, failed.result)
 
     def test_several_at_once(self) -> None:
         """Each has its own reactor."""
