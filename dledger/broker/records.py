@@ -395,8 +395,8 @@ class RecordWalk:
             data = self._head + bytes(data)
             self._head = b""
         file_end = start - start % self._file_size + self._file_size
-        at, following = self.end, self._next
         unpack, last, least = _WALKED.unpack_from, fed - HEAD_SIZE, MIN_MESSAGE_SIZE
+        at, following = self.end, self._short_road(data, start)
         while following <= fed:
             at = following
             if at <= last:
@@ -413,6 +413,24 @@ class RecordWalk:
                 break
             following = at + whole
         self.end, self._next = at, following
+
+    def _short_road(self, data: bytes | memoryview, start: int) -> int:
+        """
+        Behind the record that is under way, pass over those that begin as most do and have another such one
+        behind them: there is no doubt where they end.
+
+        @param start: offset of the data.
+        @return: where something begins that is to be looked at closely.
+        """
+        unpack, last = _WALKED.unpack_from, len(data) - HEAD_SIZE
+        index = sure = self._next - start
+        while index <= last:
+            size, magic, offset = unpack(data, index)
+            if offset - index != start or magic != MAGIC_V1 or size < MIN_MESSAGE_SIZE:
+                break
+            sure = index
+            index += size
+        return sure + start
 
     def _size(self, data: bytes | memoryview, index: int, at: int, left: int, room: int) -> int:
         """Size of what begins at C{at} and is no sound record's whole head; 0 if that is still to come."""

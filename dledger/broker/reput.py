@@ -42,7 +42,7 @@ BACKLOG_TURNS = 4
 BULK_BYTES = 240 * 1024
 
 #: Of so many turns in which it has, one dispatches, and as little as can be.
-BULK_TURNS = 16
+BULK_TURNS = 32
 
 #: Topic and number of the queues that have new messages.
 Arrived = set[tuple[str, int]]
