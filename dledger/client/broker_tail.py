@@ -250,7 +250,8 @@ class NativeTail(Reading):
             error = self._behind(answer.log_end_offset)
             if not self._follow:
                 raise error
-            if self._problem is None:  # a slave that is behind, or a log that lost its end: wait for it
+            # A slave that is behind, or a log that lost its end: wait for it.
+            if self._problem is None or self._problem.code is not error.code:
                 self._problem = error
                 self.on_trouble(str(error.facts["reason"]))
             return None

@@ -238,6 +238,22 @@ class NativeTailTests(SynchronousTestCase):
         self.assertEqual(len(expected), 2)
         self.assertEqual([bool(one) for one in self.troubles], [True, False])
 
+    def test_back_with_less(self) -> None:
+        """A broker that comes back with an empty log: that is said, too, and waited for."""
+        self.put(3)
+        self.read(follow=True, from_offset="end", wait_ms=0)
+        self.broker.settle()
+        self.log = open_log(MemoryDisk())
+        self.broker.is_up = False
+        self.broker.cut()
+        for _ in range(20):
+            self.broker.settle(0.2)
+            self.broker.is_up = len(self.troubles) > 0
+        self.assertEqual(len(self.troubles), 2, self.troubles)
+        self.assertIn("refused", self.troubles[0])
+        self.assertIn("its log ends at 0", self.troubles[1])
+        self.assertEqual((self.found, self.ended), ([], []))
+
     def test_java(self) -> None:
         """It does not know these frames: said, not tried for ever."""
         self.broker.wire_version = None
