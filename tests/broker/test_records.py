@@ -224,6 +224,36 @@ class WalkTests(SynchronousTestCase):
         walk.feed(data[10:600])
         self.assertEqual(walk.end, twin.end)
 
+    def test_damage_behind_sound_records(self) -> None:
+        """All in one piece: it ends, or is refused, where it would byte by byte."""
+
+        def outcome(pieces: list[bytes]) -> object:
+            walk = RecordWalk(1024, 0)
+            try:
+                for piece in pieces:
+                    walk.feed(piece)
+            except WireError as error:
+                return str(error)
+            return walk.end
+
+        rng = random.Random(5)
+        stream, starts = b"", []
+        while len(stream) < 850:
+            new = message(bytes(rng.randrange(60)), topic="T" * rng.choice((2, 2, 130)))
+            starts.append(len(stream))
+            stream += pack(new, size_of(new), queue_offset=0, offset=len(stream), now_ms=1)
+        refused = 0
+        for _ in range(500):
+            data = bytearray(stream)
+            if rng.random() < 0.9:
+                at = rng.choice(starts) + rng.choice((*range(8), *range(28, 36)))
+                data[at] ^= 1 << rng.randrange(8)
+            whole = bytes(data[: rng.randrange(len(data))])
+            expected = outcome([whole[at : at + 1] for at in range(len(whole))])
+            self.assertEqual(outcome([whole]), expected)
+            refused += isinstance(expected, str)
+        self.assertGreater(refused, 100)
+
     def test_what_is_no_record(self) -> None:
         """Refused as soon as its head is there."""
         sound = pack(message(), size_of(message()), queue_offset=0, offset=0, now_ms=1)
