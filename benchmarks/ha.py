@@ -43,6 +43,7 @@ from benchmarks.ha_brokers import (
     Load,
     OurLoad,
     Pair,
+    start_pairs,
 )
 from benchmarks.ha_catch_up import FILE_BYTES, Copied, CopyError, Source, bare_copy, write_store
 from benchmarks.load import LoadError, Sample
@@ -189,8 +190,7 @@ def _measure_puts(
     pairs = {(kind, role): Pair(directory, kind, role) for kind in kinds for role in ROLES}
     try:
         teller.tell("starting brokers")
-        for pair in pairs.values():
-            pair.start()
+        start_pairs(pairs.values())
         for pair in pairs.values():
             pair.settle(java_load)
             teller.tell(f"training {pair.kind} {pair.role}")
@@ -199,7 +199,7 @@ def _measure_puts(
                               seconds=plan.train_s)  # fmt: skip
             pair.pause()
         for turn in range(plan.rounds):
-            for pair in pairs.values():
+            for pair in pairs.values() if turn else ():
                 pair.resume()
                 pair.settle(java_load)
                 pair.pause()
@@ -399,7 +399,7 @@ def _plan(quick: bool, windows: str, bodies: str, rounds: int, seconds: float, k
     return Plan(
         windows=tuple(int(word) for word in windows.split(",")),
         bodies=sizes[:1] if quick else sizes, rounds=1 if quick else rounds,
-        warm_up_s=0.2 if quick else 0.5, seconds=0.8 if quick else seconds, train_s=1.5 if quick else 4.0,
+        warm_up_s=0.2 if quick else 0.5, seconds=0.6 if quick else seconds, train_s=1.0 if quick else 4.0,
         copy_bytes=FILE_BYTES // 4 if quick else FILE_BYTES - 4 * 2**20, copy_body_bytes=1024,
         pairings=same if quick else mixed,
     )

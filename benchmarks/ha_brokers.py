@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from benchmarks.load import LoadError, Sample
@@ -188,13 +188,6 @@ class Pair:
         """Both."""
         return self.master, self.slave
 
-    def start(self) -> None:
-        """Start both, and wait until the slave follows."""
-        self.master.start()
-        self.master.wait_started()
-        self.slave.start()
-        self.slave.wait_started()
-
     def pause(self) -> None:
         """Neither uses processor time from here on."""
         for child in self.children:
@@ -231,6 +224,15 @@ class Pair:
         """End both."""
         for child in self.children:
             child.kill()
+
+
+def start_pairs(pairs: Collection[Pair]) -> None:
+    """Start all masters, and then, as they would not be in time for them, all slaves."""
+    for brokers in ([pair.master for pair in pairs], [pair.slave for pair in pairs]):
+        for broker in brokers:
+            broker.start()
+        for broker in brokers:
+            broker.wait_started()
 
 
 class Load:
