@@ -35,8 +35,12 @@ from protocols.wire.ha import (
     TransferReader,
 )
 
-#: Reads of a slave: as many frames at once as the kernel has.
-RECEIVE_SIZE = 256 * 1024
+#: What a slave's transport reads at once.
+RECEIVE_SIZE = 64 * 1024
+
+#: When that was not everything, the slave's end reads so much behind it by itself, into a buffer that it
+#: keeps: memory that is got for every read, and given back, costs as much as the copy.
+BULK_SIZE = 512 * 1024
 
 #: A master's transport with more than so many bytes is congested. It is small as only what the socket
 #: refused gets there, and as the transport reads no more than this at once (reports, 8 bytes each).
@@ -246,6 +250,7 @@ class HAClient(_Stream):
         self._sink = sink
         self._reader = TransferReader()
         self._waiting_report = -1
+        self._bulk = memoryview(bytearray(BULK_SIZE))
 
     def dataReceived(self, data: bytes) -> None:
         """See L{Protocol.dataReceived}."""
@@ -256,6 +261,8 @@ class HAClient(_Stream):
         try:
             for piece in self._reader.feed(data):
                 pieces.append(piece)
+            for piece in self._reader.feed(self._behind(data)):
+                pieces.append(piece)
         except WireError as error:
             broken = error
         if pieces:
@@ -263,6 +270,16 @@ class HAClient(_Stream):
             self._sink.transferred(self, pieces)
         if broken is not None:
             self.abort(f"broken format: {broken}")
+
+    def _behind(self, data: bytes) -> memoryview:
+        """What there is already behind a read that was full, until the next call."""
+        size = 0
+        if len(data) >= RECEIVE_SIZE and self._socket is not None:
+            try:
+                size = self._socket.recv_into(self._bulk)
+            except OSError:
+                size = 0  # nothing, or an error that the transport will meet as well
+        return self._bulk[:size]
 
     def report(self, offset: int) -> None:
         """

@@ -35,6 +35,9 @@ from protocols.wire.ha import Piece
 #: A comparison that begins with a difference is repeated from so many times as far below.
 WIDENING = 16
 
+#: Pieces are joined to no more than this.
+JOINED_SIZE_MAX = 256 * 1024
+
 #: So many sessions without a frame may be the network's fault.
 FRUITLESS_MAX = 2
 
@@ -181,11 +184,11 @@ class Follower:
                 at += 1
 
     def _run(self, pieces: Sequence[Piece], at: int) -> int:
-        """How many pieces from C{at} on go behind our end, one behind the other, in one file."""
+        """How many pieces from C{at} on go behind our end, one behind the other, in one file; not many."""
         log, expected = self.log, self.expected_offset
         if expected != log.end_offset or self.is_empty:
             return 0
-        room = log.file_size - expected % log.file_size
+        room = min(log.file_size - expected % log.file_size, JOINED_SIZE_MAX)
         count = 0
         for offset, data in islice(pieces, at, None):
             size = len(data)

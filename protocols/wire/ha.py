@@ -137,7 +137,7 @@ class TransferReader:
         """Whether the stream stopped in the middle of a frame."""
         return self._left > 0 or bool(self._kept)
 
-    def feed(self, data: bytes) -> Iterator[Piece]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Piece]:
         """
         The pieces in C{data}, in order, as views of it. A header whose body has not begun yet comes as a
         piece without bytes, as a heartbeat does: its offset can be checked already.
@@ -150,7 +150,7 @@ class TransferReader:
         at, end = 0, len(data)
         if self._left == 0 and self._kept:
             at = min(TRANSFER_HEADER_SIZE - len(self._kept), end)
-            self._kept += data[:at]
+            self._kept += view[:at]
             if len(self._kept) < TRANSFER_HEADER_SIZE:
                 return
             header, self._kept = self._kept, b""
@@ -173,7 +173,7 @@ class TransferReader:
                 if size == 0 or at == end:
                     yield self._offset, _EMPTY
 
-    def _begin(self, data: bytes, at: int) -> int:
+    def _begin(self, data: bytes | memoryview, at: int) -> int:
         offset, body_size = TRANSFER_HEADER.unpack_from(data, at)
         _check_header(offset, body_size, self._body_size_max)
         self._offset, self._left = offset, body_size

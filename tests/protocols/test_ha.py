@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from protocols.ha import FRAMES_MAX, UNSENT_SIZE_MAX, HAClient, HAConnection
+from protocols.ha import FRAMES_MAX, RECEIVE_SIZE, UNSENT_SIZE_MAX, HAClient, HAConnection
 from protocols.wire.ha import TRANSFER_HEADER, Piece, TransferReader, encode_report
 from tests.ha.fakes import plug, unplug
 
@@ -255,6 +255,31 @@ class SlaveEndTests(SynchronousTestCase):
         self.client.dataReceived(TRANSFER_HEADER.pack(0, 3) + b"abc" + TRANSFER_HEADER.pack(3, 0))
         self.assertEqual(self.seen.pieces, [(0, b"abc"), (3, b"")])
         self.assertEqual(self.seen.reads, 1)
+
+    def test_what_is_behind(self) -> None:
+        """A full read is followed by another one, straight from the socket; others are not."""
+        ours, theirs = socket.socketpair()
+        self.addCleanup(theirs.close)
+        self.addCleanup(ours.close)
+        ours.setblocking(False)
+        client = HAClient(self.seen)
+        client.makeConnection(SocketTransport(ours))  # type: ignore[arg-type]
+        body = random.Random(1).randbytes(3 * RECEIVE_SIZE)
+        stream = b"".join(
+            TRANSFER_HEADER.pack(at, 1000) + body[at : at + 1000] for at in range(0, RECEIVE_SIZE, 1000)
+        )
+        theirs.sendall(stream[RECEIVE_SIZE:])
+        client.dataReceived(stream[:RECEIVE_SIZE])
+        self.assertEqual(self.seen.reads, 1)
+        end = self.seen.pieces[-1][0] + 1000
+        self.assertEqual(b"".join(data for _, data in self.seen.pieces), body[:end])
+        theirs.sendall(TRANSFER_HEADER.pack(end, 3) + b"abc")
+        client.dataReceived(TRANSFER_HEADER.pack(end, 0))
+        self.assertEqual((self.seen.reads, self.seen.pieces[-1]), (2, (end, b"")))
+        theirs.close()
+        ours.recv(1000)
+        client.dataReceived(b"".join(TRANSFER_HEADER.pack(end, 0) for _ in range(RECEIVE_SIZE // 12 + 1)))
+        self.assertEqual((self.seen.lost, self.seen.reads), ([], 3))
 
     def test_bad_frame(self) -> None:
         """What stood before the damage counts; the connection ends, once."""
