@@ -41,6 +41,9 @@ BACKLOG_TURNS = 4
 #: read in a turn, or nearly.
 BULK_BYTES = 240 * 1024
 
+#: It still is for so many turns after that: a slave that is faster than its master has to wait now and then.
+BULK_PAUSE_TURNS = 8
+
 #: Of so many turns in which it has, one dispatches, and as little as can be.
 BULK_TURNS = 32
 
@@ -184,6 +187,7 @@ class ReputMessageService:
         self._last_bound = bound()
         self._record_size = SLICE_BYTES_MAX // SLICE_RECORDS_MAX
         self._passed_turns = 0
+        self._bulk_turns = 0
         self.gives_way = False
         self.bound = bound
         self.arrived = arrived
@@ -238,7 +242,8 @@ class ReputMessageService:
     def _share(self, bound: int) -> int:
         """How many records this turn is worth; 0: it belongs to who copies the log."""
         grown, self._last_bound = bound - self._last_bound, bound
-        if self.gives_way and grown >= BULK_BYTES:
+        self._bulk_turns = BULK_PAUSE_TURNS if grown >= BULK_BYTES else max(self._bulk_turns - 1, 0)
+        if self.gives_way and self._bulk_turns:
             self._passed_turns = (self._passed_turns + 1) % BULK_TURNS
             return 0 if self._passed_turns else SLICE_RECORDS_MIN
         self._passed_turns = 0

@@ -13,6 +13,7 @@ from dledger.broker.commit_log import CommitLog
 from dledger.broker.consume_queues import ConsumeQueues
 from dledger.broker.reput import (
     BULK_BYTES,
+    BULK_PAUSE_TURNS,
     BULK_TURNS,
     SLICE_BYTES_MAX,
     SLICE_RECORDS_MAX,
@@ -264,6 +265,26 @@ class ServiceTests(Rig):
         )
         self.assertEqual(self.turns(BULK_BYTES - 1, gives_way=True), [1, 2, 3])
         self.assertEqual(self.turns(BULK_BYTES, gives_way=False), [1, 2, 3])
+
+    def test_gives_way_for_a_while(self) -> None:
+        """Some turns more, as the copy may be waiting for the master; then everything is dispatched."""
+        asked: list[int] = []
+
+        def bound() -> int:
+            asked.append(BULK_BYTES if asked else 0)
+            return asked[-1]
+
+        service = ReputMessageService(
+            self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None,
+            failed=self.failures.append,
+        )  # fmt: skip
+        service.gives_way = True
+        steps: list[int] = []
+        self.patch(self.dispatcher, "step", lambda bound, bytes_max: steps.append(len(asked) - 1) or set())
+        service.start()
+        self.clock.advance(0)
+        service.stop()
+        self.assertEqual(steps, [BULK_PAUSE_TURNS + 1])
 
     def test_copied(self) -> None:
         """A turn that was passed over is followed by another one: nothing is forgotten."""
