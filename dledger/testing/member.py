@@ -396,7 +396,11 @@ class SimMember:
         if not self.is_up:
             done(LOST, -1, (), None)
         elif not self.hold_back(self.read_committed, (index, done)):
-            self._serve(index, min(self.core.committed_index, index + most - 1), done)
+            try:
+                self._serve(index, min(self.core.committed_index, index + most - 1), done)
+            except MemberDied as death:  # while it noted that what it read is damaged
+                self._died_inside(death)
+                done(LOST, -1, (), None)
 
     def _serve(self, index: int, end_index: int, done: Done) -> None:
         leader_id = self.core.leader_id

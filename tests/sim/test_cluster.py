@@ -54,6 +54,23 @@ class LifeTests(ClusterTestCase):
         self.assertEqual(digest(1), digest(1))
         self.assertNotEqual(digest(1), digest(2))
 
+    def test_death_in_the_middle_of_a_read(self) -> None:
+        """A read that finds damage writes a note of it, and may die of that: the run goes on."""
+        cluster = self.group()
+        self.append(cluster, b"a")
+        cluster.run(1)
+        leader = cluster.leader
+        assert leader is not None
+
+        def dies(*_: object, **__: object) -> None:
+            raise PowerLoss("in a sync")
+
+        self.patch(leader.ledger, "read_range", dies)
+        answers: list[ResponseCode] = []
+        leader.read_committed(0, lambda code, *_: answers.append(code))
+        self.assertEqual(answers, [LOST])
+        self.assertFalse(leader.is_up)
+
     def test_killed_member_tells_its_clients(self) -> None:
         """Calls without an answer end as lost."""
         cluster = self.group()
