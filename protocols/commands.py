@@ -42,6 +42,10 @@ SUCCESS = 0
 #: What we say we are: RocketMQ 4.9.8. Below 37 a name server reads registrations in an old form.
 VERSION = 409
 
+#: What is read at a time. With Twisted's 64 KiB a window of 64 messages of 1 KiB falls into two reads, and
+#: its last few messages are a put, a frame to the slaves and a wait of their own.
+READ_BYTES = 256 * 1024
+
 UNANSWERED_MAX = 16384
 UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 OUTSTANDING_MAX = 16384
@@ -106,6 +110,7 @@ class CommandConnection(Connection):
     def connectionMade(self) -> None:
         """See L{Protocol.connectionMade}."""
         super().connectionMade()
+        self.transport.bufferSize = READ_BYTES
         self._sink.connected(self)
 
     # -- asking ----------------------------------------------------------------------------------

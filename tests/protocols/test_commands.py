@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.commands import CommandConnection, NotAsked
+from protocols.commands import READ_BYTES, CommandConnection, NotAsked
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
 from tests.protocols.fakes import FakeTransport, turn_of
@@ -49,6 +49,10 @@ class CommandConnectionTests(SynchronousTestCase):
         self.clock = Clock()
         self.seen = Seen()
         self.connection, self.transport = self.made()
+
+    def test_reads_are_long(self) -> None:
+        """A window of messages comes in one read."""
+        self.assertEqual(vars(self.transport)["bufferSize"], READ_BYTES)
 
     def made(self, **options: int) -> tuple[CommandConnection, FakeTransport]:
         """A new connection."""
