@@ -71,12 +71,17 @@ class Stage:
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """How a stage ended; C{note} is empty when there is nothing to add to the numbers."""
+    """
+    How a stage ended; C{note} is empty when there is nothing to add to the numbers.
+
+    @ivar output: what it printed.
+    """
 
     stage: Stage
     count: Count
     seconds: float
     note: str = ""
+    output: str = attrs.field(default="", repr=False)
 
 
 def read_check(output: str, status: int) -> Count:
@@ -238,8 +243,10 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
         # Also after an orderly end: a child that outlived its stage holds ports, and our pipe.
         _kill(process)
     pump.join(timeout=10)
+    output = "".join(kept)
     return Result(
-        stage=stage, count=judge(stage, "".join(kept), status), seconds=time.monotonic() - began, note=note
+        stage=stage, count=judge(stage, output, status), seconds=time.monotonic() - began, note=note,
+        output=output,
     )
 
 
@@ -264,6 +271,27 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+#: A failure as trial prints it, from its kind to its name; what follows is another one, or the end.
+_TRIAL_FAILURE = re.compile(
+    r"^={79}\n(\[(?:FAIL|ERROR|UNEXPECTED)[^=].*?)(?=^[=-]{79}$)", re.MULTILINE | re.DOTALL
+)
+
+#: Lines shown again of one failure, and of the end of a stage whose failures have no such shape.
+SHOWN_LINES = 40
+
+
+def complaints(result: Result) -> list[str]:
+    """What a stage that failed had to say, short: its failures if trial printed some, and its last lines."""
+    found = [block.rstrip().splitlines()[-SHOWN_LINES:] for block in _TRIAL_FAILURE.findall(result.output)]
+    found.append(result.output.rstrip().splitlines()[-SHOWN_LINES:])
+    name = result.stage.name
+    return [
+        line
+        for number, block in enumerate(found, 1)
+        for line in (f"---- {name}: " + (f"failure {number}" if number < len(found) else "its end"), *block)
+    ]
+
+
 def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
     """
     Run the stages in order, whatever becomes of each, then write the table and the one last line.
@@ -283,6 +311,10 @@ def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
         results.append(run_stage(stage, out, limit_s=min(stage.limit_s, left_s)))
     failed = sum(result.count.failed for result in results)
     out.write("\n" + table(results) + "\n\n")
+    for result in results:
+        if result.count.failed:
+            # Again, because it stands far up, and whoever reads a log begins at its end.
+            out.write("\n".join([*complaints(result), "", ""]))
     out.write(f"{sum(result.count.passed for result in results)} passed, {failed} failed\n")
     out.flush()
     return failed

@@ -85,6 +85,21 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(lines[-1], "1 passed, 1 failed")
         self.assertIn("hello", lines)
 
+    def test_failures_stand_at_the_end(self) -> None:
+        """What failed is shown again behind the table, without what passed before it."""
+        failure = "=" * 79 + "\n[FAIL]\nTraceback: 1 != 2\n\ntests.x.Tests.test_a\n"
+        noise = "\n".join(f"noise {number}" for number in range(100))
+        output = f"{noise}\n{failure}{failure.replace('_a', '_b')}" + "-" * 79 + "\nRan 2 tests\n"
+        _failed, lines = self.run_stages(stage("pass"), stage(f"print({output!r}); raise SystemExit(1)"))
+        end = lines[next(at for at, line in enumerate(lines) if line.startswith("stage")) :]
+        self.assertEqual(end.count("tests.x.Tests.test_a"), 2)  # alone, and among the last lines
+        self.assertEqual(end.count("tests.x.Tests.test_b"), 2)
+        self.assertNotIn("noise 50", end)
+        self.assertEqual([line for line in end if line.startswith("----")][:3], [
+            "---- it: failure 1", "---- it: failure 2", "---- it: its end",
+        ])  # fmt: skip
+        self.assertEqual(end[-1], "1 passed, 1 failed")
+
     def test_time_limit(self) -> None:
         """A stage that hangs is killed, and what it started with it."""
         code = (

@@ -21,6 +21,8 @@ import attrs
 from tests.run_all import Count, Reader
 
 TELL_S = 60.0
+#: Seconds after which a program is ended: several times what the slowest takes.
+LIMIT_S = 700.0
 
 
 @attrs.frozen(kw_only=True)
@@ -43,10 +45,13 @@ class Lanes:
     @ivar counts: of the jobs that have ended, by name.
     """
 
-    def __init__(self, jobs: Sequence[Job], out: TextIO, *, tell_s: float = TELL_S) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], out: TextIO, *, tell_s: float = TELL_S, limit_s: float = LIMIT_S
+    ) -> None:
         self.counts: dict[str, Count] = {}
         self._out = out
         self._tell_s = tell_s
+        self._limit_s = limit_s
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for job in jobs:
             self._jobs.put(job)
@@ -93,7 +98,17 @@ class Lanes:
             text=True, errors="replace",
         )
         self._running[job.name] = process
-        output, _nothing = process.communicate()
+        try:
+            output, _nothing = process.communicate(timeout=self._limit_s)
+        except subprocess.TimeoutExpired:
+            # An orderly end first: it has children of its own.
+            process.terminate()
+            try:
+                output, _nothing = process.communicate(timeout=20.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _nothing = process.communicate()
+            output += f"\n{job.name} was ended after {self._limit_s:.0f} s\n"
         del self._running[job.name]
         count = job.read(output, process.returncode)
         with self._writing:

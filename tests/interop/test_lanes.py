@@ -67,6 +67,15 @@ class LanesTests(SynchronousTestCase):
         self.assertEqual((count.passed, count.failed), (0, 1))
         self.assertEqual(len(seen), 1)
 
+    def test_a_program_that_hangs_has_failed(self) -> None:
+        """It is ended, what it had said is shown, and the others are played."""
+        code = "import time; print('so far', flush=True); time.sleep(60)"
+        hanging = Job(name="hanging", command=(sys.executable, "-c", code), read=read_total(SUMMARY))
+        out = io.StringIO()
+        count = Lanes([hanging, saying("a", 1, 0)], out, limit_s=0.5).run(1)
+        self.assertEqual((count.passed, count.failed), (1, 1))
+        self.assertIn("so far\n\nhanging was ended after 0 s", out.getvalue())
+
     def test_progress(self) -> None:
         """What runs is told now and then."""
         out = io.StringIO()

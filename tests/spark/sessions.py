@@ -24,6 +24,8 @@ CONFIG = {
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "60000",
+    # Tests provoke errors; the exceptions say what there is to know, pages of stack traces hide the rest.
+    "spark.log.level": "OFF",
 }
 
 
