@@ -22,16 +22,21 @@ class VersionTests(SynchronousTestCase):
     """Groups with Java members of another version than 0.3.1.2."""
 
     def group_of(
-        self, version: str, *kinds: str, start: tuple[str, ...] = (), **java: object
+        self, version: str, *kinds: str, start: tuple[str, ...] = (),
+        ours: dict[str, object] | None = None, **java: object,
     ) -> MixedGroup:
-        """A group of which these or all are started; it is ended after the test."""
+        """
+        A group of which these or all are started; it is ended after the test.
+
+        @param ours: options of our members; C{java}: of Java's.
+        """
         try:
             class_path(version)
         except JavaMissing as missing:
             raise SkipTest(str(missing)) from None
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
-        group = MixedGroup(Path(held.name), kinds, java=java, version=version)
+        group = MixedGroup(Path(held.name), kinds, java=java, ours=ours, version=version)
         self.addCleanup(group.kill)
         group.start(*start)
         return group
@@ -85,7 +90,8 @@ class VersionTests(SynchronousTestCase):
 
     def test_0_4_0(self) -> None:
         """What a leader of 0.4.0 pushes is refused with 411, the reason is logged, nothing is written."""
-        group = self.group_of("0.4.0", JAVA, JAVA, OURS)
+        # Followers of 0.4.0 take nothing from a leader of ours, so that one must not win the election.
+        group = self.group_of("0.4.0", JAVA, JAVA, OURS, ours={"never_lead": True})
         ours = group.members["n2"]
         group.append(b"something to push")
         wait_until(
