@@ -36,6 +36,7 @@ from protocols.wire.push_layout import (
     NATIVE_FRAME_BYTES_MAX,
     TEXT_BYTES_MAX,
 )
+from protocols.wire.rest import Rest
 
 _REQUESTS = {kind: struct_of(declaration) for kind, declaration in BROKER_REQUEST_DECLARATIONS.items()}
 _ANSWERS = {kind: struct_of(declaration) for kind, declaration in BROKER_ANSWER_DECLARATIONS.items()}
@@ -241,74 +242,29 @@ def answer_parts(answer: BrokerAnswer, opaque: int) -> Sequence[bytes]:
 # -- reading -----------------------------------------------------------------------------------------
 
 
-class _Rest:
-    """What follows the fixed part, taken from the front. Invariant: C{at <= len(frame)}."""
-
-    __slots__ = ("at", "frame")
-
-    def __init__(self, frame: bytes, at: int) -> None:
-        self.frame = frame
-        self.at = at
-
-    def take(self, length: int, name: str) -> bytes:
-        """The next C{length} bytes. @raise WireError: negative, or not there."""
-        at = self.at
-        if not 0 <= length <= len(self.frame) - at:
-            raise WireError(f"broker frame: {name} length={length} outside 0..{len(self.frame) - at}")
-        self.at = at + length
-        return self.frame[at : at + length]
-
-    def text(self, length: int, name: str) -> str:
-        raw = self.take(length, name)
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise WireError(f"broker frame: {name} is not UTF-8") from None
-
-    def end(self) -> None:
-        """@raise WireError: something is left."""
-        if self.at != len(self.frame):
-            raise WireError(f"broker frame: {len(self.frame) - self.at} bytes behind its message")
-
-
-def _count(count: int, name: str) -> int:
-    if not 0 <= count <= PUT_BODIES_MAX:
-        raise WireError(f"broker frame: {name}={count} outside 0..{PUT_BODIES_MAX}")
-    return count
-
-
-def _put_request(numbers: tuple[int, ...], rest: _Rest) -> PutRequest:
+def _put_request(numbers: tuple[int, ...], rest: Rest) -> PutRequest:
     topic_length, properties_length, queue_id, flag, sys_flag, born_timestamp, count = numbers
     topic = rest.text(topic_length, "topic")
     properties = rest.take(properties_length, "properties")
-    lengths = struct.unpack(f">{_count(count, 'count')}i", rest.take(4 * count, "body lengths"))
-    at, frame = rest.at, rest.frame
-    bodies = []
-    for length in lengths:
-        if length < 0:
-            raise WireError(f"broker frame: body_length={length} is negative")
-        bodies.append(frame[at : at + length])
-        at += length
-    if at != len(frame):
-        raise WireError(f"broker frame: bodies end at byte {at}, the frame at byte {len(frame)}")
-    rest.at = at
     return PutRequest(
-        topic=topic, bodies=tuple(bodies), queue_id=queue_id, properties=properties, flag=flag,
-        sys_flag=sys_flag, born_timestamp=born_timestamp,
+        topic=topic, bodies=rest.bodies(count, PUT_BODIES_MAX), queue_id=queue_id, properties=properties,
+        flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
     )  # fmt: skip
 
 
-def _put_answer(numbers: tuple[int, ...], rest: _Rest) -> PutAnswer:
+def _put_answer(numbers: tuple[int, ...], rest: Rest) -> PutAnswer:
     code, queue_id, queue_offset, store_timestamp, remark_length, count = numbers
     remark = rest.text(remark_length, "remark")
-    offsets = struct.unpack(f">{_count(count, 'count')}q", rest.take(8 * count, "offsets"))
+    if not 0 <= count <= PUT_BODIES_MAX:
+        raise WireError(f"broker frame: count={count} outside 0..{PUT_BODIES_MAX}")
+    offsets = struct.unpack(f">{count}q", rest.take(8 * count, "offsets"))
     return PutAnswer(
         code=code, queue_id=queue_id, queue_offset=queue_offset, store_timestamp=store_timestamp,
         offsets=offsets, remark=remark,
     )  # fmt: skip
 
 
-def _read_answer(numbers: tuple[int, ...], rest: _Rest) -> ReadAnswer:
+def _read_answer(numbers: tuple[int, ...], rest: Rest) -> ReadAnswer:
     code, log_begin_offset, log_end_offset, begin_offset, next_offset, remark_length = numbers
     remark = rest.text(remark_length, "remark")
     records = rest.take(len(rest.frame) - rest.at, "records")
@@ -322,7 +278,7 @@ def _read_answer(numbers: tuple[int, ...], rest: _Rest) -> ReadAnswer:
     )  # fmt: skip
 
 
-def _offsets_answer(numbers: tuple[int, ...], rest: _Rest) -> OffsetsAnswer:
+def _offsets_answer(numbers: tuple[int, ...], rest: Rest) -> OffsetsAnswer:
     code, begin, end, flushed, file_size, broker_id, name_length, role_length, remark_length = numbers
     return OffsetsAnswer(
         code=code, begin_offset=begin, end_offset=end, flushed_offset=flushed, file_size=file_size,
@@ -351,7 +307,7 @@ def decode_broker_frame(frame: bytes) -> tuple[int, BrokerRequest | BrokerAnswer
     if length < fixed.size:
         raise WireError(f"broker frame: {length} bytes of {kind.name}, its fixed part has {fixed.size}")
     numbers = fixed.unpack_from(frame, FRAME_HEADER_SIZE)
-    rest = _Rest(frame, FRAME_HEADER_SIZE + fixed.size)
+    rest = Rest(frame, FRAME_HEADER_SIZE + fixed.size, "broker frame")
     message: BrokerRequest | BrokerAnswer
     if kind is _PUT:
         message = _put_answer(numbers, rest) if flags else _put_request(numbers, rest)

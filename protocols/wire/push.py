@@ -68,6 +68,7 @@ from protocols.wire.push_layout import (
     RESPONSE_DECLARATIONS,
     TEXT_BYTES_MAX,
 )
+from protocols.wire.rest import Rest
 
 __all__ = (
     "BODIES_MAX", "FRAME_HEADER", "FRAME_HEADER_SIZE", "FRAME_VERSION", "KINDS", "NATIVE_FIRST_BYTE",
@@ -87,55 +88,7 @@ _M = TypeVar("_M", bound=Message)
 _Written = tuple[tuple[int, ...], list[bytes]]
 
 
-class _Rest:
-    """
-    What follows the fixed part of one frame, taken from the front.
-
-    Invariant: C{at <= len(frame)}.
-    """
-
-    __slots__ = ("at", "frame")
-
-    def __init__(self, frame: bytes, at: int) -> None:
-        self.frame = frame
-        self.at = at
-
-    def take(self, length: int, name: str) -> bytes:
-        """The next C{length} bytes. @raise WireError: negative, or not there."""
-        at = self.at
-        if not 0 <= length <= len(self.frame) - at:
-            raise WireError(f"native frame: {name} length={length} outside 0..{len(self.frame) - at}")
-        self.at = at + length
-        return self.frame[at : at + length]
-
-    def text(self, length: int, name: str) -> str | None:
-        """The next text, None if C{length} is -1."""
-        if length == -1:
-            return None
-        raw = self.take(length, name)
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise WireError(f"native frame: {name} is not UTF-8") from None
-
-    def entries(self, first_index: int, count: int, term: int) -> EntryBatch | None:
-        """The batch that reaches to the end of the frame."""
-        if count == 0:
-            if first_index != -1 or term != -1:
-                raise WireError(f"native frame: first_index={first_index}, term={term} without entries")
-            return None
-        records = self.take(len(self.frame) - self.at, "records")
-        batch = EntryBatch(first_index=first_index, count=count, term=term, records=records)
-        check_records(batch)
-        return batch
-
-    def end(self) -> None:
-        """@raise WireError: something is left."""
-        if self.at != len(self.frame):
-            raise WireError(f"native frame: {len(self.frame) - self.at} bytes behind its message")
-
-
-_Reader = Callable[[tuple[int, ...], _Rest], dict[str, Any]]
+_Reader = Callable[[tuple[int, ...], Rest], dict[str, Any]]
 
 
 @lru_cache(maxsize=256)  # ids and names of groups, over and over
@@ -160,6 +113,18 @@ def _batch_numbers(batch: EntryBatch | None) -> tuple[int, int, int]:
 
 def _batch_pieces(batch: EntryBatch | None) -> list[bytes]:
     return [] if batch is None else [batch.records]
+
+
+def _entries(rest: Rest, first_index: int, count: int, term: int) -> EntryBatch | None:
+    """The batch that reaches to the end of the frame."""
+    if count == 0:
+        if first_index != -1 or term != -1:
+            raise WireError(f"native frame: first_index={first_index}, term={term} without entries")
+        return None
+    records = rest.take(len(rest.frame) - rest.at, "records")
+    batch = EntryBatch(first_index=first_index, count=count, term=term, records=records)
+    check_records(batch)
+    return batch
 
 
 def _flag(number: int, name: str) -> bool:
@@ -203,7 +168,7 @@ def _nothing(message: Message) -> _Written:
     return (), []
 
 
-def _read_nothing(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_nothing(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     return {}
 
 
@@ -211,7 +176,7 @@ def _only_code(message: Response) -> _Written:
     return (message.code,), []
 
 
-def _read_code(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_code(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     return {"code": _response_code(numbers[0])}
 
 
@@ -229,15 +194,16 @@ def _write_metadata_response(message: MetadataResponse) -> _Written:
     return numbers, pieces
 
 
-def _read_metadata_response(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_metadata_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     code, begin_index, end_index, committed_index, role_length, peers_count = numbers
-    role = rest.text(role_length, "role")
+    role = rest.optional_text(role_length, "role")
     if not 0 <= peers_count <= PEERS_MAX:
         raise WireError(f"native frame: peers_count={peers_count} outside 0..{PEERS_MAX}")
     peers = {}
     for _ in range(peers_count):
         id_length, address_length = _PEER.unpack(rest.take(_PEER.size, "peer"))
-        member_id, address = rest.text(id_length, "id"), rest.text(address_length, "address")
+        member_id = rest.optional_text(id_length, "id")
+        address = rest.optional_text(address_length, "address")
         if member_id is None or address is None or member_id in peers:
             raise WireError(f"native frame: member {member_id!r} at {address!r} is incomplete or twice there")
         peers[member_id] = address
@@ -254,29 +220,15 @@ def _write_append_request(message: AppendRequest) -> _Written:
     return (count,), [struct.pack(f">{count}i", *map(len, bodies)), *bodies]
 
 
-def _read_append_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
-    (count,) = numbers
-    if not 0 <= count <= BODIES_MAX:
-        raise WireError(f"native frame: count={count} outside 0..{BODIES_MAX}")
-    lengths = struct.unpack(f">{count}i", rest.take(4 * count, "body lengths"))
-    at, frame = rest.at, rest.frame
-    bodies = []
-    for length in lengths:
-        if length < 0:
-            raise WireError(f"native frame: body_length={length} is negative")
-        bodies.append(frame[at : at + length])
-        at += length
-    if at != len(frame):
-        raise WireError(f"native frame: bodies end at byte {at}, the frame at byte {len(frame)}")
-    rest.at = at
-    return {"bodies": tuple(bodies)}
+def _read_append_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {"bodies": rest.bodies(numbers[0], BODIES_MAX)}
 
 
 def _write_append_response(message: AppendResponse) -> _Written:
     return (message.code, message.index, message.pos, message.count), []
 
 
-def _read_append_response(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     code, index, pos, count = numbers
     return {"code": _response_code(code), "index": index, "pos": pos, "count": count}
 
@@ -289,7 +241,7 @@ def _write_get_request(message: GetRequest) -> _Written:
     return numbers, []
 
 
-def _read_get_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_get_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     named, begin_index, max_size, consistency = numbers
     return {
         "begin_index": begin_index if _flag(named, "has_begin_index") else None,
@@ -302,8 +254,8 @@ def _write_get_response(message: GetResponse) -> _Written:
     return (message.code, *_batch_numbers(message.entries)), _batch_pieces(message.entries)
 
 
-def _read_get_response(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
-    return {"code": _response_code(numbers[0]), "entries": rest.entries(*numbers[1:])}
+def _read_get_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {"code": _response_code(numbers[0]), "entries": _entries(rest, *numbers[1:])}
 
 
 def _write_pull_request(message: PullRequest) -> _Written:
@@ -315,10 +267,10 @@ def _write_pull_request(message: PullRequest) -> _Written:
     return numbers, [node_id]
 
 
-def _read_pull_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_pull_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     length, begin_index, end_index, max_bytes, wait_ms, consistency = numbers
     return {
-        "node_id": rest.text(length, "node_id"), "begin_index": begin_index, "end_index": end_index,
+        "node_id": rest.optional_text(length, "node_id"), "begin_index": begin_index, "end_index": end_index,
         "max_bytes": max_bytes, "wait_ms": wait_ms, "consistency": _consistency(consistency),
     }  # fmt: skip
 
@@ -330,13 +282,13 @@ def _write_pull_response(message: PullResponse) -> _Written:
     return numbers, _batch_pieces(message.entries)
 
 
-def _read_pull_response(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_pull_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     code, ledger_begin_index, committed_index, first_index, count, term = numbers
     return {
         "code": _response_code(code),
         "ledger_begin_index": ledger_begin_index,
         "committed_index": committed_index,
-        "entries": rest.entries(first_index, count, term),
+        "entries": _entries(rest, first_index, count, term),
     }
 
 
@@ -344,7 +296,7 @@ def _write_vote_request(message: VoteRequest) -> _Written:
     return (message.ledger_end_index, message.ledger_end_term, message.pre_vote, message.transfer), []
 
 
-def _read_vote_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_vote_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     ledger_end_index, ledger_end_term, pre_vote, transfer = numbers
     return {
         "ledger_end_index": ledger_end_index,
@@ -358,7 +310,7 @@ def _write_vote_response(message: VoteResponse) -> _Written:
     return (message.code, message.vote_result, message.pre_vote), []
 
 
-def _read_vote_response(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_vote_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     code, result, pre_vote = numbers
     vote_result = VoteResult(result) if result < len(VoteResult) else VoteResult.UNKNOWN
     return {
@@ -372,7 +324,7 @@ def _write_heart_beat_request(message: HeartBeatRequest) -> _Written:
     return (message.heart_beat_interval_ms,), []
 
 
-def _read_heart_beat_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     return {"heart_beat_interval_ms": numbers[0]}
 
 
@@ -382,7 +334,7 @@ def _write_push_request(message: PushEntryRequest) -> _Written:
     return numbers, _batch_pieces(batch)
 
 
-def _read_push_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     push_type, is_batch, commit_index, first_index, count, term = numbers
     if push_type >= len(PushType):
         raise WireError(f"native frame: push type={push_type}, known are 0..{len(PushType) - 1}")
@@ -393,7 +345,7 @@ def _read_push_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
         "type": PushType(push_type),
         "is_batch": _flag(is_batch, "is_batch"),
         "commit_index": commit_index,
-        "entries": rest.entries(first_index, count, term),
+        "entries": _entries(rest, first_index, count, term),
     }
 
 
@@ -409,7 +361,7 @@ def _write_push_response(message: PushEntryResponse) -> _Written:
     return numbers, []
 
 
-def _read_push_response(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_push_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     code, named, index, count, begin_index, end_index = numbers
     return {
         "code": _response_code(code), "index": index if _flag(named, "has_index") else None,
@@ -424,11 +376,11 @@ def _write_transfer_request(message: LeadershipTransferRequest) -> _Written:
     return numbers, [transfer_id, transferee_id]
 
 
-def _read_transfer_request(numbers: tuple[int, ...], rest: _Rest) -> dict[str, Any]:
+def _read_transfer_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     transfer_length, transferee_length, index = numbers
     return {
-        "transfer_id": rest.text(transfer_length, "transfer_id"),
-        "transferee_id": rest.text(transferee_length, "transferee_id"),
+        "transfer_id": rest.optional_text(transfer_length, "transfer_id"),
+        "transferee_id": rest.optional_text(transferee_length, "transferee_id"),
         "take_leadership_ledger_index": index,
     }
 
@@ -549,14 +501,14 @@ def decode_frame(frame: bytes) -> tuple[int, Request | Response]:
     )
     if wire_version < 0:
         raise WireError(f"native frame: wire_version={wire_version} is negative")
-    rest = _Rest(frame, at)
+    rest = Rest(frame, at, "native frame")
     message: Request | Response = codec.message(
         term=term,
         wire_version=wire_version,
-        group=rest.text(group, "group"),
-        remote_id=rest.text(remote_id, "remote_id"),
-        local_id=rest.text(local_id, "local_id"),
-        leader_id=rest.text(leader_id, "leader_id"),
+        group=rest.optional_text(group, "group"),
+        remote_id=rest.optional_text(remote_id, "remote_id"),
+        local_id=rest.optional_text(local_id, "local_id"),
+        leader_id=rest.optional_text(leader_id, "leader_id"),
         **codec.read(tuple(numbers), rest),
     )
     rest.end()
