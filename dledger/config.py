@@ -10,13 +10,14 @@ Source: DLedgerConfig.java (0.3.1.2).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
+
+from dledger.option_values import converted, listed, our_name, unknown_option
 
 #: Java's follower gives its leader up after 3 missed beats of 2000 ms; granted to a leader that
 #: does not advertise an interval of its own.
@@ -42,10 +43,7 @@ def parse_peers(text: str) -> dict[str, str]:
     @raise ValueError: no member, an id twice, or a part that is not C{id-host:port}.
     """
     peers: dict[str, str] = {}
-    for part in text.split(";"):
-        part = part.strip()
-        if not part:
-            continue
+    for part in listed(text):
         peer_id, dash, address = part.partition("-")
         host, colon, port = address.rpartition(":")
         if not (peer_id and dash and host and colon and port.isdecimal() and int(port) < 65536):
@@ -73,9 +71,7 @@ def _peers(value: str | Mapping[str, str]) -> dict[str, str]:
 def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
     if not value:
         return ()
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(";") if part.strip())
-    return tuple(value)
+    return listed(value) if isinstance(value, str) else tuple(value)
 
 
 @attrs.frozen(kw_only=True)
@@ -261,10 +257,6 @@ ALIASES: Mapping[str, str] = {
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
-
-
 def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     """
     Build a configuration from names in our, Java's or RocketMQ's spelling.
@@ -276,33 +268,18 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     fields = attrs.fields_dict(DLedgerConfig)
     known: dict[str, object] = {}
     for name, value in values.items():
-        target = ALIASES.get(name) or (name if name in fields else _snake(name))
+        target = our_name(name, ALIASES, fields)
         if target not in fields:
-            near = difflib.get_close_matches(target, fields, n=1)
-            raise ValueError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise unknown_option(name, target, fields)
         if target in known:
             raise ValueError(f"option {target!r} is given twice, once as {name!r}")
-        known[target] = _convert(target, value, fields[target])
+        known[target] = _value(target, value, fields[target].default)
     return DLedgerConfig(**known)  # type: ignore[arg-type]
 
 
-def _convert(name: str, value: object, field: attrs.Attribute[Any]) -> object:
+def _value(name: str, value: object, default: object) -> object:
     if name == "flush_disk_type" and isinstance(value, str):
         return _FLUSH_NAMES.get(value, value.lower())
     if name in ("store_type", "wire") and isinstance(value, str):
         return value.lower()
-    if not isinstance(value, str):
-        return float(value) if isinstance(field.default, float) and isinstance(value, int) else value
-    default = field.default
-    if isinstance(default, bool):
-        if value.lower() not in ("true", "false"):
-            raise ValueError(f"{name}={value!r}: write true or false")
-        return value.lower() == "true"
-    try:
-        if isinstance(default, int):
-            return int(value)
-        if isinstance(default, float):
-            return float(value)
-    except ValueError:
-        raise ValueError(f"{name}={value!r}: a number is wanted") from None
-    return value
+    return converted(name, value, default)

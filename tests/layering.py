@@ -31,7 +31,7 @@ CLOCKS = ("datetime", "time")
 THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 
 WIRE = ("protocols.wire",)
-VALUES = ("dledger.errors", "dledger.config", "protocols.wire.codes")
+VALUES = ("dledger.errors", "dledger.config", "dledger.option_values", "protocols.wire.codes")
 FRAMES = ("protocols.framing",)
 WIRES = (*WIRE, *FRAMES, "protocols")
 
@@ -74,7 +74,7 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="1 values",
-        covers=("dledger.errors", "dledger.config"),
+        covers=("dledger.errors", "dledger.config", "dledger.option_values"),
         ours=("protocols.wire.codes",),
         third=("attr", "attrs"),
         refused=(*IO, *CLOCKS, *THREADS, "logging", "random"),

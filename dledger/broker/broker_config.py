@@ -12,7 +12,6 @@ Source: BrokerConfig, MessageStoreConfig, NettyServerConfig (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -23,6 +22,7 @@ from attrs.validators import ge, instance_of, le
 
 from dledger.broker.store_config import StoreConfig
 from dledger.ha.config import SLAVE, HAConfig
+from dledger.option_values import converted, listed, our_name, unknown_option
 
 #: RocketMQ's number of the broker that is written to.
 MASTER_ID = 0
@@ -50,7 +50,7 @@ def _text(default: str = "") -> Any:
 def _addresses(attribute: str, text: str) -> tuple[str, ...]:
     """C{host:port} of each part of C{a;b}. @raise ValueError: a part that is none."""
     found = []
-    for part in filter(None, (one.strip() for one in text.split(";"))):
+    for part in listed(text):
         host, _, port = part.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
             raise ValueError(f"{attribute}={part!r} is no address: write host:port with a port of 1 to 65535")
@@ -229,10 +229,6 @@ _FLUSHES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 _OWN = ("store", "ha", "ignored")
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
-
-
 def _fields() -> dict[str, tuple[type[Any], attrs.Attribute[Any]]]:
     """Every option by name, with the class that has it."""
     own = {name: (BrokerConfig, one) for name, one in attrs.fields_dict(BrokerConfig).items()
@@ -253,13 +249,12 @@ def option_name(name: str) -> str | None:
 
     @raise ValueError: it is neither; the message names the nearest that is.
     """
-    target = ALIASES.get(name) or (name if name in _KNOWN else _snake(name))
+    target = our_name(name, ALIASES, _KNOWN)
     if target in _KNOWN:
         return target
     if _MEANINGLESS.fullmatch(name):
         return None
-    near = difflib.get_close_matches(target, _KNOWN, n=1)
-    raise ValueError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    raise unknown_option(name, target, _KNOWN)
 
 
 def from_mapping(values: Mapping[str, object]) -> BrokerConfig:
@@ -280,7 +275,7 @@ def from_mapping(values: Mapping[str, object]) -> BrokerConfig:
         owner, field = _KNOWN[target]
         if target in given[owner]:
             raise ValueError(f"option {target!r} is given twice, once as {name!r}")
-        given[owner][target] = _convert(target, value, field)
+        given[owner][target] = _value(target, value, field.default)
     if "store_path_root_dir" not in given[StoreConfig]:
         raise ValueError("store_path_root_dir is missing: name the directory that holds the store")
     own = given[BrokerConfig]
@@ -291,29 +286,16 @@ def from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     return BrokerConfig(store=store, ha=ha, ignored=tuple(ignored), **own)  # type: ignore[arg-type]
 
 
-def _convert(name: str, value: object, field: attrs.Attribute[Any]) -> object:
-    default = field.default
-    if name == "ha_allowed_hosts" and isinstance(value, str):
-        return tuple(part.strip() for part in value.split(";") if part.strip())
-    if not isinstance(value, str):
-        return float(value) if isinstance(default, float) and isinstance(value, int) else value
-    value = value.strip()
-    if name == "broker_role":
-        return _ROLES.get(value.lower(), value)
-    if name == "flush_disk_type":
-        return _FLUSHES.get(value.lower(), value)
-    if isinstance(default, bool):
-        if value.lower() not in ("true", "false"):
-            raise ValueError(f"{name}={value!r}: write true or false")
-        return value.lower() == "true"
-    try:
-        if isinstance(default, int):
-            return int(value)
-        if isinstance(default, float):
-            return float(value)
-    except ValueError:
-        raise ValueError(f"{name}={value!r}: a number is wanted") from None
-    return value
+def _value(name: str, value: object, default: object) -> object:
+    if isinstance(value, str):
+        value = value.strip()
+        if name == "ha_allowed_hosts":
+            return listed(value)
+        if name == "broker_role":
+            return _ROLES.get(value.lower(), value)
+        if name == "flush_disk_type":
+            return _FLUSHES.get(value.lower(), value)
+    return converted(name, value, default)
 
 
 def read_properties(text: str) -> dict[str, str]:
