@@ -10,19 +10,17 @@ right.
 
 from __future__ import annotations
 
-import random
 import re
 import socket
 import time
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IStreamServerEndpoint
-from twisted.logger import Logger
-from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from dledger.broker.broker_config import (
@@ -34,9 +32,16 @@ from dledger.broker.broker_config import (
 )
 from dledger.broker.service import BrokerService
 from dledger.node.service import end_process
-from dledger.node.tuning import keep_freed_memory, spare_the_collector
 from dledger.storage.disk import OsDisk
-from dledger.tap import exit_with, make_reactor_monotonic
+from dledger.tap_common import (
+    ConfigurationOptions,
+    above,
+    check_endpoint,
+    exit_with,
+    prepare_process,
+    seeded_chance,
+    usage_error,
+)
 
 DEFAULT_STORE = "./dledger-broker-data"
 
@@ -55,7 +60,7 @@ _NAMES = {
 _PORT = re.compile(r"(?P<kind>tcp6?):(?:port=)?(?P<port>[0-9]{1,5})(?P<rest>(?::.*)?)")
 
 
-class Options(UsageOptions):
+class Options(ConfigurationOptions):
     """Without any: an asynchronous master in ./dledger-broker-data, listening as RocketMQ does."""
 
     optParameters = [
@@ -72,42 +77,26 @@ class Options(UsageOptions):
         ["config", "c", None, "File with options: TOML (*.toml), or properties as RocketMQ's brokers have."],
     ]
 
-    compData: Any = None
-
     def __init__(self) -> None:
         super().__init__()
-        self.settings: dict[str, str] = {}
         self.broker: BrokerConfig = from_mapping({"store": DEFAULT_STORE})
 
     def opt_set(self, text: str) -> None:
         """Any other option of a broker, as name=value; may be given more than once."""
-        name, equals, value = text.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise UsageError(f"--set {text!r}: write --set name=value")
-        if name in self.settings:
-            raise UsageError(f"--set {name}: given twice")
-        self.settings[name] = value.strip()
-
-    def parseArgs(self, *arguments: str) -> None:
-        """There are none."""
-        if arguments:
-            raise UsageError(f"{arguments[0]!r} is not an option; all options begin with --")
+        self.keep_setting(text)
 
     def postOptions(self) -> None:
         """Put together what was given; C{self.broker} is the result, C{listen} and C{ha-listen} endpoints."""
-        values = self._from_file()
-        given = {name: self[option] for option, name in _NAMES.items() if self[option] is not None}
+        values = self.from_file(self._parse_file)
+        given = self.given(_NAMES)
         for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):
             if self[option] is not None:
                 self[option], given[name] = _endpoint(option, self[option])
+        defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
         try:
-            values = _above(given, _above(self.settings, values))
-            values = _above(values, {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE})
-            self.broker = from_mapping(values)
+            self.broker = from_mapping(above(given, self.settings, values, defaults, plain=_plain))
         except (ValueError, TypeError) as error:
-            # A validator's error has more arguments, for programs.
-            raise UsageError(str(error.args[0] if error.args else error)) from None
+            raise usage_error(error) from None
         if self["listen"] is None:
             self["listen"] = f"tcp:{self.broker.listen_port}"
         if self["ha-listen"] is None:
@@ -115,28 +104,8 @@ class Options(UsageOptions):
         if not self.broker.broker_ip1:
             self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
 
-    def _from_file(self) -> dict[str, Any]:
-        path = self["config"]
-        if path is None:
-            return {}
-        try:
-            with open(path, "rb") as file:
-                text = file.read().decode("utf-8")
-            values = tomllib.loads(text) if path.endswith(".toml") else dict(read_properties(text))
-        except OSError as error:
-            raise UsageError(f"--config {path}: {error.strerror}") from None
-        except ValueError as error:
-            raise UsageError(f"--config {path}: {error}") from None
-        for name, value in values.items():
-            if isinstance(value, dict):
-                raise UsageError(f"--config {path}: [{name}] is a table; options stand at the top level")
-        return values
-
-
-def _above(upper: dict[str, Any], lower: dict[str, Any]) -> dict[str, Any]:
-    """Both, where C{upper} hides an option of C{lower} under any spelling."""
-    hidden = {_plain(name) for name in upper}
-    return {**{name: value for name, value in lower.items() if _plain(name) not in hidden}, **upper}
+    def _parse_file(self, text: str) -> Mapping[str, Any]:
+        return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
 
 
 def _plain(name: str) -> str:
@@ -153,11 +122,7 @@ def _endpoint(option: str, text: str) -> tuple[str, int]:
     match = _PORT.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise UsageError(f"--{option} {text!r}: write a port (0 to 65535), or tcp:PORT:interface=ADDRESS")
-    try:
-        serverFromString(None, text)
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise UsageError(f"--{option} {text!r} is no endpoint (as tcp:10911:interface=127.0.0.1): {error}"
-                         ) from None  # fmt: skip
+    check_endpoint(option, text, "tcp:10911:interface=127.0.0.1")
     return text, int(match["port"])
 
 
@@ -191,24 +156,20 @@ def makeService(options: Options) -> BrokerService:
     """The service that C{options} describe; called by twistd."""
     from twisted.internet import reactor
 
-    make_reactor_monotonic(reactor)
-    keep_freed_memory()
-    reactor.callWhenRunning(spare_the_collector)
+    prepare_process(reactor)
     return make_service(options, reactor)
 
 
 def make_service(options: Options, reactor: Any) -> BrokerService:
     """The service that C{options} describe."""
     broker = options.broker
-    seed = random.SystemRandom().getrandbits(64)
-    Logger().info("chance of broker {name} starts from seed {seed}", name=broker.broker_name, seed=seed)
     fast: IStreamServerEndpoint | None = None
     if broker.listen_port > FAST_PORT_DISTANCE:
         fast = serverFromString(reactor, _with_port(
             options["listen"], broker.listen_port - FAST_PORT_DISTANCE
         ))  # fmt: skip
     return BrokerService(
-        broker, reactor, disk=OsDisk(), rng=random.Random(seed),
+        broker, reactor, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"),
         failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
         listen=serverFromString(reactor, options["listen"]), fast_listen=fast,
         ha_listen=serverFromString(reactor, options["ha-listen"]),

@@ -22,8 +22,9 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
-from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
+
+from dledger.tap_common import OptionsOnly, exit_with, make_reactor_monotonic
 
 _MISSING = "dledger-export needs Arrow: pip install 'dledger[spark]' ({0})"
 
@@ -38,7 +39,7 @@ def _number(name: str, text: object, least: float) -> float:
     return value
 
 
-class Options(UsageOptions):
+class Options(OptionsOnly):
     """The log, and where the files go."""
 
     optParameters = [
@@ -55,8 +56,6 @@ class Options(UsageOptions):
         ["interval", None, 1, "Seconds between two looks at the log."],
     ]
 
-    compData: Any = None
-
     def __init__(self) -> None:
         super().__init__()
         self.set: dict[str, str] = {}
@@ -69,11 +68,6 @@ class Options(UsageOptions):
         if not equals or not name.strip():
             raise UsageError(f"--set {text!r}: write --set name=value")
         self.set[name.strip()] = value.strip()
-
-    def parseArgs(self, *arguments: str) -> None:
-        """There are none."""
-        if arguments:
-            raise UsageError(f"{arguments[0]!r} is not an option; all options begin with --")
 
     def postOptions(self) -> None:
         """Check everything; C{self.log} and C{self.settings} are the result."""
@@ -210,8 +204,6 @@ def _is_expected(failure: Failure) -> bool:
 def makeService(options: Options) -> ExportService:
     """The service that C{options} describe; called by twistd."""
     from twisted.internet import reactor
-
-    from dledger.tap import exit_with, make_reactor_monotonic
 
     make_reactor_monotonic(reactor)
     return make_service(options, reactor, lambda: exit_with(1))

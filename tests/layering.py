@@ -133,10 +133,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="6 export",
         covers=("dledger.cli_export", "dledger.tap_export"),
-        ours=(*VALUES, "dledger.cli_common", "dledger.tap", "dledger.spark"),
+        ours=(*VALUES, "dledger.cli_common", "dledger.tap_common", "dledger.spark"),
         third=("attr", "attrs", "twisted", "click", "rich"),
         refused=("dledger.core", "dledger.node", "logging", "asyncio"),
-        late=("dledger.spark", "dledger.tap"),
+        late=("dledger.spark",),
     ),
     Layer(
         name="6 command line",
@@ -148,17 +148,28 @@ LAYERS: tuple[Layer, ...] = (
         third=("attr", "attrs", "twisted", "click", "rich", "treq"),
         refused=("dledger.core", "dledger.node", "dledger.spark", "logging", "asyncio"),
     ),
+    # Before the export, too: it imports no more of the node than its settings of the process.
+    Layer(
+        name="6 twistd common",
+        covers=("dledger.tap_common",),
+        ours=("dledger.node.tuning",),
+        third=("twisted",),
+        refused=("logging", "asyncio"),
+    ),
     Layer(
         name="6 twistd",
         covers=("dledger.tap",),
-        ours=(*VALUES, "dledger.node", "dledger.admin", "dledger.storage.disk"),
+        ours=(*VALUES, "dledger.tap_common", "dledger.node", "dledger.admin", "dledger.storage.disk"),
         third=("attr", "attrs", "twisted", "zope.interface"),
         refused=("dledger.core", "logging", "asyncio"),
     ),
     Layer(
         name="6 twistd broker",
         covers=("dledger.tap_broker",),
-        ours=(*VALUES, "dledger.tap", "dledger.broker", "dledger.ha", "dledger.node", "dledger.storage.disk"),
+        ours=(
+            *VALUES, "dledger.tap_common", "dledger.broker", "dledger.ha", "dledger.node",
+            "dledger.storage.disk",
+        ),
         third=("attr", "attrs", "twisted", "zope.interface"),
         refused=("dledger.core", "logging", "asyncio"),
     ),

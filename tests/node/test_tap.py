@@ -16,7 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger import tap
 from dledger.config import DLedgerConfig
 from dledger.node.service import MemberService
-from dledger.tap import Options, make_reactor_monotonic
+from dledger.tap import Options
+from dledger.tap_common import make_reactor_monotonic
 
 
 class OptionsTests(SynchronousTestCase):
