@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from protocols.commands import OUTSTANDING_MAX, CommandConnection, CommandSink, NotAsked
+from protocols.commands import (
+    OUTSTANDING_MAX,
+    REQUEST_OVERHEAD,
+    CommandConnection,
+    CommandSink,
+    NotAsked,
+)
 from protocols.connection import UNSENT_BYTES_MAX
 from protocols.turn import Turn
 from protocols.wire.broker_frames import (
@@ -33,7 +39,6 @@ from protocols.wire.errors import WireError
 from protocols.wire.send_request import SendReader, SendRequest
 
 _REQUESTS = (PutRequest, ReadRequest, OffsetsRequest)
-_OVERHEAD = 512
 
 
 class AnswerLost(Exception):
@@ -145,7 +150,7 @@ class BrokerConnection(CommandConnection):
         if self.is_lost:
             return
         self.unanswered -= 1
-        self.unanswered_bytes -= ticket.size + _OVERHEAD
+        self.unanswered_bytes -= ticket.size + REQUEST_OVERHEAD
         self._write(answer_parts(answer, ticket.opaque))
 
     def answer_sends(self, frames: Sequence[bytes], body_bytes: int) -> None:
@@ -158,7 +163,7 @@ class BrokerConnection(CommandConnection):
         if self.is_lost:
             return
         self.unanswered -= len(frames)
-        self.unanswered_bytes -= body_bytes + _OVERHEAD * len(frames)
+        self.unanswered_bytes -= body_bytes + REQUEST_OVERHEAD * len(frames)
         self._write(frames)
 
     # -- what comes in ---------------------------------------------------------------------------
@@ -169,7 +174,7 @@ class BrokerConnection(CommandConnection):
             if self._native is None:
                 raise WireError(f"a native request ({message.kind.name}) where nobody may ask")
             self.unanswered += 1
-            self.unanswered_bytes += len(frame) + _OVERHEAD
+            self.unanswered_bytes += len(frame) + REQUEST_OVERHEAD
             self._requests.append((NativeTicket(opaque, len(frame)), message))
             return
         asked = self._native_asked.get(opaque)
@@ -191,7 +196,7 @@ class BrokerConnection(CommandConnection):
         if self._sends:
             sends, self._sends = self._sends, []
             self.unanswered += len(sends)
-            self.unanswered_bytes += sum([len(request.body) for request in sends]) + _OVERHEAD * len(sends)
+            self.unanswered_bytes += sum([len(request.body) + REQUEST_OVERHEAD for request in sends])
             assert self._send_sink is not None
             self._send_sink.sends_received(self, sends)
 

@@ -22,7 +22,13 @@ from typing import Protocol
 import attrs
 from twisted.internet.defer import Deferred
 
-from protocols.connection import IDLE_S, UNSENT_BYTES_MAX, Connection
+from protocols.connection import (
+    IDLE_S,
+    UNANSWERED_BYTES_MAX,
+    UNANSWERED_MAX,
+    UNSENT_BYTES_MAX,
+    AnsweringConnection,
+)
 from protocols.framing import Frame
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
@@ -46,12 +52,10 @@ VERSION = 409
 #: its last few messages are a put, a frame to the slaves and a wait of their own.
 READ_BYTES = 256 * 1024
 
-UNANSWERED_MAX = 16384
-UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 OUTSTANDING_MAX = 16384
 
-#: What a request costs beside its body.
-_OVERHEAD = 512
+#: What a request costs beside its body, bytes.
+REQUEST_OVERHEAD = 512
 
 
 class NotAsked(Exception):
@@ -80,7 +84,7 @@ class CommandSink(Protocol):
         """Nothing more will come, and answers go nowhere."""
 
 
-class CommandConnection(Connection):
+class CommandConnection(AnsweringConnection):
     """
     Either end.
 
@@ -97,15 +101,14 @@ class CommandConnection(Connection):
         outstanding_max: int = OUTSTANDING_MAX, frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_s: float = IDLE_S,
     ) -> None:
-        super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
-        self._sink = sink
-        self._unanswered_max = unanswered_max
+        super().__init__(
+            turn, unanswered_max=unanswered_max, unanswered_bytes_max=UNANSWERED_BYTES_MAX,
+            frame_bytes_max=frame_bytes_max, idle_s=idle_s,
+        )  # fmt: skip
+        self._sink: CommandSink = sink
         self._outstanding_max = outstanding_max
         self._asked: dict[int, Deferred[RemotingCommand]] = {}
         self._last_opaque = 0
-        self._is_reading = True
-        self.unanswered = 0
-        self.unanswered_bytes = 0
 
     def connectionMade(self) -> None:
         """See L{Protocol.connectionMade}."""
@@ -165,7 +168,7 @@ class CommandConnection(Connection):
         if self.is_lost or request.is_oneway:
             return
         self.unanswered -= 1
-        self.unanswered_bytes -= len(request.body) + _OVERHEAD
+        self.unanswered_bytes -= len(request.body) + REQUEST_OVERHEAD
         self._write((encode_command(RemotingCommand(
             code=code, opaque=request.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
             ext_fields=ext_fields or {}, serialize_type=request.serialize_type, body=body,
@@ -176,7 +179,7 @@ class CommandConnection(Connection):
         if self.is_lost or request.flag & FLAG_ONEWAY:
             return
         self.unanswered -= 1
-        self.unanswered_bytes -= len(request.body) + _OVERHEAD
+        self.unanswered_bytes -= len(request.body) + REQUEST_OVERHEAD
         self._write((frame,))
 
     def answer_not_supported(self, request: RemotingCommand) -> None:
@@ -208,7 +211,7 @@ class CommandConnection(Connection):
         for request in requests:
             if not request.is_oneway:
                 self.unanswered += 1
-                self.unanswered_bytes += len(request.body) + _OVERHEAD
+                self.unanswered_bytes += len(request.body) + REQUEST_OVERHEAD
         self._shorts_received()
         for done, answer in answers:
             if not done.called:  # who was told before may have given up on the others
@@ -228,44 +231,6 @@ class CommandConnection(Connection):
 
     def _rest_received(self) -> None:
         """Commands have been handed out."""
-
-    def resumeProducing(self) -> None:
-        """See L{IPushProducer}."""
-        super().resumeProducing()
-        if not self.is_lost:
-            self._sink.drained(self)
-            self._regulate()
-
-    def pauseProducing(self) -> None:
-        """See L{IPushProducer}: who does not read answers may not ask further."""
-        super().pauseProducing()
-        self._regulate()
-
-    def sweep(self, now_s: float) -> None:
-        """Close the connection when it is idle. Called regularly."""
-        if self.is_idle(now_s):
-            self.abort(f"idle for {self._idle_s:g} s")
-
-    def _flush(self) -> None:
-        super()._flush()
-        if not self.is_lost:
-            self._regulate()
-
-    def _regulate(self) -> None:
-        wanted = not (
-            self.is_congested
-            or self.unanswered >= self._unanswered_max
-            or self.unanswered_bytes >= UNANSWERED_BYTES_MAX
-        )
-        if wanted != self._is_reading and not (self.is_lost or self._is_closing):
-            self._is_reading = wanted
-            if wanted:
-                self.transport.resumeProducing()
-            else:
-                self.transport.pauseProducing()
-
-    def _wire_broken(self, error: WireError) -> None:
-        self._sink.wire_broken(self, error)
 
     def _ended(self, reason: str) -> None:
         asked, self._asked = self._asked, {}

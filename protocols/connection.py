@@ -193,59 +193,29 @@ class Connection(Protocol):
         raise NotImplementedError
 
 
-class ServerConnection(Connection):
+class AnsweringConnection(Connection):
     """
-    The end that is asked.
+    An end that is asked. It reads no more while too much is unanswered, or while nobody reads the answers.
 
-    @ivar serial: rises with each connection that the listening side accepted.
-    @ivar peer_id: the member that speaks here, once it said so; None for clients.
+    Whoever inherits counts what comes in and what is answered, and calls C{_regulate} after each read.
+
+    @ivar unanswered: requests that came and are not answered.
+    @ivar unanswered_bytes: what they hold on to, about.
     """
+
+    #: Owner of the connection: here it is told C{drained} and C{wire_broken}.
+    _sink: Any
 
     def __init__(
-        self,
-        sink: RequestSink,
-        turn: Turn,
-        *,
-        serial: int = 0,
-        unanswered_max: int = UNANSWERED_MAX,
-        unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        idle_s: float = IDLE_S,
+        self, turn: Turn, *, unanswered_max: int, unanswered_bytes_max: int, frame_bytes_max: int,
+        idle_s: float,
     ) -> None:
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
-        self._sink = sink
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
         self._is_reading = True
-        self.serial = serial
-        self.peer_id: str | None = None
         self.unanswered = 0
         self.unanswered_bytes = 0
-
-    def connectionMade(self) -> None:
-        """See L{Protocol.connectionMade}."""
-        super().connectionMade()
-        self._sink.connected(self)
-
-    def answer(self, ticket: Ticket, response: Response) -> None:
-        """Answer a request in the format that it came in. Nothing happens on a lost connection."""
-        if self.is_lost:
-            return
-        opaque, is_native, _, size = ticket
-        self.unanswered -= 1
-        self.unanswered_bytes -= size
-        self._write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
-
-    def answer_appended(self, ticket: Ticket, term: int, index: int, pos: int, count: int) -> None:
-        """Answer an append that came in a native frame with success."""
-        if self.is_lost:
-            return
-        self.unanswered -= 1
-        self.unanswered_bytes -= ticket[3]
-        self._out.append(appended(ticket[0], term, index, pos, count))
-        if not self._is_flush_asked:
-            self._is_flush_asked = True
-            self._turn.output(self._flush)
 
     def resumeProducing(self) -> None:
         """See L{IPushProducer}."""
@@ -281,6 +251,62 @@ class ServerConnection(Connection):
                 self.transport.resumeProducing()
             else:
                 self.transport.pauseProducing()
+
+    def _wire_broken(self, error: WireError) -> None:
+        self._sink.wire_broken(self, error)
+
+
+class ServerConnection(AnsweringConnection):
+    """
+    The end that is asked.
+
+    @ivar serial: rises with each connection that the listening side accepted.
+    @ivar peer_id: the member that speaks here, once it said so; None for clients.
+    """
+
+    def __init__(
+        self,
+        sink: RequestSink,
+        turn: Turn,
+        *,
+        serial: int = 0,
+        unanswered_max: int = UNANSWERED_MAX,
+        unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        super().__init__(
+            turn, unanswered_max=unanswered_max, unanswered_bytes_max=unanswered_bytes_max,
+            frame_bytes_max=frame_bytes_max, idle_s=idle_s,
+        )  # fmt: skip
+        self._sink: RequestSink = sink
+        self.serial = serial
+        self.peer_id: str | None = None
+
+    def connectionMade(self) -> None:
+        """See L{Protocol.connectionMade}."""
+        super().connectionMade()
+        self._sink.connected(self)
+
+    def answer(self, ticket: Ticket, response: Response) -> None:
+        """Answer a request in the format that it came in. Nothing happens on a lost connection."""
+        if self.is_lost:
+            return
+        opaque, is_native, _, size = ticket
+        self.unanswered -= 1
+        self.unanswered_bytes -= size
+        self._write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
+
+    def answer_appended(self, ticket: Ticket, term: int, index: int, pos: int, count: int) -> None:
+        """Answer an append that came in a native frame with success."""
+        if self.is_lost:
+            return
+        self.unanswered -= 1
+        self.unanswered_bytes -= ticket[3]
+        self._out.append(appended(ticket[0], term, index, pos, count))
+        if not self._is_flush_asked:
+            self._is_flush_asked = True
+            self._turn.output(self._flush)
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[tuple[Ticket, Request]] = []
@@ -325,9 +351,6 @@ class ServerConnection(Connection):
             requests.append((ticket, decode_request(kind, command.body)))
         except BodyError as error:
             refused.append((ticket, error))
-
-    def _wire_broken(self, error: WireError) -> None:
-        self._sink.wire_broken(self, error)
 
     def _ended(self, reason: str) -> None:
         self._sink.connection_lost(self, reason)

@@ -17,14 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IAddress
-from twisted.internet.protocol import ServerFactory
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.broker.metadata_files import Metadata
 from dledger.broker.refusals import Code, Handler, Handlers, Refused
 from dledger.ha.slave_synchronize import ITEMS, metadata_answer
+from dledger.transport.listening import ListeningSide
 from protocols.broker import BrokerConnection, NativeSink, SendSink
 from protocols.commands import CommandConnection
 from protocols.turn import Turn
@@ -49,38 +47,31 @@ class Commands(Protocol):
 Together = Callable[[CommandConnection, Sequence[RemotingCommand]], None]
 
 
-class CommandRouter(ServerFactory):
+class CommandRouter(ListeningSide[CommandConnection]):
     """
     A L{CommandSink} for the connections that it makes.
 
     @ivar native: who answers native frames of new connections; None for nobody.
     @ivar sends: who takes sends of new connections that are written as most are; None for nobody: they are
         commands like others.
-    @ivar connections_refused: connections beyond the bound.
     @ivar wire_errors: connections that were aborted because the other end broke the format.
     @ivar unknown: requests whose code nobody knows.
     @ivar failures: requests at which a handler failed.
     """
 
-    log = Logger()
-    noisy = False
-
     def __init__(
         self, turn: Turn, *, native: NativeSink | None = None, connections_max: int = CONNECTIONS_MAX
     ) -> None:
+        super().__init__(connections_max=connections_max)
         self._turn = turn
         self.native = native
         self.sends: SendSink | None = None
-        self._connections_max = connections_max
-        self._connections: set[CommandConnection] = set()
         self._handlers: dict[int, Handler] = {}
         self._together_codes: frozenset[int] = frozenset()
         self._together: Together | None = None
         self._lost: list[Callable[[CommandConnection], None]] = []
         self._drained: list[Callable[[CommandConnection], None]] = []
         self._failed_codes: set[tuple[int, str]] = set()
-        self._is_closing = False
-        self.connections_refused = 0
         self.wire_errors = 0
         self.unknown = 0
         self.failures = 0
@@ -120,48 +111,10 @@ class CommandRouter(ServerFactory):
         """What is answered."""
         return tuple(sorted(self._handlers.keys() | self._together_codes))
 
-    # -- connections -----------------------------------------------------------------------------
-
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        return len(self._connections)
-
-    def buildProtocol(self, addr: IAddress | None) -> CommandConnection | None:
-        """See L{ServerFactory.buildProtocol}."""
-        if self._is_closing or len(self._connections) >= self._connections_max:
-            self.connections_refused += 1
-            self.log.warn(
-                "connection from {address} refused: {connections} are open, {connections_max} are allowed",
-                address=str(addr), connections=len(self._connections), connections_max=self._connections_max,
-            )
-            return None
-        connection = BrokerConnection(self, self._turn, native=self.native, sends=self.sends)
-        connection.factory = self
-        return connection
-
-    def sweep(self, now_s: float) -> None:
-        """Close idle connections. Called regularly."""
-        for connection in list(self._connections):
-            connection.sweep(now_s)
-
-    def close_all(self) -> None:
-        """Accept nothing more, and end every connection after what was said on it."""
-        self._is_closing = True
-        for connection in list(self._connections):
-            connection.close()
-
-    def abort_all(self, reason: str) -> None:
-        """End what is left of the connections now."""
-        self._is_closing = True
-        for connection in list(self._connections):
-            connection.abort(reason)
+    def _make_connection(self) -> CommandConnection:
+        return BrokerConnection(self, self._turn, native=self.native, sends=self.sends)
 
     # -- CommandSink -----------------------------------------------------------------------------
-
-    def connected(self, connection: CommandConnection) -> None:
-        """See L{CommandSink.connected}."""
-        self._connections.add(connection)
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
         """See L{CommandSink.commands_received}."""
@@ -222,6 +175,6 @@ class CommandRouter(ServerFactory):
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         """See L{CommandSink.connection_lost}."""
-        self._connections.discard(connection)
+        super().connection_lost(connection, reason)
         for told in self._lost:
             told(connection)

@@ -12,10 +12,7 @@ What a request means is decided by the L{RequestSink} behind this.
 
 from __future__ import annotations
 
-from twisted.internet.interfaces import IAddress
-from twisted.internet.protocol import ServerFactory
-from twisted.logger import Logger
-
+from dledger.transport.listening import ListeningSide
 from protocols.connection import ServerConnection
 from protocols.interfaces import RequestSink, Ticket
 from protocols.turn import Turn
@@ -29,48 +26,27 @@ CONNECTIONS_MAX = 4096
 _COMPLAINTS_MAX = 1024
 
 
-class MemberServer(ServerFactory):
+class MemberServer(ListeningSide[ServerConnection]):
     """
     Invariant: C{_by_peer} holds living connections of C{_connections} only.
 
     @ivar wire_errors: connections that were aborted because the other end broke the format.
     @ivar body_errors: requests refused because their body made no sense.
-    @ivar connections_refused: connections beyond the bound.
     """
 
-    log = Logger()
-    noisy = False
-
     def __init__(self, sink: RequestSink, turn: Turn, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        super().__init__(connections_max=connections_max)
         self._sink = sink
         self._turn = turn
-        self._connections_max = connections_max
-        self._connections: set[ServerConnection] = set()
         self._by_peer: dict[str, ServerConnection] = {}
         self._complaints: set[tuple[str, str]] = set()
         self._next_serial = 1
-        self._is_closing = False
         self.wire_errors = 0
         self.body_errors = 0
-        self.connections_refused = 0
 
-    @property
-    def connections(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
-
-    def buildProtocol(self, addr: IAddress | None) -> ServerConnection | None:
-        """See L{ServerFactory.buildProtocol}."""
-        if self._is_closing or len(self._connections) >= self._connections_max:
-            self.connections_refused += 1
-            self.log.warn(
-                "connection from {address} refused: {connections} are open, {connections_max} are allowed",
-                address=addr, connections=len(self._connections), connections_max=self._connections_max,
-            )
-            return None
+    def _make_connection(self) -> ServerConnection:
         connection = ServerConnection(self, self._turn, serial=self._next_serial)
         self._next_serial += 1
-        connection.factory = self
         return connection
 
     def claim(self, connection: ServerConnection, peer_id: str) -> bool:
@@ -96,28 +72,11 @@ class MemberServer(ServerFactory):
         self.log.info("peer {peer_id} speaks from {address}", peer_id=peer_id, address=connection.address)
         return True
 
-    def sweep(self, now_s: float) -> None:
-        """Close idle connections. Called regularly."""
-        for connection in list(self._connections):
-            connection.sweep(now_s)
-
-    def close_all(self) -> None:
-        """Accept nothing more, and end every connection after what was said on it."""
-        self._is_closing = True
-        for connection in list(self._connections):
-            connection.close()
-
-    def abort_all(self, reason: str) -> None:
-        """End what is left of the connections now."""
-        self._is_closing = True
-        for connection in list(self._connections):
-            connection.abort(reason)
-
     # -- RequestSink of the connections ------------------------------------------------------
 
     def connected(self, connection: ServerConnection) -> None:
         """See L{RequestSink.connected}."""
-        self._connections.add(connection)
+        super().connected(connection)
         self._sink.connected(connection)
 
     def requests_received(
@@ -155,7 +114,7 @@ class MemberServer(ServerFactory):
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """See L{RequestSink.connection_lost}."""
-        self._connections.discard(connection)
+        super().connection_lost(connection, reason)
         peer_id = connection.peer_id
         if peer_id is not None and self._by_peer.get(peer_id) is connection:
             del self._by_peer[peer_id]

@@ -1,0 +1,84 @@
+# -*- test-case-name: tests.node.test_server,tests.broker.test_router -*-
+"""
+What every listening side has: a bounded number of connections, and their common end.
+
+Knows nothing of what is said on them.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import ServerFactory
+from twisted.logger import Logger
+
+from protocols.connection import AnsweringConnection
+
+_C = TypeVar("_C", bound=AnsweringConnection)
+
+
+class ListeningSide(ServerFactory, Generic[_C]):
+    """
+    Invariant: C{_connections} are those that are ready and not lost.
+
+    @ivar connections_refused: connections beyond the bound.
+    """
+
+    log = Logger()
+    noisy = False
+
+    def __init__(self, *, connections_max: int) -> None:
+        """
+        @param connections_max: more than this are closed as they come.
+        """
+        self._connections: set[_C] = set()
+        self._connections_max = connections_max
+        self._is_closing = False
+        self.connections_refused = 0
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
+    def buildProtocol(self, addr: IAddress | None) -> _C | None:
+        """See L{ServerFactory.buildProtocol}."""
+        if self._is_closing or len(self._connections) >= self._connections_max:
+            self.connections_refused += 1
+            self.log.warn(
+                "connection from {address} refused: {connections} are open, {connections_max} are allowed",
+                address=str(addr), connections=len(self._connections), connections_max=self._connections_max,
+            )
+            return None
+        connection = self._make_connection()
+        connection.factory = self
+        return connection
+
+    def _make_connection(self) -> _C:
+        raise NotImplementedError
+
+    def connected(self, connection: _C) -> None:
+        """A connection is ready."""
+        self._connections.add(connection)
+
+    def connection_lost(self, connection: _C, reason: str) -> None:
+        """Nothing more will come on it."""
+        self._connections.discard(connection)
+
+    def sweep(self, now_s: float) -> None:
+        """Close idle connections. Called regularly."""
+        for connection in list(self._connections):
+            connection.sweep(now_s)
+
+    def close_all(self) -> None:
+        """Accept nothing more, and end every connection after what was said on it."""
+        self._is_closing = True
+        for connection in list(self._connections):
+            connection.close()
+
+    def abort_all(self, reason: str) -> None:
+        """End what is left of the connections now."""
+        self._is_closing = True
+        for connection in list(self._connections):
+            connection.abort(reason)
