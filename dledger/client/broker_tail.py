@@ -18,12 +18,12 @@ import random
 from collections.abc import Callable
 from typing import Literal
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from dledger.client.ahead import ReadingAhead
 from dledger.client.broker_link import BrokerLink, ask_native
 from dledger.client.broker_values import LogOffsets, LogRecords, split_records
 from dledger.client.timing import Backoff
@@ -48,7 +48,7 @@ From = int | Literal["begin", "end"]
 _POLL_S = 0.1
 
 
-class Reading:
+class Reading(ReadingAhead[LogRecords | None]):
     """
     What both ways of reading share: one batch ahead, a broker that comes and goes.
 
@@ -69,6 +69,7 @@ class Reading:
         @param timeout_s: give up when the broker did not serve for so long, unless it has before and is
             followed; None for never.
         """
+        super().__init__(lambda: None)
         self.next_offset = from_offset if isinstance(from_offset, int) else -1
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._from = from_offset
@@ -81,9 +82,6 @@ class Reading:
         self._served_s = clock.seconds()
         self._was_served = False
         self._problem: DLedgerError | None = None
-        self._is_done = False
-        self._ahead: Deferred[LogRecords | None] | None = None
-        self._pulling: Deferred[LogRecords | None] | None = None
 
     def next_batch(self) -> Deferred[LogRecords | None]:
         """
@@ -91,32 +89,11 @@ class Reading:
             L{DLedgerError}: INDEX_LESS_THAN_LOCAL_BEGIN (expired; C{first_offset} is the first one that is
             still there), INDEX_OUT_OF_RANGE (no record begins there), or what kept the broker from serving.
         """
-        ready = self._ahead or self._start()
-        self._ahead = None
-        return ready.addCallback(self._look_ahead)
-
-    def _start(self) -> Deferred[LogRecords | None]:
-        pulling = self._pulling = Deferred.fromCoroutine(self._read_on())
-        return pulling.addErrback(self._maybe_closed)
-
-    def _maybe_closed(self, failure: Failure) -> None:
-        if not (self._is_done and failure.check(CancelledError)):
-            failure.raiseException()
-
-    def _look_ahead(self, batch: LogRecords | None) -> LogRecords | None:
-        if batch is not None and not self._is_done:
-            self._ahead = self._start()
-        return batch
+        return self._next_batch()
 
     def close(self) -> None:
         """Ask for nothing more, and end the connection; who waits for a batch gets None."""
-        self._is_done = True
-        ahead, self._ahead = self._ahead, None
-        pulling, self._pulling = self._pulling, None
-        if pulling is not None:
-            pulling.cancel()
-        if ahead is not None:
-            ahead.addErrback(lambda _: None)  # nobody will ask how it ended
+        super().close()
         self._link.close()
 
     async def _read_on(self) -> LogRecords | None:

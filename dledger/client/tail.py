@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from dledger.client.ahead import ReadingAhead
 from dledger.client.connection import MemberConnection, RequestLost
 from dledger.client.members import Members
 from dledger.client.timing import Backoff, Gathering
@@ -37,7 +37,7 @@ _GETS_AT_ONCE = 32
 _POLL_S = 0.1
 
 
-class Tail:
+class Tail(ReadingAhead[list[Entry]]):
     """
     An asynchronous iterator over entries; also usable batch by batch.
 
@@ -63,6 +63,7 @@ class Tail:
         @param follow: go on for ever; else end with what is committed when reading begins.
         @param timeout_s: give up when no member served for so long; None for never.
         """
+        super().__init__(list)
         self.next_index = from_index if from_index >= 0 else -1
         self._from_index = from_index
         self._members = members
@@ -74,7 +75,6 @@ class Tail:
         self._wait_ms = wait_ms if follow else 0
         self._end_index = -1  # last one wanted, inclusive; -1: none known
         self._is_placed = False
-        self._is_done = False
         self._connection: MemberConnection | None = None
         self._gets_only: set[str] = set()
         self._untried: deque[str] = deque()
@@ -82,8 +82,6 @@ class Tail:
         self._problem: DLedgerError | None = None
         self._backoff = Backoff(rng=members.rng)
         self._served_s = clock.seconds()
-        self._ahead: Deferred[list[Entry]] | None = None
-        self._pulling: Deferred[list[Entry]] | None = None
         self._buffer: deque[Entry] = deque()
 
     def __aiter__(self) -> Tail:
@@ -103,37 +101,11 @@ class Tail:
             C{first_index} names the first index that some member still has), or what kept every
             member from serving. Cancelling, or calling L{close}, ends the tail.
         """
-        ready = self._ahead or self._start()
-        self._ahead = None
-        return ready.addCallback(self._look_ahead)
-
-    def _start(self) -> Deferred[list[Entry]]:
-        pulling = self._pulling = Deferred.fromCoroutine(self._pull())
-        return pulling.addErrback(self._maybe_closed)
-
-    def _maybe_closed(self, failure: Failure) -> list[Entry]:
-        if self._is_done and failure.check(CancelledError):
-            return []
-        failure.raiseException()
-
-    def _look_ahead(self, entries: list[Entry]) -> list[Entry]:
-        if entries and not self._is_done:
-            self._ahead = self._start()
-        return entries
-
-    def close(self) -> None:
-        """Ask for nothing more; who waits for a batch gets an empty one."""
-        self._is_done = True
-        ahead, self._ahead = self._ahead, None
-        pulling, self._pulling = self._pulling, None
-        if pulling is not None:
-            pulling.cancel()
-        if ahead is not None:
-            ahead.addErrback(lambda _: None)  # nobody will ask how it ended
+        return self._next_batch()
 
     # One batch
 
-    async def _pull(self) -> list[Entry]:
+    async def _read_on(self) -> list[Entry]:
         while not self._is_done:
             if not self._is_placed:
                 await self._place()
