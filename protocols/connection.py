@@ -31,7 +31,7 @@ from protocols.push import NativeDialect, NativeReader, appended
 from protocols.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
 from protocols.wire.codes import RequestCode
-from protocols.wire.errors import BodyError, WireError
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.json_bodies import decode_request, decode_response
 from protocols.wire.messages import Request, Response
 from protocols.wire.remoting import FRAME_BYTES_MAX, decode_command
@@ -442,7 +442,7 @@ class ClientConnection(Connection):
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         answers: list[tuple[int, Response]] = []
-        failed: list[tuple[int, str]] = []
+        failed: list[tuple[int, str, bool]] = []
         broken = None
         try:
             for form, frame in frames:
@@ -455,8 +455,8 @@ class ClientConnection(Connection):
         if answers:
             self._learn(answers)
             self._sink.answers_received(self, answers)
-        for token, reason in failed:
-            self._sink.requests_failed(self, [token], reason)
+        for token, reason, is_incompatible in failed:
+            self._sink.requests_failed(self, [token], reason, is_incompatible=is_incompatible)
         return broken
 
     def _native_frame(self, frame: bytes, answers: list[tuple[int, Response]]) -> None:
@@ -470,7 +470,7 @@ class ClientConnection(Connection):
         answers.append((found[0], message))
 
     def _remoting_frame(
-        self, frame: bytes, answers: list[tuple[int, Response]], failed: list[tuple[int, str]]
+        self, frame: bytes, answers: list[tuple[int, Response]], failed: list[tuple[int, str, bool]]
     ) -> None:
         command = decode_command(frame)
         if not command.is_response:
@@ -482,7 +482,8 @@ class ClientConnection(Connection):
         try:
             answers.append((token, decode_response(kind, command.body)))
         except BodyError as error:
-            failed.append((token, f"{error} (header code {command.code}, remark {command.remark!r})"))
+            reason = f"{error} (header code {command.code}, remark {command.remark!r})"
+            failed.append((token, reason, isinstance(error, IncompatibleError)))
 
     def _learn(self, answers: list[tuple[int, Response]]) -> None:
         version = max(answer.wire_version for _, answer in answers)

@@ -75,8 +75,14 @@ class AnswerSink(Protocol):
     ) -> None:
         """Answers of one read, each with the token of its request, in the order they came."""
 
-    def requests_failed(self, connection: ClientConnection, tokens: list[int], reason: str) -> None:
-        """These requests will not be answered: refused without a body, timed out, connection lost."""
+    def requests_failed(
+        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+    ) -> None:
+        """
+        These requests will not be answered: refused without a body, timed out, connection lost.
+
+        @param is_incompatible: they were answered, in another version of the protocol.
+        """
 
     def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
         """The peer broke the format; the connection is being aborted."""

@@ -181,7 +181,7 @@ class LeaderElector:
 
     def _patience_over(self) -> None:
         member = self.member
-        if member.config.never_lead or member.repair_end_index >= 0:
+        if not member.may_lead:
             # It cannot lead. It only stops claiming to know who does.
             if member.leader_id is not None:
                 self.roles.become_follower(None)
@@ -213,7 +213,7 @@ class LeaderElector:
 
     def campaign_for_transfer(self) -> None:
         """The leader asked this member to take over: no pre-vote, no wait."""
-        assert self.member.repair_end_index < 0 and not self.member.config.never_lead
+        assert self.member.may_lead
         self._campaign(transfer=True)
 
     def _begin_round(self, campaign: Campaign) -> None:

@@ -137,6 +137,17 @@ class PeerDisconnected(Input):
 
 
 @attrs.frozen(kw_only=True)
+class PeerConnected(Input):
+    """
+    There is a new connection to a peer. Another program may be listening there now.
+
+    Until there is one, what an earlier connection has shown stays known.
+    """
+
+    peer_id: str
+
+
+@attrs.frozen(kw_only=True)
 class ResponseReceived(Input):
     """A peer's answer to C{SendRequest}."""
 
@@ -147,11 +158,17 @@ class ResponseReceived(Input):
 
 @attrs.frozen(kw_only=True)
 class RequestFailed(Input):
-    """A C{SendRequest} that will not be answered: connection lost, refused, timed out."""
+    """
+    A C{SendRequest} that will not be answered: connection lost, refused, timed out.
+
+    @ivar is_incompatible: it was answered, in another version of the protocol: nothing that is pushed
+        there is understood, as long as that program runs.
+    """
 
     peer_id: str
     request_id: int
     reason: str
+    is_incompatible: bool = False
 
 
 @attrs.frozen

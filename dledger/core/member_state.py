@@ -152,6 +152,8 @@ class MemberState:
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar repair_end_index: -1, or the end that the ledger must pass before this member votes again.
     @ivar wire_versions: what peers advertised; a peer that is missing was not heard of.
+    @ivar incompatible: peers that answered a push in another version of the protocol, as far as the
+        connections of the moment have shown. None of them ever counts for a commit.
     """
 
     config: DLedgerConfig
@@ -170,6 +172,7 @@ class MemberState:
     flushed_index: int = -1
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
+    incompatible: set[str] = attrs.Factory(set)
 
     @property
     def self_id(self) -> str:
@@ -180,6 +183,16 @@ class MemberState:
     def is_leader(self) -> bool:
         """Whether this member leads its term."""
         return self.role is Role.LEADER
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether a quorum, this member included, may understand what it pushes."""
+        return len(self.config.peers) - len(self.incompatible) >= self.config.quorum
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this member may stand for election; if not, it votes and follows only."""
+        return not self.config.never_lead and self.repair_end_index < 0 and self.is_understood
 
     def enter_term(self, term: int, *, voted_for: str | None = None) -> None:
         """A higher term: forget vote and leader, and persist."""

@@ -23,7 +23,7 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.appends import PendingAppends
 from dledger.core.dispatcher import EntryDispatcher, Quota
-from dledger.core.elector import LeaderElector
+from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState, Outbox, Role
@@ -101,6 +101,7 @@ class DLedgerCore:
             ev.RequestReceived: self._on_request_received,
             ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected,
+            ev.PeerConnected: self._on_peer_connected,
             ev.ResponseReceived: self._on_response_received,
             ev.RequestFailed: self._on_request_failed,
             ev.ReadRequested: self._on_read_requested,
@@ -342,6 +343,21 @@ class DLedgerCore:
         owner = self._out.answered(failed.peer_id, failed.request_id)
         if owner is not None:
             owner.on_request_failed(failed.peer_id, failed.request_id, failed.reason)
+            if failed.is_incompatible:
+                self._not_understood(failed.peer_id)
+
+    def _not_understood(self, peer_id: str) -> None:
+        """
+        Nothing that is pushed to this peer will ever count.
+
+        Such peers answer heartbeats like any other, so that only this tells a leader to give way: others may
+        understand each other. It stands again when what speaks there may be another program.
+        """
+        member = self._member
+        member.incompatible.add(peer_id)
+        is_busy = member.is_leader or self._elector.campaign is not Campaign.NONE
+        if is_busy and not member.is_understood:
+            self._step_down("a quorum does not understand what this member pushes")
 
     def _on_request_abandoned(self, abandoned: ev.RequestAbandoned) -> None:
         self._handler.abandon(abandoned.token)
@@ -349,6 +365,9 @@ class DLedgerCore:
 
     def _on_peer_disconnected(self, disconnected: ev.PeerDisconnected) -> None:
         self._elector.peer_disconnected(disconnected.peer_id)
+
+    def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
+        self._member.incompatible.discard(connected.peer_id)
 
     # -- the ledger -------------------------------------------------------------------------
 

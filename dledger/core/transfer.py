@@ -198,7 +198,7 @@ class LeadershipTransfer:
             self._answer(token, request, ResponseCode.INCONSISTENT_LEADER)
         elif request.term != member.term:
             self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
-        elif member.config.never_lead or member.repair_end_index >= 0 or self._taking is not None:
+        elif not member.may_lead or self._taking is not None:
             self._answer(token, request, ResponseCode.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.out.now_ms + member.config.leadership_transfer_wait_timeout
@@ -210,7 +210,8 @@ class LeadershipTransfer:
         taking, member = self._taking, self.member
         if taking is None or taking.target_term is not None or member.ledger_end_index < taking.need_index:
             return
-        if taking.request.term != member.term or member.leader_id != taking.request.transfer_id:
+        is_current = taking.request.term == member.term and taking.request.transfer_id == member.leader_id
+        if not (is_current and member.may_lead):
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
             return
         taking.target_term = member.term + 1

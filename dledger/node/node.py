@@ -442,12 +442,20 @@ class Node:
             for request_id, response in answers
         ])
 
-    def requests_failed(self, peer_id: str, failed: list[tuple[int, str]]) -> None:
-        """The peer will not answer; for L{Peers}."""
+    def requests_failed(
+        self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool = False
+    ) -> None:
+        """The peer will not answer, or does so in another version of the protocol; for L{Peers}."""
         self._driver.feed(*[
-            ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason=reason)
+            ev.RequestFailed(
+                peer_id=peer_id, request_id=request_id, reason=reason, is_incompatible=is_incompatible
+            )
             for request_id, reason in failed
         ])
+
+    def peer_connected(self, peer_id: str) -> None:
+        """There is a new connection to the peer; for L{Peers}."""
+        self._driver.feed(ev.PeerConnected(peer_id=peer_id))
 
     def reply(self, token: int, response: Response) -> None:
         """See L{dledger.node.driver.Surroundings.reply}."""

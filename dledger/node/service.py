@@ -191,7 +191,7 @@ class MemberService(MultiService):
             endpoints = peer_endpoints(self.config, self._reactor)
         self._peers = Peers(
             config=self.config, endpoints=endpoints, clock=self._reactor, turn=node.turn, rng=self._rng,
-            answered=node.answers_received, failed=node.requests_failed,
+            answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,
         )
         node.connect(peers=self._peers, server=self._server)
         node.when_ended().addCallback(self._node_ended)

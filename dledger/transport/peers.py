@@ -44,7 +44,8 @@ RETRY_FACTOR = 1.6
 PROBE = 0
 
 Answered = Callable[[str, list[tuple[int, Response]]], None]
-Failed = Callable[[str, list[tuple[int, str]]], None]
+Failed = Callable[[str, list[tuple[int, str]], bool], None]
+Connected = Callable[[str], None]
 
 
 def retry_policy(rng: random.Random) -> Callable[[int], float]:
@@ -65,7 +66,9 @@ class Peers:
 
     @param endpoints: peer id to where it listens.
     @param answered: told C{(peer_id, [(request_id, response), ...])}.
-    @param failed: told C{(peer_id, [(request_id, reason), ...])}.
+    @param failed: told C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is whether these
+        were answered, in another version of the protocol.
+    @param connected: told C{(peer_id)} when there is a new connection to it, before anything is sent there.
     """
 
     def __init__(
@@ -78,11 +81,12 @@ class Peers:
         rng: random.Random,
         answered: Answered,
         failed: Failed,
+        connected: Connected,
     ) -> None:
         self._peers = {
             peer_id: _Peer(
                 peer_id, config=config, endpoint=endpoint, clock=clock, turn=turn, rng=rng,
-                answered=answered, failed=failed,
+                answered=answered, failed=failed, connected=connected,
             )
             for peer_id, endpoint in endpoints.items()
         }
@@ -175,12 +179,14 @@ class _Peer(Factory):
         rng: random.Random,
         answered: Answered,
         failed: Failed,
+        connected: Connected,
     ) -> None:
         self._peer_id = peer_id
         self._config = config
         self._turn = turn
         self._answered = answered
         self._failed = failed
+        self._connected = connected
         watched = _WatchedEndpoint(endpoint, self._cannot_connect)
         policy = retry_policy(rng)
         self._service = _QuietClientService(
@@ -248,7 +254,7 @@ class _Peer(Factory):
 
     def _tell_refused(self) -> None:
         refused, self._refused = self._refused, []
-        self._failed(self._peer_id, refused)
+        self._failed(self._peer_id, refused, False)
 
     def sweep(self, now_s: float) -> None:
         connection = self._connection
@@ -278,6 +284,7 @@ class _Peer(Factory):
             self.log.info(
                 "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
             )
+        self._connected(self._peer_id)
         self._probe(connection)
 
     def answers_received(self, connection: ClientConnection, answers: list[tuple[int, Response]]) -> None:
@@ -287,10 +294,12 @@ class _Peer(Factory):
         if answers:
             self._answered(self._peer_id, answers)
 
-    def requests_failed(self, connection: ClientConnection, tokens: list[int], reason: str) -> None:
+    def requests_failed(
+        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+    ) -> None:
         failed = [(token, reason) for token in tokens if token != PROBE]
         if failed:
-            self._failed(self._peer_id, failed)
+            self._failed(self._peer_id, failed, is_incompatible)
 
     def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
         self.wire_errors += 1

@@ -18,3 +18,11 @@ class BodyError(WireError):
 
     Framing is intact, so the request can be answered (411) and the connection kept.
     """
+
+
+class IncompatibleError(BodyError):
+    """
+    The body is one of another version of the protocol, whose members cannot share a group with ours.
+
+    Nothing was damaged on the way: the other end will say the same again.
+    """

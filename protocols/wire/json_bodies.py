@@ -26,7 +26,7 @@ import attrs
 
 from protocols.wire.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, check_records, iterate_records
-from protocols.wire.errors import BodyError, WireError
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.fastjson import (
     INT_BITS,
     LONG_BITS,
@@ -385,6 +385,7 @@ def decode_request(kind: RequestCode, body: bytes) -> Request:
     """
     @param kind: the code in the remoting header.
     @raise BodyError: not such a request; the frame was sound, so it can be answered (411).
+        L{IncompatibleError} if it is a push of DLedger 0.4.
     """
     if kind is RequestCode.PUSH and (push := read_push(body)) is not None:
         return push
@@ -408,14 +409,14 @@ def encode_response(response: Response) -> bytes:
 def decode_response(kind: RequestCode, body: bytes) -> Response:
     """
     @param kind: code of the request that this answers.
-    @raise BodyError: no body, or not such an answer.
+    @raise BodyError: no body, or not such an answer; L{IncompatibleError} if it is one of DLedger 0.4.
     """
     shape = _RESPONSE_BODIES[kind]
     document = shape.open(body)
     foreign = [name for name in _ANSWER_SHAPE_0_4 if name in document] if kind is RequestCode.PUSH else []
     if foreign:
         # It takes a COMPARE of 0.3 for one of an empty leader, and says SUCCESS: that must not count as held.
-        raise BodyError(f"answer to PUSH has {', '.join(foreign)}: {_NO_0_4}")
+        raise IncompatibleError(f"answer to PUSH has {', '.join(foreign)}: {_NO_0_4}")
     response = shape.message(**shape.read(document))
     assert isinstance(response, Response)
     return response
@@ -439,12 +440,13 @@ def _read_push(document: dict[str, Any], fields: dict[str, Any]) -> None:
     """
     The entries of a push, into C{fields}.
 
-    @raise BodyError: entries where none belong, or none where one belongs.
+    @raise BodyError: entries where none belong, or none where one belongs; L{IncompatibleError} if they
+        are where DLedger 0.4 has them.
     """
     push_type = fields.get("type", PushType.APPEND)
     foreign = [name for name in _PUSH_SHAPE_0_4 if name in document]
     if foreign and not document.get("entry") and not document.get("batchEntry"):
-        raise BodyError(f"PUSH body has {', '.join(foreign)}: {_NO_0_4}")
+        raise IncompatibleError(f"PUSH body has {', '.join(foreign)}: {_NO_0_4}")
     if push_type is PushType.COMMIT:
         return
     if push_type is PushType.APPEND and document.get("batchEntry"):

@@ -388,10 +388,13 @@ class Bench:
             peer_id=request.peer_id, request_id=request.request_id, response=response
         ))
 
-    def fail(self, request: fx.SendRequest, reason: str = "connection lost") -> tuple[fx.Effect, ...]:
-        """What was sent will not be answered."""
+    def fail(
+        self, request: fx.SendRequest, reason: str = "connection lost", *, is_incompatible: bool = False
+    ) -> tuple[fx.Effect, ...]:
+        """What was sent will not be answered, or was so in another version of the protocol."""
         return self.step(ev.RequestFailed(
-            peer_id=request.peer_id, request_id=request.request_id, reason=reason
+            peer_id=request.peer_id, request_id=request.request_id, reason=reason,
+            is_incompatible=is_incompatible,
         ))
 
     def tick(self, ms: int | None = None) -> tuple[fx.Effect, ...]:

@@ -136,6 +136,7 @@ class FakePeers(Peers):
         super().__init__(
             config=rig.config, endpoints={}, clock=rig.clock, turn=rig.node.turn, rng=random.Random(1),
             answered=rig.node.answers_received, failed=rig.node.requests_failed,
+            connected=rig.node.peer_connected,
         )
         self._rig = rig
         self.swept: list[float] = []

@@ -17,6 +17,8 @@ from protocols.wire.messages import (
     HeartBeatResponse,
     MetadataRequest,
     MetadataResponse,
+    PushEntryRequest,
+    Request,
     Response,
     VoteRequest,
     VoteResponse,
@@ -103,6 +105,27 @@ class LifeTests(SynchronousTestCase):
         self.assertIn("stepping-down", rig.node.status().reports)
         rig.node.answers_received("n1", [(10**9, HeartBeatResponse())])
         self.assertTrue(rig.node.is_running)
+
+    def test_peers_of_another_version(self) -> None:
+        """The node passes on that pushes are not understood, and that somebody else may be there now."""
+        rig = Rig(peers=PEERS)
+        make_leader(rig)
+        rig.node.append(b"a").addErrback(lambda _: None)
+        asked = self.ask_on(rig, seconds=1.0)
+        for peer_id in ("n1", "n2"):
+            pushed = [one for one in asked if one[0] == peer_id and isinstance(one[2], PushEntryRequest)]
+            rig.node.requests_failed(peer_id, [(pushed[-1][1], "answer to PUSH has xIndex")], True)
+        self.assertNotEqual(rig.node.status().member.role, "leader")
+        self.assertIn("stepping-down", rig.node.status().reports)
+        self.assertEqual(self.ask_on(rig, seconds=30.0), [])
+        rig.node.peer_connected("n2")
+        self.assertNotEqual(self.ask_on(rig, seconds=30.0), [])
+
+    def ask_on(self, rig: Rig, *, seconds: float) -> list[tuple[str, int, Request]]:
+        """What the node asks its peers as time passes, none of whom answers."""
+        del rig.sent[:]
+        rig.clock.pump([0.02] * int(seconds * 50))
+        return rig.sent[:]
 
     def test_abort(self) -> None:
         """Everybody who waits is told, in the next turn; the state says why."""

@@ -24,10 +24,12 @@ from protocols.wire.messages import (
     HeartBeatResponse,
     MetadataRequest,
     MetadataResponse,
+    PushEntryRequest,
     Response,
     VoteRequest,
     VoteResponse,
 )
+from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import (
     FakeTransport,
     native_response,
@@ -37,6 +39,7 @@ from tests.protocols.fakes import (
     turn_of,
     unplug,
 )
+from tests.wire.golden import PUSH_ANSWERS_0_4
 
 BEAT = HeartBeatRequest(group="default", remote_id="n1", local_id="n0", leader_id="n0", term=3)
 
@@ -78,14 +81,22 @@ class PeersTestCase(SynchronousTestCase):
         self.clock = Clock()
         self.answered: list[tuple[str, list[tuple[int, Response]]]] = []
         self.failed: list[tuple[str, list[tuple[int, str]]]] = []
+        self.incompatible: list[tuple[str, int]] = []
+        self.connected: list[str] = []
         self.endpoints = {"n1": FakeEndpoint(), "n2": FakeEndpoint()}
         self.peers = Peers(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), endpoints=self.endpoints, clock=self.clock,
             turn=turn_of(self.clock), rng=random.Random(1),
             answered=lambda peer_id, answers: self.answered.append((peer_id, answers)),
-            failed=lambda peer_id, failed: self.failed.append((peer_id, failed)),
+            failed=self.requests_failed, connected=self.connected.append,
         )
         self.peers.start()
+
+    def requests_failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:
+        """Remember."""
+        self.failed.append((peer_id, failed))
+        if is_incompatible:
+            self.incompatible += [(peer_id, request_id) for request_id, _ in failed]
 
     def connect(self, peer_id: str = "n1") -> tuple[Any, FakeTransport]:
         """A connection to C{peer_id} comes about; what it begins with is read away."""
@@ -164,6 +175,27 @@ class SendTests(PeersTestCase):
         self.clock.advance(0)
         self.assertEqual(self.failed[1], ("n1", [(6, "not connected")]))
 
+    def test_answered_in_another_version(self) -> None:
+        """Only such an answer is marked: not what was refused, lost, late, or makes no sense."""
+        push = PushEntryRequest(group="default", remote_id="n1", local_id="n0", leader_id="n0", term=3)
+        self.peers.send("n1", 4, push)
+        connection, transport = self.connect()
+        for request_id in (5, 6, 7):
+            self.peers.send("n1", request_id, push)
+        (first, _), (second, _), (third, _) = self.sent(transport)
+        for opaque, body in ((first, b"{}}"), (second, PUSH_ANSWERS_0_4[0]), (third, b"")):
+            connection.dataReceived(encode_command(RemotingCommand(
+                code=200, opaque=opaque, flag=1, body=body
+            )))
+        self.peers.send("n1", 8, push)
+        self.peers.sweep(self.clock.seconds() + 3.0)
+        self.peers.send("n1", 9, push)
+        unplug(connection)
+        self.assertEqual(
+            [request_id for _, failed in self.failed for request_id, _ in failed], [4, 5, 6, 7, 8, 9]
+        )
+        self.assertEqual(self.incompatible, [("n1", 6)])
+
     def test_time_out(self) -> None:
         """As configured; a silent connection is ended with it."""
         connection, _ = self.connect()
@@ -220,6 +252,20 @@ class ConnectionTests(PeersTestCase):
         self.peers.send("n1", 5, BEAT)
         ((_, command),) = self.sent(transport)
         self.assertEqual(command.code, RequestCode.HEART_BEAT)
+
+    def test_each_connection_is_told_of(self) -> None:
+        """As it is made; failed attempts and lost connections are not."""
+        self.endpoints["n1"].fail()
+        self.clock.advance(RETRY_MAX_S)
+        self.assertEqual(self.connected, [])
+        connection, _ = self.connect()
+        self.assertEqual(self.connected, ["n1"])
+        self.connect("n2")
+        unplug(connection)
+        self.assertEqual(self.connected, ["n1", "n2"])
+        self.clock.advance(RETRY_MAX_S)
+        self.connect()
+        self.assertEqual(self.connected, ["n1", "n2", "n1"])
 
     def test_question_that_fails(self) -> None:
         """Concerns nobody else."""

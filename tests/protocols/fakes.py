@@ -84,6 +84,7 @@ class SeenAnswers:
         self.connections: list[ClientConnection] = []
         self.calls: list[list[tuple[int, Response]]] = []
         self.failed: list[tuple[int, str]] = []
+        self.incompatible: list[int] = []
         self.broken: list[WireError] = []
         self.lost: list[str] = []
 
@@ -100,9 +101,12 @@ class SeenAnswers:
         """Remember."""
         self.calls.append(answers)
 
-    def requests_failed(self, connection: ClientConnection, tokens: list[int], reason: str) -> None:
+    def requests_failed(
+        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+    ) -> None:
         """Remember."""
         self.failed += [(token, reason) for token in tokens]
+        self.incompatible += tokens if is_incompatible else []
 
     def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
         """Remember."""

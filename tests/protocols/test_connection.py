@@ -36,6 +36,7 @@ from tests.protocols.fakes import (
     turn_of,
     unplug,
 )
+from tests.wire.golden import PUSH_ANSWERS_0_4
 
 ASK = MetadataRequest(group="g", remote_id="n0")
 APPEND = AppendRequest(group="g", remote_id="n0", bodies=(b"hello",))
@@ -343,6 +344,37 @@ class ClientTests(ClientTestCase):
         self.assertEqual(token, 11)
         self.assertIn("NullPointerException", reason)
         self.assertFalse(self.connection.is_lost)
+
+    def test_answers_of_another_version(self) -> None:
+        """The push fails, marked as what it is; the connection stays."""
+        for token, body in enumerate(PUSH_ANSWERS_0_4, 1):
+            self.connection.ask(PushEntryRequest(type=PushType.COMMIT), token)
+            self.connection.dataReceived(encode_command(RemotingCommand(
+                code=200, opaque=token, flag=1, body=body
+            )))
+        self.assertEqual([token for token, _ in self.sink.failed], [1, 2])
+        self.assertEqual(self.sink.incompatible, [1, 2])
+        self.assertFalse(self.connection.is_lost)
+
+    def test_other_failures_are_not_marked(self) -> None:
+        """Bodies without sense or keys of another version elsewhere, no body, time-outs, garbage, the end."""
+        push = PushEntryRequest(type=PushType.COMMIT)
+        bodies = (b"", b"{", b"[]", b"null", b'{"code":"no"}', PUSH_ANSWERS_0_4[0][:-1], b'{"term":[]}')
+        for token, body in enumerate(bodies, 1):
+            self.connection.ask(push, token)
+            self.connection.dataReceived(encode_command(RemotingCommand(
+                code=200, opaque=token, flag=1, body=body
+            )))
+        for token in (21, 22):
+            self.connection.ask(push, token)
+        self.connection.sweep(4, 3)
+        self.connection.ask(push, 23)
+        self.connection.dataReceived(b"nonsense")
+        self.assertEqual(
+            sorted(token for token, _ in self.sink.failed), [*range(1, len(bodies) + 1), 21, 22, 23]
+        )
+        self.assertTrue(self.connection.is_lost)
+        self.assertEqual(self.sink.incompatible, [])
 
     def test_wrong_kind_of_answer(self) -> None:
         """A native answer says what it answers; another kind costs the connection and fails the question."""

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.framing import Frame, FrameBuffer
 from protocols.wire.codes import RequestCode
-from protocols.wire.errors import BodyError
+from protocols.wire.errors import IncompatibleError
 from protocols.wire.json_bodies import decode_request, decode_response, encode_request, encode_response
 from protocols.wire.messages import Request, Response
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
@@ -92,11 +92,11 @@ class GoldenTests(SynchronousTestCase):
     def test_pushes_of_0_4_are_refused_by_name(self) -> None:
         """A mixed group would be dangerous, so the refusal says what is wrong."""
         for body in PUSHES_0_4:
-            error = self.assertRaises(BodyError, decode_request, RequestCode.PUSH, body)
+            error = self.assertRaises(IncompatibleError, decode_request, RequestCode.PUSH, body)
             self.assertIn("DLedger 0.4 peer", str(error))
 
     def test_answers_of_0_4_are_refused_by_name(self) -> None:
         """Such a follower says SUCCESS to a COMPARE that it has not understood."""
         for body in PUSH_ANSWERS_0_4:
-            error = self.assertRaises(BodyError, decode_response, RequestCode.PUSH, body)
+            error = self.assertRaises(IncompatibleError, decode_response, RequestCode.PUSH, body)
             self.assertIn("DLedger 0.4 peer", str(error))
