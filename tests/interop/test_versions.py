@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -87,6 +88,31 @@ class VersionTests(SynchronousTestCase):
         assert said is not None
         self.assertEqual((said.end_index, said.committed_index), (0, -1))
         self.assertEqual(group.members["n2"].status()["end"], "-1")  # type: ignore[union-attr]
+
+    def test_0_4_0_led_by_ours(self) -> None:
+        """A leader of ours that two members of 0.4.0 do not understand gives way to one that they do."""
+        deadline = time.monotonic() + DEADLINE_S
+        # A Java member asks for votes as it starts, and then so seldom that the first election is ours.
+        group = self.group_of(
+            "0.4.0", JAVA, JAVA, OURS, start=("n0",), minVoteIntervalMs=6_000, maxVoteIntervalMs=7_000,
+            ours={"min_vote_interval_ms": 10, "max_vote_interval_ms": 50},
+        )
+        ours = group.members["n2"]
+        group.start("n2")
+        while group.leader() != "n2":
+            group.kill()  # ours was slower all the same, on a busy machine
+            self.assertLess(time.monotonic(), deadline, "n2 never led")
+            group.start("n0")
+            group.start("n2")
+        group.start("n1")
+        self.assertEqual(group.leader(), "n2")
+        # There is nothing to push before the first append, so nothing has been misunderstood so far.
+        group.append(*bodies("under Java", 3))
+        self.assertIn(group.leader(), ("n0", "n1"))
+        self.assertIn("stepping-down reason=a quorum does not understand", ours.log_path.read_text())
+        said = ours.metadata()  # type: ignore[union-attr]
+        assert said is not None
+        self.assertEqual((said.role, said.committed_index), ("follower", -1))
 
     def test_0_4_0(self) -> None:
         """What a leader of 0.4.0 pushes is refused with 411, the reason is logged, nothing is written."""
