@@ -153,6 +153,18 @@ class BrokerConnection(CommandConnection):
         self.unanswered_bytes -= ticket.size + REQUEST_OVERHEAD
         self._write(answer_parts(answer, ticket.opaque))
 
+    def answer_natives_made(self, tickets: Sequence[NativeTicket], parts: Sequence[bytes]) -> None:
+        """
+        The same of several, whose frames have been made already. Nothing happens on a lost connection.
+
+        @param parts: all of their frames, by L{protocols.wire.broker_frames.answer_parts}.
+        """
+        if self.is_lost:
+            return
+        self.unanswered -= len(tickets)
+        self.unanswered_bytes -= sum([ticket.size for ticket in tickets]) + REQUEST_OVERHEAD * len(tickets)
+        self._write(parts)
+
     def answer_sends(self, frames: Sequence[bytes], body_bytes: int) -> None:
         """
         Answer sends. Nothing happens on a lost connection.

@@ -132,7 +132,10 @@ def assemble(parts: Parts) -> Assembly:
         made.started.append(schedule.start)
         made.stops.append(schedule.stop)
     if parts.ha.master is not None:
-        made.grown.append(parts.ha.master.appended)  # before the turn in which records are dispatched
+        made.grown.append(parts.ha.master.appended)
+        # The processor belongs to the slaves and to the answer first, then to the queues.
+        store.reput.defers = parts.ha.waits_for_slaves
+        parts.ha.master.on_acked = store.reput.release
     made.plain_sends = PlainSends(made.sends, parts.pipeline, metadata, config, store_host=parts.store_host)
     reads = LogReads(store.log, clock=parts.clock, turn=parts.turn)
     native = made.native = NativeCommands(

@@ -40,7 +40,7 @@ from dledger.broker.topic_checks import TopicChecks
 from dledger.ha.put_status import PutStatus
 from protocols.broker import BrokerConnection, NativeRequests, NativeTicket
 from protocols.commands import CommandConnection
-from protocols.wire.broker_frames import OffsetsAnswer, PutAnswer, PutRequest, ReadRequest
+from protocols.wire.broker_frames import OffsetsAnswer, PutAnswer, PutRequest, ReadRequest, answer_parts
 from protocols.wire.broker_layout import BROKER_WIRE_VERSION, WIRE_VERSION_CODE, WIRE_VERSION_FIELD
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq_layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
@@ -58,6 +58,16 @@ class _Put(NamedTuple):
     messages: list[PlainMessage]
     queue_id: int
     waits: bool
+
+
+def _answer_of(put: _Put, placed: Placed, first: int, status: PutStatus) -> PutAnswer:
+    """@param first: which of the messages in C{placed} is the first of the put."""
+    return PutAnswer(
+        code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[first],
+        store_timestamp=placed.store_timestamp,
+        offsets=tuple(placed.offsets[first : first + len(put.messages)]),
+        remark="" if status.is_stored else status.name,
+    )  # fmt: skip
 
 
 class NativeCommands:
@@ -162,12 +172,20 @@ class NativeCommands:
                 self._answer(connection, put, placed, at, PutStatus.PUT_OK)
             at += len(put.messages)
 
+        if not later:
+            return
+        tickets = [put.ticket for put, _ in later]
+        # While slaves or the disk are at work there is time to make the answers that will be wanted.
+        ready = None if done.called else self._stored(later, placed)
+
         def answer(status: PutStatus) -> None:
+            if ready is not None and status is PutStatus.PUT_OK:
+                connection.answer_natives_made(tickets, ready)
+                return
             for put, first in later:
                 self._answer(connection, put, placed, first, status)
 
-        if later:
-            done.addCallback(answer)
+        done.addCallback(answer)
 
     def _prepared(self, ticket: NativeTicket, request: PutRequest, born_host: Host, address: str) -> _Put:
         """@raise Refused: it must not be stored. @raise ValueError: nor can it."""
@@ -199,15 +217,19 @@ class NativeCommands:
         messages = [PlainMessage(form, stored_in, born_timestamp, kept, body) for body in request.bodies]
         return _Put(ticket, messages, queue_id, waits(properties))
 
+    @staticmethod
+    def _stored(puts: Sequence[tuple[_Put, int]], placed: Placed) -> list[bytes]:
+        """The frames of the answers to puts that slaves and disk have, too."""
+        return [
+            part for put, first in puts
+            for part in answer_parts(_answer_of(put, placed, first, PutStatus.PUT_OK), put.ticket.opaque)
+        ]  # fmt: skip
+
+    @staticmethod
     def _answer(
-        self, connection: BrokerConnection, put: _Put, placed: Placed, first: int, status: PutStatus
+        connection: BrokerConnection, put: _Put, placed: Placed, first: int, status: PutStatus
     ) -> None:
-        connection.answer_native(put.ticket, PutAnswer(
-            code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[first],
-            store_timestamp=placed.store_timestamp,
-            offsets=tuple(placed.offsets[first : first + len(put.messages)]),
-            remark="" if status.is_stored else status.name,
-        ))  # fmt: skip
+        connection.answer_native(put.ticket, _answer_of(put, placed, first, status))
 
     def _refuse(
         self, connection: BrokerConnection, ticket: NativeTicket, error: NotPut, count: int

@@ -177,17 +177,25 @@ class PlainSends:
             connection.answer_sends(self._refusals(asked, *told_of(error)), body_bytes)
             return
 
-        def answer(status: PutStatus) -> None:
-            code = status.remoting_code
-            if not status.is_stored:
-                connection.answer_sends(self._refusals(asked, code, status.name), body_bytes)
-                return
+        def stored(code: int) -> list[bytes]:
             frame, start = self._answers.frame, self._id_start
             places = zip(asked, offsets, queue_offsets, strict=True)
-            connection.answer_sends([
+            return [
                 frame(opaque, code, start, offset, queue_id, queue_offset)
                 for (opaque, queue_id), offset, queue_offset in places
-            ], body_bytes)  # fmt: skip
+            ]
+
+        # While slaves or the disk are at work there is time to make the answers that will be wanted.
+        ready = None if done.called else stored(PutStatus.PUT_OK.remoting_code)
+
+        def answer(status: PutStatus) -> None:
+            if not status.is_stored:
+                frames = self._refusals(asked, status.remoting_code, status.name)
+            elif ready is not None and status is PutStatus.PUT_OK:
+                frames = ready
+            else:
+                frames = stored(status.remoting_code)
+            connection.answer_sends(frames, body_bytes)
 
         done.addCallback(answer)
 

@@ -37,6 +37,9 @@ SLICE_RECORDS_MAX = 1024
 SLICE_BYTES_MAX = 1024 * 1024
 BACKLOG_TURNS = 4
 
+#: Seconds for which slaves have precedence. (RocketMQ looks for new records every millisecond.)
+DEFERRED_S = 0.002
+
 #: A slave's log is being copied in bulk when it has grown by so much since the turn before: by all that is
 #: read in a turn, or nearly.
 BULK_BYTES = 240 * 1024
@@ -165,6 +168,8 @@ class ReputMessageService:
 
     @ivar gives_way: for a slave: while its log is copied in bulk little is dispatched, or the copy would take
         as long as the dispatch.
+    @ivar defers: for a synchronous master: whether slaves are at work on what was appended. The dispatch
+        waits for L{release} then, L{DEFERRED_S} at most: answering the producer comes first.
     @ivar bound: how far records may become visible; asked at each turn.
     @ivar arrived: called after a turn that made messages visible.
     """
@@ -188,7 +193,9 @@ class ReputMessageService:
         self._record_size = SLICE_BYTES_MAX // SLICE_RECORDS_MAX
         self._passed_turns = 0
         self._bulk_turns = 0
+        self._is_deferred = False
         self.gives_way = False
+        self.defers: Callable[[], bool] = lambda: False
         self.bound = bound
         self.arrived = arrived
 
@@ -208,16 +215,26 @@ class ReputMessageService:
         self.wake()
 
     def wake(self) -> None:
-        """The log has grown, or the bound has risen: look at it in a turn of its own."""
+        """The log has grown, or the bound has risen: look at it in a turn of its own, see L{defers}."""
         if self._is_running and self._call is None:
-            self._call = self._clock.callLater(0, self._turn)
+            self._schedule(DEFERRED_S if self.defers() else 0)
+
+    def release(self) -> None:
+        """What the dispatch was deferred for is over: dispatch in a turn of its own."""
+        if self._is_deferred and self._call is not None:
+            self._is_deferred = False
+            self._call.reset(0)
+
+    def _schedule(self, delay_s: float) -> None:
+        self._is_deferred = delay_s > 0
+        self._call = self._clock.callLater(delay_s, self._turn)
 
     def _turn(self) -> None:
         self._call = None
         before, count, bound = self._dispatcher.offset, self._dispatcher.dispatched, self.bound()
         records = self._share(bound)
         if not records:
-            self.wake()
+            self._schedule(0)
             return
         try:
             arrived = self._dispatcher.step(
@@ -233,7 +250,7 @@ class ReputMessageService:
         if count > 0:
             self._record_size = (self._dispatcher.offset - before) // count
         if before != self._dispatcher.offset < self.bound():
-            self.wake()
+            self._schedule(0)
         else:
             self._tell()
         if arrived:

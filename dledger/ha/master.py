@@ -2,10 +2,10 @@
 """
 A master's side of replication: any number of slaves, each sent the log from where it stands.
 
-The log grows, L{HAMaster.appended} is called, and at the end of the turn each slave that is not
-congested is sent what it lacks, at most L{TURN_SIZE_MAX} bytes; one that lacks more goes on in the
-next turn, so that none starves the others, or the broker. A congested one goes on when its connection is
-drained.
+The log grows, L{HAMaster.appended} is called, and each slave that is not congested is sent what it lacks,
+at most L{TURN_SIZE_MAX} bytes; one that lacks more goes on in the next turn, so that none starves the others,
+or the broker. A congested one goes on when its connection is drained. What is appended later in the same turn
+is sent when it ends.
 
 Whoever reports nothing for the house-keeping interval is closed, whether it ever reported or not.
 
@@ -71,6 +71,7 @@ class HAMaster(Factory):
 
     @ivar acks: what the slaves hold.
     @ivar transfers: puts that wait for them.
+    @ivar on_acked: called when one holds more, and the puts that waited for it have been told.
     """
 
     log = Logger()
@@ -94,6 +95,7 @@ class HAMaster(Factory):
         self._failed = failed
         self.acks = Acks(slaves_per_host=config.ha_slaves_per_host)
         self.transfers = GroupTransferService(self.acks, pending_max=config.pending_max)
+        self.on_acked: Callable[[], None] = lambda: None
         self._vouched_offset = commit_log.end_offset
         self._links: dict[HAConnection, _Link] = {}
         self._last_serial = 0
@@ -146,6 +148,7 @@ class HAMaster(Factory):
             )
         if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
             self.transfers.acked()
+            self.on_acked()
         if is_first:
             self._pump_soon()
 
@@ -175,9 +178,14 @@ class HAMaster(Factory):
         return log.flushed_offset if self._config.ha_transfer_flushed_only else log.end_offset
 
     def appended(self) -> None:
-        """The log has grown, or more of it is on stable storage."""
-        if self._links:
+        """
+        The log has grown, or more of it is on stable storage. Slaves are sent it at once, or, if this was
+        called in this turn already, when the turn ends: many appends are not many sends.
+        """
+        if self._links and not self._is_pump_asked:
             self._pump_soon()
+            for link in list(self._links.values()):
+                self._pump(link)
 
     def _pump_soon(self) -> None:
         if not self._is_pump_asked:

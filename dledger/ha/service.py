@@ -124,6 +124,10 @@ class HAService(Service):
             return PutStatus.OS_PAGE_CACHE_BUSY
         return refusal(self.config, self.master.acks, self._commit_log.end_offset)
 
+    def waits_for_slaves(self) -> bool:
+        """Whether somebody is there for whom puts have to wait."""
+        return self.config.waits_for_slaves and self.master is not None and len(self.master.acks) > 0
+
     def submit(self, end_offset: int, *, waits: bool = True) -> Deferred[PutStatus]:
         """
         A message was appended. Slaves are sent it, and the disk is asked for it, at the same time.

@@ -180,6 +180,23 @@ class NativeTests(SynchronousTestCase):
         self.assertEqual((answer.code, broker.stored()[0].body), (11, b"a"))
         assert isinstance(answer, PutAnswer)
         self.assertEqual(answer.offsets, (0,))
+        slave = broker.writing.slave()
+        puts = [PutRequest(topic="T1", bodies=(b"b", b"c")), PutRequest(topic="T1", bodies=(b"d",))]
+        self.assertEqual(self.ask(*puts), [])
+        self.assertEqual(self.connection.unanswered, 2)
+        broker.writing.report(slave)
+        answers = self.answers()
+        self.assertEqual((self.connection.unanswered, self.connection.unanswered_bytes), (0, 0))
+        places = [one.physical_offset for one in broker.stored()[1:]]
+        self.assertEqual([(one.code, one.offsets) for one in answers], [
+            (0, tuple(places[:2])), (0, tuple(places[2:])),
+        ])  # fmt: skip
+        self.assertEqual(self.ask(puts[0]), [])
+        broker.writing.pass_time(3500)
+        (late,) = self.answers()
+        self.assertEqual(late.code, 12)
+        assert isinstance(late, PutAnswer)
+        self.assertEqual(late.offsets, tuple(one.physical_offset for one in broker.stored()[4:]))
 
     def test_sync_flush(self) -> None:
         """Each answer comes behind the flush; one that need not wait does not."""

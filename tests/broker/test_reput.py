@@ -15,6 +15,7 @@ from dledger.broker.reput import (
     BULK_BYTES,
     BULK_PAUSE_TURNS,
     BULK_TURNS,
+    DEFERRED_S,
     SLICE_BYTES_MAX,
     SLICE_RECORDS_MAX,
     SLICE_RECORDS_MIN,
@@ -207,6 +208,31 @@ class ServiceTests(Rig):
         self.service.wake()
         self.clock.advance(0)
         self.assertEqual(self.arrived[-1], {("New", 0)})
+
+    def test_deferred(self) -> None:
+        """New records wait until they are released, or for a while; not those that one turn has left over."""
+        self.service.start()
+        while self.service.behind_bytes:
+            self.clock.advance(0)
+        self.service.defers = lambda: True
+        for number, release in enumerate((True, False)):
+            self.log.append([[message(topic=f"New{number}")]], 9_000)
+            self.service.wake()
+            self.clock.advance(DEFERRED_S / 2)
+            self.assertGreater(self.service.behind_bytes, 0)
+            if release:
+                self.service.release()
+                self.service.release()
+            self.clock.advance(0 if release else DEFERRED_S / 2)
+            self.assertEqual(self.service.behind_bytes, 0)
+        for _ in range(16 * SLICE_RECORDS_MIN):
+            self.log.append([[message(topic="Many")]], 9_000)
+        self.service.wake()
+        before = len(self.arrived)
+        self.clock.advance(DEFERRED_S)
+        self.assertGreater(len(self.arrived), before + 1)
+        self.assertEqual((self.service.behind_bytes, self.clock.getDelayedCalls()), (0, []))
+        self.service.release()  # there is nothing to be released
 
     def turns(self, grown: int, *, gives_way: bool) -> list[int]:
         """In which turns something is dispatched, when the bound has risen by so much in each."""

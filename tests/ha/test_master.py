@@ -109,18 +109,42 @@ class StreamTests(MasterCase):
             self.assertEqual(slave.frames()[0][0], start)
 
     def test_growing_log(self) -> None:
-        """What is appended goes out at the end of the turn, to each slave from where it stands."""
+        """
+        What is appended goes out to each slave from where it stands: at once; what follows in the same turn,
+        when it ends.
+        """
         log = self.make(100)
         slaves = [Slave(self, port=port) for port in (1, 2, 3)]
         for slave, offset in zip(slaves, (100, 40, 7), strict=True):
             slave.report(offset)
             slave.frames()
+        for _turn in range(2):
+            start = log.end_offset
+            for part in (b"abc", b"def", b"ghi"):
+                log.put(part)
+                self.master.appended()
+            for slave in slaves:
+                self.assertEqual(frames_of(slave.transport.take()), [(start, b"abc")])
+            for slave in slaves:
+                self.assertEqual(slave.frames(), [(start + 3, b"defghi")])
+
+    def test_told_of_reports(self) -> None:
+        """Of a report that says more than those before, behind the puts that waited for it."""
+        log = self.make(100)
+        slave = Slave(self)
+        slave.report(100)
+        slave.frames()
         log.put(b"abc")
         self.master.appended()
-        log.put(b"def")
-        self.master.appended()
-        for slave in slaves:
-            self.assertEqual(slave.frames(), [(100, b"abcdef")])
+        told: list[str] = []
+        put = self.master.transfers.wait(103, needed=1, deadline_ms=1000)
+        put.addCallback(lambda _status: told.append("put"))
+        self.master.on_acked = lambda: told.append("acked")
+        slave.report(100)
+        self.assertEqual(told, [])
+        slave.report(103)
+        slave.report(103)
+        self.assertEqual(told, ["put", "acked"])
 
     def test_flushed_only(self) -> None:
         """What is not on stable storage is not shipped; it is as soon as it is."""
