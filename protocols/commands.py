@@ -84,6 +84,27 @@ class CommandSink(Protocol):
         """Nothing more will come, and answers go nowhere."""
 
 
+class OnlyAsking:
+    """A L{CommandSink} for connections on which we ask, and nobody has anything to ask us."""
+
+    def connected(self, connection: CommandConnection) -> None:
+        """See L{CommandSink.connected}."""
+
+    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
+        """See L{CommandSink.commands_received}: whatever it is, we do not know it."""
+        for command in commands:
+            connection.answer_not_supported(command)
+
+    def drained(self, connection: CommandConnection) -> None:
+        """See L{CommandSink.drained}: nothing waits for that."""
+
+    def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
+        """See L{CommandSink.wire_broken}: who asked is told as the connection ends."""
+
+    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
+        """See L{CommandSink.connection_lost}: likewise."""
+
+
 class CommandConnection(AnsweringConnection):
     """
     Either end.

@@ -15,13 +15,10 @@ from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime, IStre
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from protocols.commands import CommandConnection, NotAsked
+from protocols.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
-
-#: Commands that the peers ask us; by default none is known.
-Asked = Callable[[CommandConnection, list[RemotingCommand]], None]
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -37,7 +34,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class _Peer(Factory):
+class _Peer(OnlyAsking, Factory):
     """
     One address.
 
@@ -92,12 +89,6 @@ class _Peer(Factory):
     def connected(self, connection: CommandConnection) -> None:
         self.connection = connection
 
-    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        self._client.asked(connection, commands)
-
-    def drained(self, connection: CommandConnection) -> None:
-        pass
-
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
         self._client.log.warn(
             "{address} broke the format: {reason}", address=self._address, reason=str(error)
@@ -119,21 +110,18 @@ class CommandClient:
     Connections by address.
 
     @ivar endpoint_of: from C{host:port} to where that is reached.
-    @ivar asked: told of requests that the peers make on our connections.
     """
 
     log = Logger()
 
     def __init__(
         self, *, clock: IReactorTime, turn: Turn, endpoint_of: Callable[[str], IStreamClientEndpoint],
-        asked: Asked | None = None,
     ) -> None:
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         self._is_closed = False
         self.turn = turn
         self.endpoint_of = endpoint_of
-        self.asked = asked or _not_supported
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
         """
@@ -180,8 +168,3 @@ class CommandClient:
         self._is_closed = True
         for address in list(self._peers):
             self.forget(address)
-
-
-def _not_supported(connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-    for command in commands:
-        connection.answer_not_supported(command)

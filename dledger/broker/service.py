@@ -28,10 +28,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.internet.task import LoopingCall, deferLater
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.threadpool import ThreadPool
 
 from dledger.broker.assembly import Assembly, Parts, assemble
 from dledger.broker.broker_config import BrokerConfig
@@ -48,6 +46,7 @@ from dledger.broker.store import MessageStore
 from dledger.broker.topic_checks import TopicChecks
 from dledger.errors import StoreError
 from dledger.ha.service import HAService
+from dledger.node.threads import DiskThreads
 from dledger.storage.disk import Disk
 from protocols.turn import Turn
 from protocols.wire.rocketmq_message import Host
@@ -60,26 +59,6 @@ CLOSE_TIME_OUT_S = 1.0
 CONNECT_TIME_OUT_S = 3.0
 #: The disk is waited for by flushes of the log, by checkpoints, by metadata.
 THREADS = 3
-
-
-class DiskThreads:
-    """Threads that wait for the disk."""
-
-    def __init__(self, reactor: Any) -> None:
-        self._reactor = reactor
-        self._pool = ThreadPool(1, THREADS, name="dledger-broker")
-
-    def start(self) -> None:
-        """Before the first L{run}."""
-        self._pool.start()
-
-    def run(self, call: Callable[[], None]) -> Deferred[None]:
-        """@return: fires on the reactor when C{call} has returned in a thread."""
-        return deferToThreadPool(self._reactor, self._pool, call)
-
-    def stop(self) -> None:
-        """Wait for what runs, and end."""
-        self._pool.stop()
 
 
 class BrokerService(Service):
@@ -125,7 +104,7 @@ class BrokerService(Service):
         self._wall_s = wall_s
         self._listens = (listen, fast_listen)
         self._ha_listen = ha_listen
-        self._threads = threads or DiskThreads(reactor)
+        self._threads = threads or DiskThreads(reactor, name="dledger-broker", most=THREADS)
         self._endpoint_of = endpoint_of or self._hostname_endpoint
         self._turn = Turn(reactor, self._turn_failed)
         self._client: CommandClient | None = None

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from dledger.errors import DLedgerError
 from protocols.broker import AnswerLost, BrokerConnection
-from protocols.commands import CommandConnection, NotAsked
+from protocols.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.broker_layout import WIRE_VERSION_CODE, WIRE_VERSION_FIELD
@@ -41,7 +41,7 @@ class _ToBroker(Factory):
         return BrokerConnection(self._link, self._link.turn)
 
 
-class BrokerLink:
+class BrokerLink(OnlyAsking):
     """
     Invariant: C{connection} is probed and alive, or None; C{_waiters} wait for the attempt that is under way.
 
@@ -148,17 +148,6 @@ class BrokerLink:
         self.log.failure("output to {address} failed", failure, address=self.address)
 
     # -- CommandSink -----------------------------------------------------------------------------
-
-    def connected(self, connection: CommandConnection) -> None:
-        """It is not handed out yet."""
-
-    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """A broker may ask its clients things that none of ours answers."""
-        for command in commands:
-            connection.answer_not_supported(command)
-
-    def drained(self, connection: CommandConnection) -> None:
-        """Nothing waits for that."""
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
         """Its end follows."""

@@ -26,10 +26,10 @@ from twisted.python.failure import Failure
 
 from dledger.client.endpoints import EndpointFor
 from dledger.errors import DLedgerError
-from protocols.commands import CommandConnection, NotAsked
+from protocols.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.codes import ResponseCode
-from protocols.wire.errors import BodyError, WireError
+from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, read_object, shown, to_int
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
@@ -289,7 +289,7 @@ class _ToPeer(Factory):
         return CommandConnection(self._asker, self._asker.turn)
 
 
-class Asker:
+class Asker(OnlyAsking):
     """Asks each question over a connection of its own."""
 
     def __init__(self, clock: IReactorTime, endpoint_for: EndpointFor, timeout_s: float) -> None:
@@ -312,20 +312,3 @@ class Asker:
             return await connection.ask(command)
         finally:
             connection.close()
-
-    def connected(self, connection: CommandConnection) -> None:
-        """See L{CommandSink}."""
-
-    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """See L{CommandSink}: nobody has anything to ask us."""
-        for command in commands:
-            connection.answer_not_supported(command)
-
-    def drained(self, connection: CommandConnection) -> None:
-        """See L{CommandSink}."""
-
-    def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
-        """See L{CommandSink}: who asked is told as the connection ends."""
-
-    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        """See L{CommandSink}."""

@@ -24,15 +24,14 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, quoteStringArgument, serverFromString
 from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.threadpool import ThreadPool
 
 from dledger.config import DLedgerConfig
 from dledger.errors import StoreError
 from dledger.node.driver import Terms
 from dledger.node.node import Node, Store
+from dledger.node.threads import DiskThreads
 from dledger.storage.disk import Disk
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
@@ -102,24 +101,11 @@ class ForgetfulTerms:
         """Nothing to do."""
 
 
-class FlushThread:
+class FlushThread(DiskThreads):
     """The one thread that waits for fsyncs."""
 
     def __init__(self, reactor: Any) -> None:
-        self._reactor = reactor
-        self._pool = ThreadPool(1, 1, name="dledger-flush")
-
-    def start(self) -> None:
-        """Before the first L{run}."""
-        self._pool.start()
-
-    def run(self, call: Callable[[], None]) -> Deferred[None]:
-        """@return: fires on the reactor when C{call} has returned there."""
-        return deferToThreadPool(self._reactor, self._pool, call)
-
-    def stop(self) -> None:
-        """Wait for what runs, and end."""
-        self._pool.stop()
+        super().__init__(reactor, name="dledger-flush")
 
 
 class MemberService(MultiService):
