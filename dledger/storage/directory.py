@@ -228,6 +228,9 @@ def _recover(
         lost()
     else:
         repair_end = seen.repair_end_index  # all of it is there after all
+        if repair_end < found.begin_index:
+            # It had begun anew behind all that it owed, as a leader told it, and could not note so any more.
+            repair_end = -1
     untouched = (
         mark is not None and mark.clean and not found.why
         and (found.end_index, found.end_position) == (mark.end_index, mark.end_position)

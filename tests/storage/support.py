@@ -132,17 +132,21 @@ class HookedDisk(MemoryDisk):
 
     @ivar calls: operation and path, oldest first.
     @ivar failures: operation and a part of the path, to the errno that it fails with.
+    @ivar fails_at: the number of the call that fails with EIO, whatever it is; -1 for none.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, str]] = []
         self.failures: dict[tuple[str, str], int] = {}
+        self.fails_at = -1
         self.modified_s: dict[str, float] = {}
 
     def tell(self, operation: str, path: str) -> None:
         """Note a call, or fail it."""
         self.calls.append((operation, path))
+        if len(self.calls) - 1 == self.fails_at:
+            raise OSError(BROKEN, os.strerror(BROKEN), path)
         for (failing, part), number in self.failures.items():
             if failing == operation and part in path:
                 raise OSError(number, os.strerror(number), path)

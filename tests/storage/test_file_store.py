@@ -178,6 +178,28 @@ class TruncateTests(HookedCase):
         store.truncate_to(batch_of([record]))
         self.assertEqual((self.reopen().ledger_begin_index, self.store.ledger_end_index), (5000, 5000))
 
+    def test_starting_anew_is_interrupted(self) -> None:
+        """
+        Wherever it fails, the next start has the new beginning, and is healthy as nothing in front of it is
+        owed any more; or it has not, and is repairing.
+        """
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        self.store.truncate_to(batch_of([record]))
+        seen = set()
+        for number in range(len(self.disk.calls)):
+            self.setUp()
+            self.disk.fails_at = number
+            with self.assertRaises(StoreError):
+                self.store.truncate_to(batch_of([record]))
+            self.disk.fails_at = -1
+            for _start in range(2):
+                store = self.reopen()
+                found = store.ledger_begin_index, store.ledger_end_index, store.repair_end_index
+                if found != (0, 49, -1):  # nothing has happened
+                    self.assertEqual(found[2], -1 if found[0] == 5000 else 49, f"call {number}: {found}")
+                seen.add(found)
+        self.assertLessEqual({(0, 49, -1), (-1, -1, 49), (5000, 5000, -1)}, seen)
+
     def test_new_beginning_forgets_nothing_else(self) -> None:
         """A new beginning that ends well leaves a healthy member healthy."""
         record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
