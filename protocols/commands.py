@@ -36,6 +36,7 @@ from protocols.wire.remoting import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     FRAME_BYTES_MAX,
+    NOT_SUPPORTED_REMARK,
     REQUEST_CODE_NOT_SUPPORTED,
     RemotingCommand,
     decode_command,
@@ -204,9 +205,10 @@ class CommandConnection(AnsweringConnection):
         self._write((frame,))
 
     def answer_not_supported(self, request: RemotingCommand) -> None:
-        """Java's answer to a code that nobody registered, leading blank included."""
-        self.answer(request, code=REQUEST_CODE_NOT_SUPPORTED,
-                    remark=f" request type {request.code} not supported")  # fmt: skip
+        """Java's answer to a code that nobody registered."""
+        self.answer(
+            request, code=REQUEST_CODE_NOT_SUPPORTED, remark=NOT_SUPPORTED_REMARK.format(request.code)
+        )
 
     # -- what comes in ---------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from protocols.framing import Frame, FrameBuffer, FrameError
-from protocols.interfaces import AnswerSink, RequestSink, Ticket
+from protocols.interfaces import AnswerSink, Dialect, RequestSink, Ticket
 from protocols.outlet import Outlet, read_directly
 from protocols.push import NativeDialect, NativeReader, appended
 from protocols.remoting import KNOWN_CODES, RemotingDialect, not_supported
@@ -50,8 +50,8 @@ OUTSTANDING_MAX = 65536
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
 
 _NATIVE = "native"
-_native_dialect = NativeDialect()
-_remoting_dialect = RemotingDialect()
+_native_dialect: Dialect = NativeDialect()
+_remoting_dialect: Dialect = RemotingDialect()
 
 
 @implementer(IPushProducer)

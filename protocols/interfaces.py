@@ -26,10 +26,6 @@ Ticket: TypeAlias = tuple[int, bool, RequestCode, int]
 class Dialect(Protocol):
     """One way to put messages into frames."""
 
-    @property
-    def is_native(self) -> bool:
-        """Whether these are our own binary frames."""
-
     def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
         """A request's frame, in pieces."""
 

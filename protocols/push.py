@@ -86,8 +86,6 @@ _Lengths = tuple[int, int, int, int]
 class NativeDialect:
     """Binary frames, to peers that said that they understand them."""
 
-    is_native = True
-
     def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
         """See L{protocols.interfaces.Dialect.request_parts}."""
         return encode_request_parts(request, opaque)

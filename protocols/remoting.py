@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from protocols.wire.codes import RequestCode
 from protocols.wire.json_bodies import encode_request, encode_response
 from protocols.wire.messages import Request, Response
-from protocols.wire.remoting import RemotingCommand, encode_answer, encode_command
-
-#: Bit 0 of the flag marks an answer.
-_ANSWER = 1
-_REQUEST_CODE_NOT_SUPPORTED = 3
+from protocols.wire.remoting import (
+    FLAG_RESPONSE,
+    NOT_SUPPORTED_REMARK,
+    REQUEST_CODE_NOT_SUPPORTED,
+    RemotingCommand,
+    encode_answer,
+    encode_command,
+)
 
 #: Codes that are ours to answer.
 KNOWN_CODES = {int(code): code for code in RequestCode}
@@ -27,8 +30,6 @@ KNOWN_CODES = {int(code): code for code in RequestCode}
 
 class RemotingDialect:
     """JSON bodies in remoting frames, as Java speaks."""
-
-    is_native = False
 
     def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
         """See L{protocols.interfaces.Dialect.request_parts}."""
@@ -47,16 +48,16 @@ class RemotingDialect:
 
 def not_supported(opaque: int, code: int) -> bytes:
     """
-    Java's answer to a request code that nobody registered, leading blank included.
+    Java's answer to a request code that nobody registered.
 
     Source: NettyRemotingAbstract.processRequestCommand.
     """
     return encode_command(
         RemotingCommand(
-            code=_REQUEST_CODE_NOT_SUPPORTED,
+            code=REQUEST_CODE_NOT_SUPPORTED,
             opaque=opaque,
-            flag=_ANSWER,
-            remark=f" request type {code} not supported",
+            flag=FLAG_RESPONSE,
+            remark=NOT_SUPPORTED_REMARK.format(code),
             ext_fields={},
         )
     )

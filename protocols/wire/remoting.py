@@ -53,9 +53,11 @@ FLAG_ONEWAY = 2
 
 #: Codes in the header of a reply.
 REMOTING_SUCCESS = 200
-SYSTEM_ERROR = 1
 SYSTEM_BUSY = 2
 REQUEST_CODE_NOT_SUPPORTED = 3
+
+#: Java's remark about a code that nobody registered, leading blank included.
+NOT_SUPPORTED_REMARK = " request type {} not supported"
 
 #: Java's LanguageCode, in the order of its numbers.
 LANGUAGES = (

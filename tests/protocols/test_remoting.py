@@ -34,7 +34,6 @@ class RemotingDialectTests(SynchronousTestCase):
 
     def test_not_native(self) -> None:
         """Nobody takes these for binary frames."""
-        self.assertFalse(self.dialect.is_native)
         self.assertEqual(b"".join(self.dialect.response_parts(GetResponse(), 1))[0], 0)
 
     def test_not_supported(self) -> None:
