@@ -111,7 +111,6 @@ class BrokerService(Service):
         self._pipeline: PutPipeline | None = None
         self._assembly: Assembly | None = None
         self._ports: list[IListeningPort] = []
-        self._starting: Deferred[None] = succeed(None)
         self._ticking: LoopingCall | None = None
         self._saving: Deferred[None] = succeed(None)
         self._is_saving = False
@@ -146,7 +145,7 @@ class BrokerService(Service):
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = self._reactor
         self._ticking.start(TICK_S, now=False).addErrback(self._tick_failed)
-        self._starting = Deferred.fromCoroutine(self._start()).addErrback(self._start_failed)
+        Deferred.fromCoroutine(self._start()).addErrback(self._start_failed)
 
     def _open(self) -> None:
         config = self.config

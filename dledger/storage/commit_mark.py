@@ -63,7 +63,6 @@ _FORM = SlotForm(
     "ledger was good. Restore the member from its peers (empty its directory but for currterm); or "
     "remove this one file to open the ledger as it is, accepting that a lost tail goes unnoticed",
 )
-MARK_SIZE = _FORM.size
 encode_mark = _FORM.encode
 decode_mark = _FORM.decode
 read_mark = _FORM.read

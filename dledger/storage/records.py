@@ -65,12 +65,6 @@ def record_fits(size: int, file_size: int) -> bool:
     return size + MIN_BLANK_SIZE <= file_size and size <= MAX_RECORD_BYTES
 
 
-def next_position(end_position: int, size: int, file_size: int) -> int:
-    """Where a record of C{size} bytes lands behind C{end_position}."""
-    room = file_size - end_position % file_size
-    return end_position if size + MIN_BLANK_SIZE <= room else end_position + room
-
-
 def pack_bodies(
     bodies: tuple[bytes, ...] | list[bytes],
     *,

@@ -96,7 +96,6 @@ class HAInvariants:
         self._power_lost = False
         self.history = bytearray()
         self.answered: dict[PutStatus, int] = dict.fromkeys(PutStatus, 0)
-        self.divergences = 0
 
     @property
     def _may_lose(self) -> bool:
@@ -140,7 +139,6 @@ class HAInvariants:
                     require(self._may_lose, 1, f"{slave.host} was sent {held.best_end} bytes, and its master "
                             f"that ships only what is flushed has kept {lost_from}")
                     held.is_divergent = True
-                    self.divergences += 1
                 held.best_end = min(held.best_end, lost_from)
                 held.promised_offset = min(held.promised_offset, lost_from)
         self.history = bytearray(content)
@@ -225,7 +223,6 @@ class HAInvariants:
             # What was flushed is there, up to the last whole record.
             if same < slave.log.end_offset and same >= self._last_record_end(held.flushed_offset):
                 held.is_divergent = True
-                self.divergences += 1
         held.power_lost = False
         self.slave_event(slave)
         if slave.config.waits_for_disk and not held.is_divergent:
@@ -258,7 +255,6 @@ class HAInvariants:
                 at = known + _common(piece, expected)
                 if held.old_session == _session_of(slave) >= 0:
                     held.is_divergent = True
-                    self.divergences += 1
                 require(held.is_divergent, 1, f"{slave.host} holds {end} bytes, and at {at} its log is not "
                         f"the master's, which has {len(self.history)}")
                 held.end = end

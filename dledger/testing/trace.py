@@ -42,7 +42,6 @@ class Trace:
         self.steps = 0
         self.digest = 0
         self.echo: list[str] | None = None
-        self.is_verbose = False
         self._kept: deque[tuple[object, ...]] = deque(maxlen=keep)
 
     def step(

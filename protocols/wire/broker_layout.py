@@ -41,7 +41,7 @@ PUT_REQUEST_DECLARATION = Struct(
     "flag" / Int32sb,  # the application's
     "sys_flag" / Int32sb,
     "born_timestamp" / Int64sb,  # ms since 1970; 0: when it arrives
-    "count" / Int32sb,  # then topic, properties, as many lengths, the bodies
+    "count" / Int32sb,  # then topic, properties, as many lengths (Int32sb), the bodies
 )
 PUT_ANSWER_DECLARATION = Struct(
     "code" / Int32sb,
@@ -49,10 +49,8 @@ PUT_ANSWER_DECLARATION = Struct(
     "queue_offset" / Int64sb,  # of the first message
     "store_timestamp" / Int64sb,
     "remark_length" / Int16sb,
-    "count" / Int32sb,  # then the remark, as many log offsets
+    "count" / Int32sb,  # then the remark, as many log offsets (Int64sb)
 )
-BODY_LENGTH_DECLARATION = Struct("body_length" / Int32sb)
-LOG_OFFSET_DECLARATION = Struct("offset" / Int64sb)
 READ_REQUEST_DECLARATION = Struct(
     "begin_offset" / Int64sb,
     "max_bytes" / Int32sb,

@@ -79,30 +79,15 @@ class EntryHeader:
     body_length: int
 
 
-def _signed(crc: int) -> int:
-    return crc - 0x1_0000_0000 if crc & 0x8000_0000 else crc
-
-
-def body_crc_of(body: bytes | memoryview) -> int:
-    """CRC-32 of a body as the signed word that stands in a record."""
-    return _signed(crc32(body))
-
-
-def chain_crc_of(previous: int, header_without_chain: bytes) -> int:
-    """
-    The C{chainCrc} of a record; never 0, which says that none was recorded.
-
-    @param previous: C{chainCrc} of the record before it, 0 if there is none.
-    @param header_without_chain: the record's 48 bytes with C{bodyCrc} filled and C{chainCrc} 0.
-    """
-    return _signed(crc32(header_without_chain, crc32(_CRC_WORD.pack(previous))) or 1)
-
-
 def pack_record(
     body: bytes, *, index: int, term: int, pos: int, previous_chain_crc: int
 ) -> tuple[bytes, int]:
     """
-    A leader's new record, header and body, and its C{chainCrc}.
+    A leader's new record, header and body, and its C{chainCrc}: that of the record before it, as four bytes,
+    and the header with C{bodyCrc} filled and C{chainCrc} 0, under one CRC-32. It is never 0, which says that
+    none was recorded.
+
+    @param previous_chain_crc: 0 if there is no record before it.
     """
     length = len(body)
     size = ENTRY_HEADER_SIZE + length

@@ -15,7 +15,6 @@ from dledger.storage.records import (
     Layout,
     Walk,
     check_batch,
-    next_position,
     pack_bodies,
     record_fits,
     walk_records,
@@ -75,12 +74,12 @@ class PackTests(SynchronousTestCase):
 
     def test_smallest_blank(self) -> None:
         """A record may leave exactly 8 bytes free, never fewer."""
-        fits = pack_bodies((b"x" * (FILE - 56),), first_index=0, term=0, end_position=0,
-                           previous_chain_crc=0, file_size=FILE)
-        self.assertEqual(fits.positions, [0])
-        for size in (FILE - 15, FILE - 8):
-            self.assertEqual(next_position(8, size, FILE), FILE)
-        self.assertEqual(next_position(8, FILE - 16, FILE), 8)
+        for size, end_position, position in (
+            (FILE - 8, 0, 0), (FILE - 8, 8, FILE), (FILE - 15, 8, FILE), (FILE - 16, 8, 8),
+        ):  # fmt: skip
+            fits = pack_bodies((b"x" * (size - 48),), first_index=0, term=0, end_position=end_position,
+                               previous_chain_crc=0, file_size=FILE)
+            self.assertEqual(fits.positions, [position])
 
     def test_oversize(self) -> None:
         """A body that no file, or no Java peer, can hold is refused."""
