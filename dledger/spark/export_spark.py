@@ -154,7 +154,7 @@ class SparkExporter:
         frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
         settings = self._settings
         if settings.format != PARQUET:
-            frame = frame.select(*_json_columns(frame, settings.partition_by))
+            frame = frame.select(*_json_columns(frame))
         writer = frame.write.mode("overwrite").partitionBy(*settings.partition_by)
         target = path.absolute().as_uri()
         if settings.format == PARQUET:
@@ -192,7 +192,7 @@ def _reason(error: Exception) -> str:
     return ours[-1] if ours else next((line for line in text.splitlines() if line.strip()), repr(error))
 
 
-def _json_columns(frame: DataFrame, partition_by: tuple[str, ...]) -> list[Column]:
+def _json_columns(frame: DataFrame) -> list[Column]:
     """Bodies as text where they are, else in Base64: as the other engine."""
     from pyspark.sql import functions as f
 

@@ -357,7 +357,7 @@ def find_ledger(
     start = None
     if _index_reaches(index, begin_index) and (mark is None or mark.damaged_index < 0):
         if mark is None:
-            start = _start_of_late_file(scanner, data, index, begin_index)
+            start = _start_of_late_file(scanner, data, begin_index)
         elif begin_index <= mark.end_index:
             start = scanner.start_of(begin_index, mark)
     if start is not None:
@@ -422,9 +422,7 @@ def _index_reaches(index: SegmentList, begin_index: int) -> bool:
     return index.has(index.base(begin_index * INDEX_UNIT_SIZE))
 
 
-def _start_of_late_file(
-    scanner: Scanner, data: SegmentList, index: SegmentList, begin_index: int
-) -> tuple[int, int] | None:
+def _start_of_late_file(scanner: Scanner, data: SegmentList, begin_index: int) -> tuple[int, int] | None:
     files = max(SCAN_FILES, -(-SCAN_BACK_BYTES // data.file_size))
     for offset in reversed(data.offsets[: max(len(data.offsets) - files + 1, 1)]):
         first = scanner.first_record(offset)

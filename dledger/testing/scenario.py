@@ -70,7 +70,6 @@ class Scenario:
         self._name = name
         self._seed = seed
         self._group: _Group | None = None
-        self._expected: list[str] = []
 
     def run(self, *, rewrite: bool = False) -> None:
         """
