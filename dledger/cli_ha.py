@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 from twisted.internet.defer import Deferred, gatherResults
 
+from dledger.addresses import parse_address
 from dledger.cli_common import EXIT_FAILED, say, write_json
 from dledger.client.endpoints import tcp_endpoints
 from dledger.client.ha_status import Asker, HAReport, brokers_of, report_of, sentence, with_lack
@@ -30,9 +31,10 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     if value is None:
         return None
     for one in value.split(";"):
-        host, _, port = one.strip().rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-            raise click.BadParameter(f"{one!r} is no address: write host:port")
+        try:
+            parse_address(one.strip())
+        except ValueError:
+            raise click.BadParameter(f"{one!r} is no address: write host:port") from None
     return value
 
 

@@ -31,7 +31,9 @@ CLOCKS = ("datetime", "time")
 THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 
 WIRE = ("protocols.wire",)
-VALUES = ("dledger.errors", "dledger.config", "dledger.option_values", "protocols.wire.codes")
+VALUES = (
+    "dledger.addresses", "dledger.errors", "dledger.config", "dledger.option_values", "protocols.wire.codes",
+)  # fmt: skip
 FRAMES = ("protocols.framing",)
 WIRES = (*WIRE, *FRAMES, "protocols")
 
@@ -74,7 +76,7 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="1 values",
-        covers=("dledger.errors", "dledger.config", "dledger.option_values"),
+        covers=("dledger.addresses", "dledger.errors", "dledger.config", "dledger.option_values"),
         ours=("protocols.wire.codes",),
         third=("attr", "attrs"),
         refused=(*IO, *CLOCKS, *THREADS, "logging", "random"),

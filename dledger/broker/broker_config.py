@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, instance_of, le
 
+from dledger.addresses import parse_address
 from dledger.broker.store_config import StoreConfig
 from dledger.ha.config import SLAVE, HAConfig
 from dledger.option_values import converted, listed, our_name, unknown_option
@@ -49,13 +50,13 @@ def _text(default: str = "") -> Any:
 
 def _addresses(attribute: str, text: str) -> tuple[str, ...]:
     """C{host:port} of each part of C{a;b}. @raise ValueError: a part that is none."""
-    found = []
-    for part in listed(text):
-        host, _, port = part.rpartition(":")
-        if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-            raise ValueError(f"{attribute}={part!r} is no address: write host:port with a port of 1 to 65535")
-        found.append(part)
-    return tuple(found)
+    found = listed(text)
+    for part in found:
+        try:
+            parse_address(part)
+        except ValueError as error:
+            raise ValueError(f"{attribute}={error}") from None
+    return found
 
 
 @attrs.frozen(kw_only=True)

@@ -21,19 +21,6 @@ from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """
-    Host and port of C{host:port}; an IPv6 host may stand in brackets.
-
-    @raise ValueError: not of that form.
-    """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"{text!r} is no address: write host:port with a port of 1 to 65535")
-    return host, int(port)
-
-
 class _Peer(OnlyAsking, Factory):
     """
     One address.

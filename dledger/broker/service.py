@@ -31,9 +31,10 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.addresses import parse_address
 from dledger.broker.assembly import Assembly, Parts, assemble
 from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.command_client import CommandClient, parse_address
+from dledger.broker.command_client import CommandClient
 from dledger.broker.following import Following
 from dledger.broker.metadata import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.metadata_files import Metadata

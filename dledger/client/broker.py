@@ -25,6 +25,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
+from dledger.addresses import parse_address
 from dledger.client.broker_link import BrokerLink
 from dledger.client.broker_pull import PullTail
 from dledger.client.broker_put import BrokerProducer, PutLimits
@@ -39,18 +40,6 @@ from protocols.wire.codes import ResponseCode
 _CONNECT_TIMEOUT_S = 3.0
 #: Messages of one call of the reactor, at most; several are under way in a window.
 _CHUNK = 256
-
-
-def parse_address(text: str) -> str:
-    """
-    C{host:port}, as it stands.
-
-    @raise ValueError: not of that form.
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"{text!r} is no address: write host:port with a port of 1 to 65535")
-    return text
 
 
 @attrs.frozen(kw_only=True)
@@ -82,7 +71,8 @@ class Broker:
         @param timeout: seconds in which a call has an outcome.
         @raise ValueError: no address.
         """
-        self.address = parse_address(address)
+        parse_address(address)
+        self.address = address
         self._timeout_s = timeout
         self._rng = random.Random()
         self._thread = ReactorThread(f"dledger-{address}")

@@ -27,6 +27,8 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
+from dledger.addresses import host_and_port
+
 EndpointFor = Callable[[str], IStreamClientEndpoint]
 
 
@@ -89,7 +91,6 @@ def tcp_endpoints(reactor: Any, timeout_s: float) -> EndpointFor:
     """Endpoints for C{host:port} addresses, where the host may be C{[IPv6]}."""
 
     def endpoint_for(address: str) -> IStreamClientEndpoint:
-        host, _colon, port = address.rpartition(":")
-        return HostEndpoint(reactor, host.removeprefix("[").removesuffix("]"), int(port), timeout_s)
+        return HostEndpoint(reactor, *host_and_port(address), timeout_s)
 
     return endpoint_for

@@ -27,6 +27,7 @@ from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, I
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.addresses import host_and_port
 from dledger.config import DLedgerConfig
 from dledger.errors import StoreError
 from dledger.node.driver import Terms
@@ -57,12 +58,6 @@ class ClosableStore(Store, Protocol):
 
     def abandon(self) -> None:
         """Let go without writing."""
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Of C{host:port}, where the host may be C{[IPv6]}."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def listen_description(address: str) -> str:

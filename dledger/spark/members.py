@@ -28,6 +28,7 @@ from struct import Struct
 import attrs
 import numpy as np
 
+from dledger.addresses import host_and_port
 from dledger.spark.log import Chunk, Extent, Offsets, ReadError, lost
 from dledger.spark.options import OptionError, ScanOptions
 from protocols.wire.codes import RequestCode, ResponseCode
@@ -152,10 +153,9 @@ class MemberConnection:
         self.member_id = member_id
         self._group = group
         self._opaque = 0
-        host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection(
-                (host.removeprefix("[").removesuffix("]"), int(port)), timeout=min(timeout_s, _CONNECT_S)
+                host_and_port(address), timeout=min(timeout_s, _CONNECT_S)
             )
             self._socket.settimeout(timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -14,6 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.addresses import host_and_port
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.service import (
@@ -21,7 +22,6 @@ from dledger.node.service import (
     FlushThread,
     MemberService,
     end_process,
-    host_and_port,
     listen_description,
     peer_endpoints,
     wall_clock,
