@@ -3,7 +3,7 @@
 The listening side of a broker: its connections, and who answers what is asked on them.
 
 Requests go to groups of commands by their code. Sends that stand together in one read go to their group
-together. What a slave asks for (see L{dledger.broker.slave_synchronize}) is answered here, on every port.
+together. What a slave asks for (see L{dledger.ha.slave_synchronize}) is answered here, on every port.
 
 Rule 1: every request is answered once. What a handler refuses, or fails at, is answered for it.
 Rule 2: the number of connections is bounded, and who says nothing for two minutes is closed.
