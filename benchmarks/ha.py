@@ -399,7 +399,7 @@ def _plan(quick: bool, windows: str, bodies: str, rounds: int, seconds: float, k
     return Plan(
         windows=tuple(int(word) for word in windows.split(",")),
         bodies=sizes[:1] if quick else sizes, rounds=1 if quick else rounds,
-        warm_up_s=0.2 if quick else 0.5, seconds=0.6 if quick else seconds, train_s=1.0 if quick else 4.0,
+        warm_up_s=0.1 if quick else 0.5, seconds=0.4 if quick else seconds, train_s=0.5 if quick else 4.0,
         copy_bytes=FILE_BYTES // 4 if quick else FILE_BYTES - 4 * 2**20, copy_body_bytes=1024,
         pairings=same if quick else mixed,
     )
