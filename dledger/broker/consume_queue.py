@@ -296,6 +296,8 @@ class ConsumeQueue:
 
         @raise OSError: it failed.
         """
+        if self._pending:
+            self.write()
         segments = self._segments
         if not segments.offsets:
             return

@@ -25,6 +25,9 @@ from dledger.storage.disk import Disk
 #: Queues that keep their files open.
 OPEN_MAX = 512
 
+#: Units that wait to be written, over which they are.
+UNWRITTEN_MAX = 8192
+
 #: Queues that are looked at for one to close when another is opened.
 _LOOKS = 16
 
@@ -45,6 +48,7 @@ class ConsumeQueues:
     used is the last in it.
 
     @ivar refused: records whose topic or queue number no queue can have.
+    @ivar unwritten: units that were put since the last L{write}: they can be read, but are not in the files.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
@@ -53,7 +57,7 @@ class ConsumeQueues:
         self._queues: dict[Key, ConsumeQueue] = {}
         self._touched: dict[Key, ConsumeQueue] = {}
         self._flushing: list[ConsumeQueue] = []
-        self.refused = 0
+        self.refused = self.unwritten = 0
 
     @classmethod
     def open(
@@ -146,13 +150,20 @@ class ConsumeQueues:
                 )
                 self._queues[key] = queue
             self._touch(key, queue)
+        self.unwritten += 1
         return queue.put(index, offset, size, tags_code)
 
     def write(self) -> None:
-        """Write what waits in any queue. @raise OSError: it could not be written."""
+        """
+        Write what waits, in every queue: RocketMQ takes the last record that one of them has for the last
+        that all have.
+
+        @raise OSError: it could not be written.
+        """
         for queue in self._touched.values():
             if queue.has_pending:
                 queue.write()
+        self.unwritten = 0
 
     @property
     def log_end(self) -> int:

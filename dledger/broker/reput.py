@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.broker.consume_queues import ConsumeQueues
+from dledger.broker.consume_queues import UNWRITTEN_MAX, ConsumeQueues
 from dledger.broker.records import read_plain_record, read_record
 from dledger.errors import StoreError
 from protocols.wire.errors import WireError
@@ -126,7 +126,8 @@ class Dispatcher:
             if len(data) < size <= room:
                 data = log.read(base, size)
             left -= self._slice(data, base, room, arrived)
-        self._queues.write()
+        if self._queues.unwritten >= UNWRITTEN_MAX:  # else the store does so now and then: a write costs more
+            self._queues.write()
         return arrived
 
     def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:

@@ -256,6 +256,11 @@ class MessageStore:
 
     def _tick(self) -> None:
         self._ticks += 1
+        try:
+            self.queues.write()
+        except OSError as error:
+            self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
+            return
         self.log.flush().addErrback(self._fail)
         if self._ticks % CHECKPOINT_TICKS == 0:
             if self.reput.behind_bytes:

@@ -4,8 +4,8 @@ A master's side of replication: any number of slaves, each sent the log from whe
 
 The log grows, L{HAMaster.appended} is called, and each slave that is not congested is sent what it lacks,
 at most L{TURN_SIZE_MAX} bytes; one that lacks more goes on in the next turn, so that none starves the others,
-or the broker. A congested one goes on when its connection is drained. What is appended later in the same turn
-is sent when it ends.
+or the broker. A congested one goes on when its connection is drained. Where nobody waits for slaves that
+happens at the end of a turn: the producer is answered first.
 
 Whoever reports nothing for the house-keeping interval is closed, whether it ever reported or not.
 
@@ -179,13 +179,14 @@ class HAMaster(Factory):
 
     def appended(self) -> None:
         """
-        The log has grown, or more of it is on stable storage. Slaves are sent it at once, or, if this was
-        called in this turn already, when the turn ends: many appends are not many sends.
+        The log has grown, or more of it is on stable storage. Slaves are sent it when the turn ends, as many
+        appends are not many sends; but at once where a put waits for them, if this is the first of a turn.
         """
         if self._links and not self._is_pump_asked:
             self._pump_soon()
-            for link in list(self._links.values()):
-                self._pump(link)
+            if self._config.waits_for_slaves:
+                for link in list(self._links.values()):
+                    self._pump(link)
 
     def _pump_soon(self) -> None:
         if not self._is_pump_asked:

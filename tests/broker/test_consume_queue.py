@@ -177,6 +177,15 @@ class QueueContract(_Case):
         self.assertTrue(queue.put(35, 10**10, 100, 0))
         self.assertEqual(self.units(queue), [(35, 10**10, 100, 0)])
 
+    def test_expired_before_it_was_written(self) -> None:
+        """Units that are in no file yet expire like others."""
+        queue = self.open()
+        self.fill(queue, 5)
+        self.assertFalse(self.disk.exists(self.root))
+        queue.expire(300 * 3)
+        self.assertEqual((queue.begin_index, queue.next_index), (3, 5))
+        self.assertEqual([index for index, *_ in self.units(queue)], [3, 4])
+
     def test_begins_anew(self) -> None:
         """An empty queue whose records are all gone begins wherever its next record says."""
         queue = self.open()

@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.commit_log import CommitLog
-from dledger.broker.consume_queues import ConsumeQueues
+from dledger.broker.consume_queues import UNWRITTEN_MAX, ConsumeQueues
 from dledger.broker.reput import (
     BULK_BYTES,
     BULK_PAUSE_TURNS,
@@ -110,6 +110,21 @@ class DispatcherTests(Rig):
             seen |= arrived
         self.assertEqual(seen, set(expected(self.log)))
         self.assertEqual(self.dispatcher.store_timestamp, 1_079)
+
+    def test_written_now_and_then(self) -> None:
+        """When many units wait, those of all queues; before that the queues only show them."""
+        self.run_all(self.dispatcher)
+        self.assertFalse(self.disk.exists(config_of().consume_queue_path))
+        self.assertEqual(found(self.queues), expected(self.log))
+        written = self.queues.unwritten
+        for number in range(UNWRITTEN_MAX - written):
+            self.log.append([[message(topic=f"New{number % 2}")]], 9_000)
+        self.run_all(self.dispatcher, SLICE_BYTES_MAX)
+        self.assertEqual(self.queues.unwritten, 0)
+        for topic in ("New0", "New1"):
+            queue = self.queues.get(topic, 0)
+            assert queue is not None
+            self.assertFalse(queue.has_pending)
 
     def test_resumes(self) -> None:
         """From any record again: what is there already is not put twice."""

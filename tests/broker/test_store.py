@@ -230,6 +230,24 @@ class LifeTests(SynchronousTestCase):
         again.settle()
         self.assertEqual(again.store.queues.misplaced, 0)
 
+    def test_queues_are_written(self) -> None:
+        """Twice a second; a queue that cannot be written ends the store."""
+        opened = self.open()
+        filled(opened, 1, 5)
+        opened.clock.advance(0)
+        self.assertFalse(self.disk.exists(opened.store.config.consume_queue_path))
+        opened.clock.advance(0.5)
+        self.assertTrue(self.disk.exists(opened.store.config.consume_queue_path))
+
+        def fail() -> None:
+            raise OSError(28, "no room")
+
+        self.patch(opened.store.queues, "write", fail)
+        opened.clock.advance(0.5)
+        opened.clock.advance(0.5)
+        self.assertEqual([failure.type for failure in opened.failures], [StoreError])
+        self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)
+
     def test_disk_full(self) -> None:
         """Above the warning level messages are refused, and the oldest files go whoever needs them."""
         opened = self.open()

@@ -110,27 +110,31 @@ class StreamTests(MasterCase):
 
     def test_growing_log(self) -> None:
         """
-        What is appended goes out to each slave from where it stands: at once; what follows in the same turn,
-        when it ends.
+        What is appended goes out to each slave from where it stands, when the turn ends; and at once, if puts
+        wait for it, what comes first in a turn.
         """
-        log = self.make(100)
-        slaves = [Slave(self, port=port) for port in (1, 2, 3)]
-        for slave, offset in zip(slaves, (100, 40, 7), strict=True):
-            slave.report(offset)
-            slave.frames()
-        for _turn in range(2):
-            start = log.end_offset
-            for part in (b"abc", b"def", b"ghi"):
-                log.put(part)
-                self.master.appended()
-            for slave in slaves:
-                self.assertEqual(frames_of(slave.transport.take()), [(start, b"abc")])
-            for slave in slaves:
-                self.assertEqual(slave.frames(), [(start + 3, b"defghi")])
+        for role, at_once in (("ASYNC_MASTER", []), ("SYNC_MASTER", [b"abc"])):
+            log = self.make(100, broker_role=role)
+            slaves = [Slave(self, port=port) for port in (1, 2, 3)]
+            for slave, offset in zip(slaves, (100, 40, 7), strict=True):
+                slave.report(offset)
+                slave.frames()
+            for _turn in range(2):
+                start = log.end_offset
+                for part in (b"abc", b"def", b"ghi"):
+                    log.put(part)
+                    self.master.appended()
+                for slave in slaves:
+                    self.assertEqual([body for _, body in frames_of(slave.transport.take())], at_once)
+                for slave in slaves:
+                    frames = slave.frames()
+                    self.assertEqual(b"".join([*at_once, *(body for _, body in frames)]), b"abcdefghi")
+                    self.assertEqual(frames[-1][0] + len(frames[-1][1]), start + 9)
+                    self.assertEqual(len(frames), 1)
 
     def test_told_of_reports(self) -> None:
         """Of a report that says more than those before, behind the puts that waited for it."""
-        log = self.make(100)
+        log = self.make(100, broker_role="SYNC_MASTER")
         slave = Slave(self)
         slave.report(100)
         slave.frames()
