@@ -5,6 +5,7 @@ How replication fares, asked of RocketMQ brokers, Java's or ours, and of the nam
     106  GET_BROKER_CLUSTER_INFO, of a name server: which brokers there are
     907  GET_BROKER_HA_STATUS, of a broker: its slaves, or its master
     28   GET_BROKER_RUNTIME_INFO, of a broker older than 5.0, which does not know 907: where its log ends
+    26   GET_BROKER_CONFIG, of a broker that no name server has named: what it is called
 
 Rule: every broker is asked by itself; one that does not answer has that for its report.
 
@@ -33,6 +34,7 @@ from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, read_object, shown, to_int
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
+GET_BROKER_CONFIG = 26
 GET_BROKER_RUNTIME_INFO = 28
 GET_BROKER_CLUSTER_INFO = 106
 GET_BROKER_HA_STATUS = 907
@@ -68,7 +70,7 @@ class HAReport:
     """
     What one broker says. Numbers that it does not tell are -1.
 
-    @ivar cluster, broker_name, broker_id: as a name server has them.
+    @ivar cluster, broker_name, broker_id: as a name server has them, or else as the broker says.
     @ivar has_ha_status: it knows 907; of others only where their log begins and ends is known.
     @ivar is_master: None: it does not say.
     @ivar max_offset: where its log ends.
@@ -180,6 +182,23 @@ def read_runtime_info(address: str, body: bytes) -> HAReport:
     )  # fmt: skip
 
 
+def read_config(address: str, body: bytes) -> HAReport:
+    """
+    The answer to 26: properties, a line each.
+
+    @raise BodyError: it makes no sense.
+    """
+    try:
+        lines = body.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise BodyError(f"a configuration that is no text: {error}") from None
+    values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    return HAReport(
+        address=address, cluster=values.get("brokerClusterName", ""),
+        broker_name=values.get("brokerName", ""), broker_id=_long(values, "brokerId"),
+    )  # fmt: skip
+
+
 def read_cluster_info(body: bytes) -> list[HAReport]:
     """
     The answer to 106: every broker, of which nothing else is known yet; masters before their slaves.
@@ -238,6 +257,8 @@ async def report_of(ask: Ask, known: HAReport) -> HAReport:
             found = _checked(answer, address, read_ha_info)
     except Exception as error:  # whatever it was: the others are asked all the same
         return attrs.evolve(known, problem=sentence(error))
+    if not known.broker_name:
+        known = await _named(ask, known)
     is_master = found.is_master
     if is_master is None and known.broker_id >= 0:
         is_master = known.broker_id == 0
@@ -245,6 +266,15 @@ async def report_of(ask: Ask, known: HAReport) -> HAReport:
         found, cluster=known.cluster, broker_name=known.broker_name, broker_id=known.broker_id,
         is_master=is_master,
     )  # fmt: skip
+
+
+async def _named(ask: Ask, known: HAReport) -> HAReport:
+    """With what the broker is called, if it says so; without, what it said of replication is as good."""
+    try:
+        answer = await ask(known.address, RemotingCommand(code=GET_BROKER_CONFIG, opaque=0))
+        return _checked(answer, known.address, read_config)
+    except Exception:  # whatever it was: it is only a name
+        return known
 
 
 def _checked(

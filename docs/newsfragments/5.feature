@@ -15,3 +15,4 @@ Benchmark of replication (`python -m benchmarks.ha`): RocketMQ 4.9.8 and ours wi
 Sends of Java's producers are read, stored and answered by what they have in common: some 14 µs of processor time each, from reading to consume queue.
 A synchronous master sends a slave what was appended in the same call, makes the answers while the slave writes, and fills the consume queues after that (within 2 ms).
 Consume queues are written twice a second, all together, instead of after each turn of the dispatch; what waits can be read meanwhile.
+`dledger ha-status --broker` asks a broker what it is called (JSON: cluster, broker_name, broker_id), so that masters and slaves of 4.9 that are named by address are compared, too.

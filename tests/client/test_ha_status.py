@@ -125,6 +125,21 @@ class FetchTests(SynchronousTestCase):
         self.assertTrue(report.has_ha_status)
         self.assertEqual((report.cluster, report.broker_name, report.max_offset), ("c", "a", 1000))
 
+    def test_broker_says_its_name(self) -> None:
+        """One that no name server has named; one that does not say has a report without a name."""
+        config = b"brokerName=broker-a\nbrokerClusterName=c=1\nbrokerId=1\nlistenPort=10911\n"
+        for answer, named in ((config, ("c=1", "broker-a", 1)), (b"", ("", "", -1)), (b"\xff", ("", "", -1)),
+                              (b"brokerId=x\n", ("", "", -1)), (16, ("", "", -1))):  # fmt: skip
+            brokers = Brokers({("s:1", 907): JAVA_SLAVE, ("s:1", 26): answer})
+            report = self.run_of(report_of(brokers.ask, HAReport(address="s:1")))
+            assert isinstance(report, HAReport)
+            self.assertEqual((report.cluster, report.broker_name, report.broker_id), named)
+            self.assertEqual((report.max_offset, report.problem), (980, ""))
+        brokers = Brokers({("s:1", 26): config})
+        silent = self.run_of(report_of(brokers.ask, HAReport(address="s:1")))
+        assert isinstance(silent, HAReport)
+        self.assertNotEqual(silent.problem, "")
+
     def test_old_broker(self) -> None:
         """One of 4.9 says where its log ends; with what the name server knows, what a slave lacks."""
         brokers = Brokers({("m:1", 907): 3, ("m:1", 28): RUNTIME % 1000, ("s:1", 907): 3,
