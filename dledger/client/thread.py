@@ -54,17 +54,23 @@ class Outcome(Generic[_T]):
         """It went well. @raise InvalidStateError: there is an outcome already."""
         self._must_be_open()
         self._result = result
-        self._untold.release()
+        self._tell()
 
     def set_exception(self, error: BaseException) -> None:
         """It has failed. @raise InvalidStateError: there is an outcome already."""
         self._must_be_open()
         self._error = error
-        self._untold.release()
+        self._tell()
 
     def _must_be_open(self) -> None:
         if not self._untold.locked():
             raise InvalidStateError("there is an outcome already")
+
+    def _tell(self) -> None:
+        try:
+            self._untold.release()
+        except RuntimeError:  # by another thread, in between
+            raise InvalidStateError("there is an outcome already") from None
 
     def result(self, timeout: float | None = None) -> _T:
         """
@@ -83,12 +89,18 @@ class Outcome(Generic[_T]):
 
 class ReactorThread:
     """
+    Invariant: whoever waits for an outcome is in C{_open} until it is told; nobody is when the thread ends.
+
     @ivar reactor: runs until L{stop}; everything with it happens through L{run} and L{wait}.
     """
 
     def __init__(self, name: str, reactor: Any = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
+        # Held while another thread wakes the reactor up. Its pipe is not closed meanwhile: the number of a
+        # file that is closed may be that of another one by the time that it is written to.
+        self._gate = threading.Lock()
+        self._is_over = False
         self._open: set[Future[Any] | Outcome[Any]] = set()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -96,12 +108,15 @@ class ReactorThread:
     def _main(self) -> None:
         reactor = self.reactor
         reactor.run(installSignalHandlers=False)
-        # A reactor that is over keeps its wake-up pipe and poll object until it is collected.
-        for reader in list(getattr(reactor, "_internalReaders", ())):
-            reader.connectionLost(None)
-        poller = getattr(reactor, "_poller", None)
-        if poller is not None:
-            poller.close()
+        with self._gate:
+            self._is_over = True
+            # A reactor that is over keeps its wake-up pipe and poll object until it is collected.
+            for reader in list(getattr(reactor, "_internalReaders", ())):
+                reader.connectionLost(None)
+            poller = getattr(reactor, "_poller", None)
+            if poller is not None:
+                poller.close()
+        self._tell_closed()  # also who asked when the reactor did not look any more
 
     @property
     def is_stopped(self) -> bool:
@@ -110,9 +125,15 @@ class ReactorThread:
 
     def run(self, call: Callable[..., object], *args: object) -> None:
         """Have C{call} run in the reactor's thread, soon."""
-        if self._is_stopped:
+        if self._is_stopped or not self._call(call, *args):
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
-        self.reactor.callFromThread(call, *args)
+
+    def _call(self, call: Callable[..., object], *args: object) -> bool:
+        """@return: False if the reactor is over."""
+        with self._gate:
+            if not self._is_over:
+                self.reactor.callFromThread(call, *args)
+            return not self._is_over
 
     def start(self, story: Callable[[], Deferred[_T]]) -> Future[_T]:
         """
@@ -153,7 +174,11 @@ class ReactorThread:
             except Exception as error:
                 settle(Failure(error))
 
-        self.run(begin)
+        try:
+            self.run(begin)
+        except BaseException:
+            self._open.discard(future)
+            raise
 
     def wait(self, story: Callable[[], Deferred[_T]]) -> _T:
         """The outcome of L{begin}, waited for."""
@@ -175,9 +200,12 @@ class ReactorThread:
                 # One more turn, so that what C{last} told waiting threads is out.
                 self.reactor.callLater(0, self._end_reactor)
 
-        self.reactor.callFromThread(end)
+        self._call(end)
         if threading.current_thread() is not self._thread:
             self._thread.join(_STOP_WAIT_S)
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
         for future in list(self._open):
             with suppress(InvalidStateError):
                 future.set_exception(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed"))

@@ -474,6 +474,37 @@ class ReactorThreadTests(SynchronousTestCase):
             step += 1
         self.assertGreater(step, 10)
 
+    def test_asked_while_it_ends(self) -> None:
+        """Who wakes the reactor up while it ends writes to a pipe that is still there."""
+        thread = ReactorThread("ending")
+        reactor, over = thread.reactor, threading.Event()
+        reactor.callFromThread(reactor.addSystemEventTrigger, "after", "shutdown", over.set)
+        plain = reactor.callFromThread
+
+        def slow(call: Callable[..., object], *args: object) -> None:
+            plain(call, *args)
+            self.assertTrue(over.wait(30))
+            thread._thread.join(0.1)  # it would have been closed by now
+            reactor.wakeUp()
+
+        self.patch(reactor, "callFromThread", slow)
+        thread.stop(lambda: None)
+        self.assertFalse(thread._thread.is_alive())
+        self.assertFalse(thread._call(lambda: None))
+
+    def test_asked_too_late(self) -> None:
+        """Whom the reactor did not hear any more is told, by its thread; later ones hear it at once."""
+        thread = ReactorThread("ended")
+        plain = thread.reactor.callFromThread
+        self.patch(thread.reactor, "callFromThread", lambda call, *args: None)
+        unheard = thread.begin(lambda: succeed(1))
+        plain(thread.reactor.stop)
+        self.assertRaises(DLedgerError, unheard.result, timeout=30.0)
+        thread._thread.join(30)
+        self.assertRaises(DLedgerError, thread.begin, lambda: succeed(1))
+        self.assertEqual(len(thread._open), 1)  # who was told stays in it
+        thread.stop(lambda: None)
+
     def test_outcome(self) -> None:
         """Comes once, and may be asked for again, before and after."""
         outcome: PendingOutcome[int] = PendingOutcome()
