@@ -26,6 +26,7 @@ from dledger.storage.recovery import (
     check_beginning,
     cut_behind,
     find_ledger,
+    highest_held,
     highest_indexed,
     without_torn_end,
 )
@@ -218,7 +219,9 @@ def _recover(
     def lost() -> None:
         # First of all it must not be forgotten that something was lost.
         nonlocal repair_end
-        repair_end = max(repair_end, recorded, indexed)
+        # Behind the mark of ours there is nothing left over; in Java's directories there may be.
+        held = highest_held(data) if mark is not None else -1
+        repair_end = max(repair_end, recorded, indexed, held)
         mark_file.write_durably(attrs.evolve(mark or initial, repair_end_index=repair_end, clean=False))
 
     found = find_ledger(data, index, mark, lost)

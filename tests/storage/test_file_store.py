@@ -6,6 +6,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.errors import DLedgerError, StoreError
+from dledger.storage.file_store import FileStore
 from protocols.wire.codes import ResponseCode
 from protocols.wire.entry import bodies_of
 from tests.storage.support import (
@@ -208,6 +209,38 @@ class TruncateTests(HookedCase):
         self.assertEqual(self.reopen().repair_end_index, -1)
         self.assertEqual(bodies_in(self.store), [b"far"])
         self.assertEqual(self.store.committed_index, 4999)
+
+
+class LateMarkTests(HookedCase):
+    """With C{sync} flushing mark and index are on stable storage some flushes after the entries."""
+
+    options = {"flush_disk_type": "sync"}
+
+    def test_damage_below_a_late_mark(self) -> None:
+        """
+        A power cut takes mark and index back to what they were before the last flushes, and a record below is
+        damaged: what stood in the data files all the same had been acknowledged, and is owed.
+        """
+        record = 48 + 60
+        for entries in (20, 60):  # in three files, and in seven
+            for at in (70, 0, 4, 24):  # in its body, magic, size, pos
+                self.setUp()
+                self.store.append_bodies((b"x" * 60,) * 10, 1)
+                flush(self.store)
+                before = self.disk.contents()
+                for _ in range(10, entries, 5):
+                    self.store.append_bodies((b"x" * 60,) * 5, 1)
+                    flush(self.store)
+                self.store.abandon()
+                for path, content in before.items():
+                    if "/data/" not in path:
+                        self.disk.write_file(path, content)
+                data = bytearray(self.data())
+                data[3 * record + at] ^= 0x40
+                self.disk.write_file(f"{ROOT}/data/{FIRST}", bytes(data))
+                store = FileStore.open(self.config, self.disk)
+                self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, entries - 1))
+                store.abandon()
 
 
 class FailureTests(HookedCase):
