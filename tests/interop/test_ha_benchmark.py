@@ -36,6 +36,7 @@ from benchmarks.load import LoadError, Sample
 from dledger.broker.commit_log import CommitLog, look
 from dledger.broker.store_config import StoreConfig
 from dledger.storage.disk import OsDisk
+from tests.processes.members import ROOT
 
 CELL = Cell(system="dledger", role=SYNC_MASTER, body_bytes=100, window=64)
 
@@ -164,6 +165,20 @@ class CopyTests(SynchronousTestCase):
         """A slave is asked seldom in the beginning, often at the end."""
         for done, seconds, expected in ((0, 0.0, 0.05), (10, 1.0, 0.1), (90, 1.0, 1 / 18), (99, 1.0, 0.01)):
             self.assertAlmostEqual(poll_s(done, 100, seconds), expected)
+
+    def test_bare_hop(self) -> None:
+        """One line of JSON, and a target that must not be there yet."""
+        target = Path(self.mktemp())
+        target.mkdir()
+        command = [sys.executable, "-m", "benchmarks.bare_hop", str(target.absolute() / "hop"), "14220",
+                   "--count", "100"]  # fmt: skip
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        found = json.loads(done.stdout)
+        self.assertEqual((found["bytes"], found["count"]), (14220, 100))
+        self.assertGreater(found["p99_us"], 0)
+        again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(again.returncode, 0)
+        self.assertIn("exists", again.stderr)
 
     def test_bare_copy(self) -> None:
         """Every byte that was asked for, and no trace of it afterwards."""

@@ -232,9 +232,11 @@ class LateMarkTests(HookedCase):
                     self.store.append_bodies((b"x" * 60,) * 5, 1)
                     flush(self.store)
                 self.store.abandon()
-                for path, content in before.items():
+                for path in self.disk.contents():
                     if "/data/" not in path:
-                        self.disk.write_file(path, content)
+                        self.disk.unlink(path)
+                        if path in before:
+                            self.disk.write_file(path, before[path])
                 data = bytearray(self.data())
                 data[3 * record + at] ^= 0x40
                 self.disk.write_file(f"{ROOT}/data/{FIRST}", bytes(data))
