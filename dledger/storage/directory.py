@@ -219,8 +219,7 @@ def _recover(
     def lost() -> None:
         # First of all it must not be forgotten that something was lost.
         nonlocal repair_end
-        # Behind the mark of ours there is nothing left over; in Java's directories there may be.
-        held = highest_held(data) if mark is not None else -1
+        held = highest_held(data, mark) if mark is not None else -1
         repair_end = max(repair_end, recorded, indexed, held)
         mark_file.write_durably(attrs.evolve(mark or initial, repair_end_index=repair_end, clean=False))
 

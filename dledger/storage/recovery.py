@@ -44,7 +44,6 @@ SCAN_BACK_BYTES = 32 * 1024 * 1024
 SCAN_FILES = 3
 _CHUNK = 1024 * 1024
 _UNITS_AT_ONCE = 512
-_MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 #: Longer blanks (whole files that Java wasted) are judged by their first words alone.
 _BLANK_CHECK_MAX = 8 * 1024 * 1024
 
@@ -306,42 +305,31 @@ def highest_indexed(index: SegmentList, recorded_end_index: int) -> int:
     return expected - 1
 
 
-def highest_held(data: SegmentList) -> int:
+def highest_held(data: SegmentList, mark: CommitMark) -> int:
     """
-    The highest entry in the data files, also behind damage; -1 if there is none.
+    The last of the consecutive records that stand behind the recorded end; the recorded one if none does.
 
     With C{sync} flushing entries are on stable storage, and acknowledged, some flushes before mark and index
-    are: where a power cut took these, only the records themselves tell how far it was. A record is known by
-    where it says that it stands; behind the end of a ledger of ours everything is zero, so none is left over.
+    are. Where a power cut took these, and damage before the mark takes the entries along, only the records
+    themselves tell how far it was. Behind the end of a ledger of ours everything is zero: none is left over.
     """
-    for offset in reversed(data.offsets):
-        highest = _highest_in_file(data, offset)
-        if highest >= 0:
-            return highest
-    return -1
-
-
-def _highest_in_file(data: SegmentList, offset: int) -> int:
-    highest, position, file_end = -1, offset, offset + data.file_size
-    while file_end - position >= ENTRY_HEADER_SIZE:
-        chunk = data.pread(min(_CHUNK, file_end - position), position)
-        at, last = 0, len(chunk) - ENTRY_HEADER_SIZE
-        if last < 0:
-            break
-        while at <= last:
-            magic, size, index, term, stands_at, *_ = ENTRY_HEADER.unpack_from(chunk, at)
+    expected, position = mark.end_index + 1, mark.end_position
+    while data.has(data.base(position)):
+        file_end = data.base(position) + data.file_size
+        header = data.pread(min(ENTRY_HEADER_SIZE, file_end - position), position)
+        if len(header) == ENTRY_HEADER_SIZE:
+            magic, size, index, _, stands_at, *_ = ENTRY_HEADER.unpack(header)
             if (
-                magic == MAGIC and stands_at == position + at and index >= 0 and term >= 0
-                and size >= ENTRY_HEADER_SIZE and record_fits(size, file_end - position - at)
-            ):
-                highest = max(highest, index)
-                at += size
+                magic == MAGIC and (index, stands_at) == (expected, position)
+                and size >= ENTRY_HEADER_SIZE and record_fits(size, file_end - position)
+            ):  # fmt: skip
+                expected += 1
+                position += size
                 continue
-            at = chunk.find(_MAGIC_BYTES, at + 1)
-            if at < 0:
-                at = last + 1
-        position += at
-    return highest
+            if magic != BLANK_MAGIC:
+                break
+        position = file_end  # behind a blank, whole or cut short by the end of the file
+    return expected - 1
 
 
 def without_torn_end(data: SegmentList, index: SegmentList, mark: CommitMark, found: Found) -> Found:

@@ -214,7 +214,7 @@ _STORAGE = (
               ' != chain_crc:\n                what, is', 'False:\n                what, is'),
     ), faults=("damage", "damage", "kill"), settings={"check_point_interval": 1000}),
     Mutant("repair-mark-dropped", "a member that lost recorded entries comes up as if it were whole", (
-        Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed)\n", "        pass\n"),
+        Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed, held)\n", "        pass\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("flush-does-nothing", "a flush reports success without waiting for the disk", (
         Patch(FLUSH, "        for step in self._steps:\n            step()\n", "        pass\n"),
