@@ -9,10 +9,12 @@ Elections: patience, pre-vote, votes, and what becomes of their answers::
 Rule 1: the term is raised and made durable, with the own vote, before votes are asked for; nobody
 votes twice in a term.
 Rule 2: who follows a leader of a term has voted in that term.
-Rule 3: before the term is raised, the peers are asked whether they would vote. A peer that speaks
-our wire gets a pre-vote; of any other (Java would take it for a vote) METADATA asks whether it knows a
-leader. Neither binds anybody.
+Rule 3: before the term is raised, the peers are asked whether they would vote. A peer that speaks our
+wire gets a pre-vote. A Java peer gets METADATA, which says whether it knows a leader, and then a VOTE of
+C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
 Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
+Rule 5: a member that is ahead in term of a Java leader, which keeps its quorum and ignores refusals,
+calls that leader up to its own term.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
@@ -43,6 +45,14 @@ from protocols.wire.messages import (
 #: A leader that claims to beat less often than this is not believed, milliseconds.
 HEART_BEAT_INTERVAL_MAX_MS = 60_000
 
+#: Term of a VOTE that only asks. Java compares logs first, and then refuses an old term without noting
+#: anything; its terms begin at 0.
+PROBE_TERM = -1
+
+#: A Java leader of a lower term that beats so often, for so long (milliseconds), has a quorum: without one,
+#: it would have stepped down at the first refusal.
+STRAY_BEATS = 3
+STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
 
 #: The longest round of a Java candidate one of whose peers is dead: its wait for the votes, then its
 #: pause before the next one.
@@ -99,6 +109,9 @@ class LeaderElector:
     _outstanding: dict[int, str] = attrs.Factory(dict)
     _granted: set[str] = attrs.Factory(set)
     _not_ready: set[str] = attrs.Factory(set)
+    _stray_leader_id: str | None = None
+    _stray_beats: int = 0
+    _stray_since_ms: int = 0
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -231,27 +244,34 @@ class LeaderElector:
         self._granted = set()
         self._not_ready = set()
 
+    def _is_java(self, peer_id: str) -> bool:
+        return self.member.wire_versions.get(peer_id, 0) < 1
+
     def _ask(self, peer_id: str) -> None:
-        member = self.member
-        base = member.base_fields(peer_id)
-        request: VoteRequest | MetadataRequest
-        asking = self.campaign is Campaign.ASKING
-        if asking and member.wire_versions.get(peer_id, 0) < 1:
-            request = MetadataRequest(
+        if self.campaign is Campaign.VOTING:
+            self._send_vote(peer_id, self.member.term)
+        elif self._is_java(peer_id):
+            member = self.member
+            self._send(peer_id, MetadataRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
                 wire_version=WIRE_VERSION,
-            )
+            ))
         else:
-            base["leader_id"] = member.self_id
-            base["term"] = member.term + 1 if asking else member.term
-            request = VoteRequest(
-                **base,  # type: ignore[arg-type]
-                ledger_end_index=member.ledger_end_index,
-                ledger_end_term=member.ledger_end_term,
-                pre_vote=asking,
-                transfer=self.is_transfer,
-            )
-        self._outstanding[member.out.send(peer_id, request, self)] = peer_id
+            self._send_vote(peer_id, self.member.term + 1, pre_vote=True)
+
+    def _send_vote(self, peer_id: str, term: int, *, pre_vote: bool = False) -> None:
+        member = self.member
+        base = {**member.base_fields(peer_id), "leader_id": member.self_id, "term": term}
+        self._send(peer_id, VoteRequest(
+            **base,  # type: ignore[arg-type]
+            ledger_end_index=member.ledger_end_index,
+            ledger_end_term=member.ledger_end_term,
+            pre_vote=pre_vote,
+            transfer=self.is_transfer,
+        ))
+
+    def _send(self, peer_id: str, request: VoteRequest | MetadataRequest) -> None:
+        self._outstanding[self.member.out.send(peer_id, request, self)] = peer_id
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """A peer's answer to a vote, pre-vote or METADATA."""
@@ -261,14 +281,17 @@ class LeaderElector:
         if isinstance(response, MetadataResponse):
             if response.wire_version >= 1:
                 self._ask(peer_id)
-            elif response.code == ResponseCode.SUCCESS and response.leader_id in (None, self.member.self_id):
-                self._granted.add(peer_id)
+            elif response.code == ResponseCode.SUCCESS and response.leader_id in (None, member.self_id):
+                # Without a leader, and so without a vote of its own to lose. Would it vote for our log?
+                self._send_vote(peer_id, PROBE_TERM)
         elif isinstance(response, VoteResponse):
-            if response.vote_result is VoteResult.ACCEPT:
+            result = response.vote_result
+            is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
+            if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
-            elif response.vote_result is VoteResult.REJECT_TERM_NOT_READY:
+            elif result is VoteResult.REJECT_TERM_NOT_READY:
                 self._not_ready.add(peer_id)
-            elif response.vote_result in _LONGER_LOG and member.wire_versions.get(peer_id, 0) < 1:
+            elif result in _LONGER_LOG and self._is_java(peer_id):
                 # Java looks at logs before terms: it keeps its term, and each term that we raise
                 # meanwhile is one more that its own candidacy has to catch up with. It has what it
                 # takes to lead, we have not: leave it the time.
@@ -376,9 +399,34 @@ class LeaderElector:
         code = self.accept_leader(request.leader_id, request.term)
         if code is ResponseCode.SUCCESS:
             self.heard_leader(request.heart_beat_interval_ms)
+        elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
+            self._heard_stray(request)
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION,
         ))
+
+    def _heard_stray(self, request: HeartBeatRequest) -> None:
+        """
+        A Java leader of a lower term beats. While it has a quorum it ignores our refusals, and its followers
+        know a leader, so that no election of ours can begin: without help this member stays outside.
+
+        One heartbeat of our term makes it a candidate of that term, which its own followers elect again. No
+        log is touched, and nobody follows us: Java adopts the term of a first heartbeat, and no more.
+        """
+        member, now_ms = self.member, self.member.out.now_ms
+        if member.leader_id is not None:
+            return  # a leader of our term is known, and the group is with that one
+        if request.leader_id != self._stray_leader_id:
+            self._stray_leader_id, self._stray_beats, self._stray_since_ms = request.leader_id, 0, now_ms
+        self._stray_beats += 1
+        if self._stray_beats < STRAY_BEATS or now_ms - self._stray_since_ms < STRAY_MS:
+            return
+        assert request.leader_id is not None
+        self._stray_leader_id = None
+        member.out.report("stray-leader-called", leader_id=request.leader_id, its_term=request.term,
+                          term=member.term)
+        base = {**member.base_fields(request.leader_id), "leader_id": member.self_id}
+        member.out.send(request.leader_id, HeartBeatRequest(**base), self)  # type: ignore[arg-type]
 
     def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
         """
@@ -405,6 +453,7 @@ class LeaderElector:
 
     def followed(self) -> None:
         """A leader was found: whatever was asked before is moot."""
+        self._stray_leader_id = None
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()

@@ -190,6 +190,11 @@ class MemberState:
         return len(self.config.peers) - len(self.incompatible) >= self.config.quorum
 
     @property
+    def has_java_peer(self) -> bool:
+        """Whether a peer has not advertised our wire, and so may acknowledge what it has not flushed."""
+        return any(self.wire_versions.get(peer_id, 0) < 1 for peer_id in self.peer_ids)
+
+    @property
     def may_lead(self) -> bool:
         """Whether this member may stand for election; if not, it votes and follows only."""
         return not self.config.never_lead and self.repair_end_index < 0 and self.is_understood

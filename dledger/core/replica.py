@@ -462,7 +462,12 @@ class DLedgerCore:
     def _update_committed_index(self) -> None:
         assert self._quorum is not None and self._beats is not None
         member = self._member
-        if not member.commit(self._quorum.quorum_index):
+        index = self._quorum.quorum_index
+        if member.config.is_sync and member.has_java_peer:
+            # A Java follower acknowledges from its page cache: one copy, this one, is to be on a disk.
+            index = min(index, member.flushed_index)
+        # The flush may end before this term: earlier terms commit with an entry of this one (5.4.2).
+        if index < self._quorum.term_start_index or not member.commit(index):
             return
         self._appends.committed(member.committed_index)
         if not self._is_ready and member.committed_index >= self._quorum.term_start_index - 1:

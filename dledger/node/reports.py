@@ -22,7 +22,7 @@ from dledger.node.status import count
 #: Reports that an operator should look at.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating",
+    "truncating", "stray-leader-called",
 })
 _ERRORS = frozenset({"store-failed"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
 from dledger.storage.term_file import decode_term
 from protocols.wire.codes import PushType, ResponseCode, VoteResult
@@ -303,7 +304,7 @@ class GroupInvariants:
     def asks(self, member: SimMember, request: Request) -> None:
         """A member sends a request."""
         if isinstance(request, VoteRequest):
-            if request.pre_vote:
+            if request.pre_vote or request.term == PROBE_TERM:
                 return
             self._votes_for(member, request.term, member.member_id)
         require(request.term <= member.persisted_term, 6,

@@ -8,9 +8,16 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.elector import Campaign
+from dledger.core.elector import PROBE_TERM, STRAY_BEATS, STRAY_MS, Campaign
 from protocols.wire.codes import ResponseCode, VoteResult
-from protocols.wire.messages import MetadataRequest, MetadataResponse, VoteRequest, VoteResponse
+from protocols.wire.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    MetadataRequest,
+    MetadataResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.core.helpers import (
     Bench,
     ListLedger,
@@ -211,7 +218,7 @@ class CampaignTests(SynchronousTestCase):
 
 
 class StrangerTests(SynchronousTestCase):
-    """Peers that never said which wire they speak are asked by METADATA, which binds nobody in Java."""
+    """Peers that advertised no wire get METADATA and a VOTE of an old term: neither binds them."""
 
     def asked(self) -> tuple[Bench, list[tuple[str, int, MetadataRequest]]]:
         """A member that knows nothing of its peers and begins to ask."""
@@ -227,6 +234,17 @@ class StrangerTests(SynchronousTestCase):
             response=MetadataResponse(group="g", **fields),  # type: ignore[arg-type]
         ))
 
+    def probe(
+        self, bench: Bench, found: tuple[str, int, MetadataRequest],
+        result: VoteResult = VoteResult.REJECT_EXPIRED_VOTE_TERM, **metadata: object,
+    ) -> tuple[fx.Effect, ...]:
+        """A METADATA answer without a leader, and an answer to the VOTE that follows it."""
+        [(peer_id, request_id, vote)] = sent(self.answer(bench, found, **metadata), VoteRequest)
+        self.assertEqual((peer_id, vote.term, vote.pre_vote), (found[0], PROBE_TERM, False))
+        self.assertEqual((vote.leader_id, vote.ledger_end_index, vote.ledger_end_term), ("n0", 5, 2))
+        refused = VoteResponse(group="g", term=3, vote_result=result)
+        return bench.step(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=refused))
+
     def test_no_pre_vote_is_sent_to_them(self) -> None:
         """Java would take it for a vote."""
         bench, asked = self.asked()
@@ -234,10 +252,20 @@ class StrangerTests(SynchronousTestCase):
         self.assertEqual(sent(bench.seen, VoteRequest), [])
 
     def test_java_without_a_leader_counts(self) -> None:
-        """A peer that knows no leader would vote."""
+        """A peer that knows no leader, and whose log is not longer, would vote."""
         bench, asked = self.asked()
-        effects = self.answer(bench, asked[0])
+        effects = self.probe(bench, asked[0])
         self.assertEqual(kinds(effects), ["PersistTermVote", "n1<-VoteRequest", "n2<-VoteRequest"])
+
+    def test_java_with_a_longer_log_does_not(self) -> None:
+        """It would refuse without adopting the term, and this member would be alone in a higher one."""
+        for result in (VoteResult.REJECT_SMALL_LEDGER_END_INDEX, VoteResult.REJECT_EXPIRED_LEDGER_TERM):
+            bench, asked = self.asked()
+            began_ms = bench.now_ms
+            self.assertEqual(kinds(self.probe(bench, asked[0], result)), [])
+            self.assertEqual((bench.role, bench.term), ("follower", 3))
+            bench.run_until(MetadataRequest)
+            self.assertGreaterEqual(bench.now_ms - began_ms, 4000)
 
     def test_java_with_a_leader_does_not(self) -> None:
         """It would be disturbed."""
@@ -248,7 +276,7 @@ class StrangerTests(SynchronousTestCase):
     def test_java_that_thinks_that_we_lead(self) -> None:
         """A leader that was restarted asks those that still follow it."""
         bench, asked = self.asked()
-        self.answer(bench, asked[0], leader_id="n0")
+        self.probe(bench, asked[0], leader_id="n0")
         self.assertEqual(bench.role, "candidate")
 
     def test_refusals_do_not_count(self) -> None:
@@ -277,7 +305,7 @@ class StrangerTests(SynchronousTestCase):
         waits = {}
         for end_index in (5, 6):
             bench, asked = self.asked()
-            self.answer(bench, asked[0])
+            self.probe(bench, asked[0])
             began_ms = bench.now_ms
             request = vote_request("n1", 3, end_index=end_index, end_term=2)
             bench.request(attrs.evolve(request, wire_version=0))
@@ -292,7 +320,7 @@ class StrangerTests(SynchronousTestCase):
         for result in (VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_SMALL_LEDGER_END_INDEX,
                        VoteResult.REJECT_EXPIRED_LEDGER_TERM):
             bench, asked = self.asked()
-            votes = sent(self.answer(bench, asked[0]), VoteRequest)
+            votes = sent(self.probe(bench, asked[0]), VoteRequest)
             began_ms = bench.now_ms
             bench.step(ev.ResponseReceived(peer_id="n1", request_id=votes[0][1], response=VoteResponse(
                 group="g", term=3, vote_result=result
@@ -301,3 +329,57 @@ class StrangerTests(SynchronousTestCase):
             waits[result] = bench.now_ms - began_ms
         self.assertLess(waits.pop(VoteResult.REJECT_ALREADY_VOTED), 1200)
         self.assertGreaterEqual(min(waits.values()), 4000)
+
+
+class StrayLeaderTests(SynchronousTestCase):
+    """A Java leader with a quorum in a lower term never hears a refusal: it is called up to ours."""
+
+    def beaten(self, bench: Bench, beats: int, *, leader: str = "n1", wire_version: int = 0) -> list[
+        tuple[str, int, HeartBeatRequest]
+    ]:
+        """So many beats of term 2, every two seconds. @return: the heartbeats that this member sent."""
+        found = []
+        for _ in range(beats):
+            beat = attrs.evolve(heart_beat(leader, 2, interval_ms=0), wire_version=wire_version)
+            found += sent(bench.request(beat), HeartBeatRequest)
+            bench.run(STRAY_MS // (STRAY_BEATS - 1) + 100)
+        return found
+
+    def test_called_after_some_beats(self) -> None:
+        """It gets one heartbeat of our term, which Java adopts; it is not called again at once."""
+        bench = voter()
+        self.assertEqual(self.beaten(bench, STRAY_BEATS - 1), [])
+        called = self.beaten(bench, 1)
+        self.assertEqual([(peer_id, beat.term, beat.leader_id) for peer_id, _, beat in called],
+                         [("n1", 3, "n0")])
+        self.assertEqual(self.beaten(bench, STRAY_BEATS - 1), [])
+        self.assertEqual(len(self.beaten(bench, 1)), 1)
+        self.assertEqual((bench.role, bench.term), ("follower", 3))
+
+    def test_not_in_one_burst(self) -> None:
+        """What a thawed leader had queued is no sign that it has a quorum."""
+        bench = voter()
+        for _ in range(3 * STRAY_BEATS):
+            beat = attrs.evolve(heart_beat("n1", 2, interval_ms=0), wire_version=0)
+            self.assertEqual(sent(bench.request(beat), HeartBeatRequest), [])
+
+    def test_ours_is_not_called(self) -> None:
+        """A leader of ours steps down when it reads the refusal."""
+        self.assertEqual(self.beaten(voter(), 3 * STRAY_BEATS, wire_version=1), [])
+
+    def test_not_beside_a_leader(self) -> None:
+        """While this member follows in its own term, the lower one is over."""
+        bench = voter()
+        for _ in range(3 * STRAY_BEATS):
+            bench.request(heart_beat("n2", 3, interval_ms=10_000))
+            self.assertEqual(self.beaten(bench, 1), [])
+
+    def test_answer_is_no_vote(self) -> None:
+        """Whatever it answers, this member does not lead by it."""
+        bench = voter()
+        [(peer_id, request_id, _)] = self.beaten(bench, STRAY_BEATS)
+        for code in (ResponseCode.TERM_NOT_READY, ResponseCode.SUCCESS):
+            bench.step(ev.ResponseReceived(
+                peer_id=peer_id, request_id=request_id, response=HeartBeatResponse(group="g", code=code)
+            ))
+        self.assertEqual((bench.role, bench.term), ("follower", 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
@@ -335,9 +336,28 @@ class SyncTests(SynchronousTestCase):
     def test_followers_are_a_majority_too(self) -> None:
         """Two of three disks are enough, whichever they are."""
         bench = self.leader()
+        for peer_id in ("n1", "n2"):
+            bench.core._member.heard_from(peer_id, 1)
         propose(bench, 1)
         bench.match("n1")
         bench.match("n2")
+        self.assertEqual(bench.core.committed_index, 0)
+
+    def test_java_followers_do_not_flush(self) -> None:
+        """Their word comes from the page cache: with one of them in the group the own fsync is waited for."""
+        bench = self.leader()
+        bench.core._member.wire_versions["n2"] = 0
+        propose(bench, 1)
+        bench.match("n1")
+        todo = list(pushes(bench.seen, peer_id="n2"))
+        while todo:
+            answer = pushed(term=bench.term, end_index=bench._end_for(todo[0]))
+            todo = [*todo[1:], *pushes(
+                bench.answer(todo[0], attrs.evolve(answer, wire_version=0)), peer_id="n2"
+            )]
+        self.assertEqual(bench.core._quorum.watermark("n2"), 0)
+        self.assertEqual(bench.core.committed_index, -1)
+        self.assertEqual(kinds(self.flushed(bench))[:2], ["RecordCommit", "AnswerAppend"])
         self.assertEqual(bench.core.committed_index, 0)
 
     def test_alone(self) -> None:
