@@ -36,7 +36,7 @@ setup(
         PLUGINS,
     ],
     package_data={"dledger": ["py.typed", "admin/dashboard/*"], "protocols": ["py.typed"]},
-    entry_points={"console_scripts": ["dledger = dledger.cli:main"]},
+    entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
     install_requires=[
         "attrs>=23.2",
         "click>=8.1",

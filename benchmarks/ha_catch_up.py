@@ -25,11 +25,11 @@ from pathlib import Path
 import attrs
 
 from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, PATIENCE_S, SLAVE, TOPIC, Broker, make_broker
-from dledger.broker.commit_log import CommitLog, look
-from dledger.broker.records import NewMessage
-from dledger.broker.store_config import StoreConfig
-from dledger.storage.disk import OsDisk
-from protocols.wire.rocketmq_message import Host
+from dledger.base.disk.disk import OsDisk
+from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.store_config import StoreConfig
+from protocols.wire.rocketmq.message import Host
 from tests.interop.ha import BrokerError
 from tests.processes.children import ChildError, wait_until
 from tests.processes.members import ROOT

@@ -154,8 +154,8 @@ class NativeFrames:
 
     def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
         from protocols.framing import FrameBuffer
-        from protocols.wire.messages import AppendRequest
-        from protocols.wire.push import decode_frame, encode_request_frame
+        from protocols.wire.ledger.messages import AppendRequest
+        from protocols.wire.ledger.push import decode_frame, encode_request_frame
 
         self._decode, self._encode = decode_frame, encode_request_frame
         self._buffer = FrameBuffer()

@@ -24,8 +24,8 @@ import click
 
 from benchmarks.common import console, number, probe_machine, table, work_directory, write_json
 from benchmarks.load import ROOT
+from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
-from dledger.storage.disk import OsDisk
 from dledger.storage.file_store import FileStore
 from tests.processes.children import ending, free_ports, wait_until
 from tests.processes.members import Member

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from dledger.spark.log import Part
 from dledger.spark.scan import Scan
 from dledger.spark.source import DLedgerDataSource, LogReader
-from protocols.wire.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 
 class TupleDataSource(DLedgerDataSource):

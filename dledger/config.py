@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
-from dledger.option_values import converted, listed, our_name, unknown_option
+from dledger.base.option_values import converted, listed, our_name, unknown_option
 
 #: Java's follower gives its leader up after 3 missed beats of 2000 ms; granted to a leader that
 #: does not advertise an interval of its own.

@@ -25,15 +25,15 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from protocols.framing import Frame, FrameBuffer, FrameError
-from protocols.interfaces import AnswerSink, Dialect, RequestSink, Ticket
+from protocols.ledger.interfaces import AnswerSink, Dialect, RequestSink, Ticket
+from protocols.ledger.push import NativeDialect, NativeReader, appended
+from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.outlet import Outlet, read_directly
-from protocols.push import NativeDialect, NativeReader, appended
-from protocols.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
-from protocols.wire.codes import RequestCode
 from protocols.wire.errors import BodyError, IncompatibleError, WireError
-from protocols.wire.json_bodies import decode_request, decode_response
-from protocols.wire.messages import Request, Response
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.json_bodies import decode_request, decode_response
+from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.remoting import FRAME_BYTES_MAX, decode_command
 
 #: A connection without a byte in either direction for so long is closed, as Java does.

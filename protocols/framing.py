@@ -17,7 +17,12 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from protocols.wire.errors import WireError
-from protocols.wire.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE, FRAME_VERSION, NATIVE_FIRST_BYTE
+from protocols.wire.ledger.push_layout import (
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    FRAME_VERSION,
+    NATIVE_FIRST_BYTE,
+)
 from protocols.wire.remoting import FRAME_BYTES_MAX, HEADER_WORD_SIZE, LENGTH_WORD_SIZE
 
 REMOTING_FIRST_BYTES = (0x00, 0x01)
@@ -30,7 +35,7 @@ class Frame(NamedTuple):
 
     @ivar kind: which format.
     @ivar data: remoting: the bytes after the length word, for L{protocols.wire.remoting.decode_command};
-        native: the whole frame, for L{protocols.wire.push.decode_frame}.
+        native: the whole frame, for L{protocols.wire.ledger.push.decode_frame}.
     """
 
     kind: Literal["remoting", "native"]

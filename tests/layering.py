@@ -32,7 +32,7 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 
 WIRE = ("protocols.wire",)
 VALUES = (
-    "dledger.addresses", "dledger.errors", "dledger.config", "dledger.option_values", "protocols.wire.codes",
+    "dledger.base.addresses", "dledger.base.errors", "dledger.config", "dledger.base.option_values", "protocols.wire.ledger.codes",
 )  # fmt: skip
 FRAMES = ("protocols.framing",)
 WIRES = (*WIRE, *FRAMES, "protocols")
@@ -76,15 +76,15 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="1 values",
-        covers=("dledger.addresses", "dledger.errors", "dledger.config", "dledger.option_values"),
-        ours=("protocols.wire.codes",),
+        covers=("dledger.base.addresses", "dledger.base.errors", "dledger.config", "dledger.base.option_values"),
+        ours=("protocols.wire.ledger.codes",),
         third=("attr", "attrs"),
         refused=(*IO, *CLOCKS, *THREADS, "logging", "random"),
     ),
     Layer(
         name="2 core",
         covers=("dledger.core",),
-        ours=(*VALUES, "protocols.wire.messages"),
+        ours=(*VALUES, "protocols.wire.ledger.messages"),
         third=("attr", "attrs"),
         refused=(*IO, *CLOCKS, *THREADS, "logging", "secrets", "uuid", "warnings"),
     ),
@@ -110,7 +110,7 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="5 node",
-        covers=("dledger.node", "dledger.ha", "dledger.broker"),
+        covers=("dledger.node", "dledger.broker.ha", "dledger.broker"),
         ours=("dledger.core", "dledger.storage", "dledger.transport", *VALUES, *WIRES),
         third=("attr", "attrs", "construct", "twisted", "zope.interface"),
         refused=("twisted.web", "logging", "asyncio"),
@@ -134,18 +134,18 @@ LAYERS: tuple[Layer, ...] = (
     # Before the command line and twistd, which must do without Arrow.
     Layer(
         name="6 export",
-        covers=("dledger.cli_export", "dledger.tap_export"),
-        ours=(*VALUES, "dledger.cli_common", "dledger.tap_common", "dledger.spark"),
+        covers=("dledger.commands.export", "dledger.twistd.export"),
+        ours=(*VALUES, "dledger.commands.common", "dledger.twistd.common", "dledger.spark"),
         third=("attr", "attrs", "twisted", "click", "rich"),
         refused=("dledger.core", "dledger.node", "logging", "asyncio"),
         late=("dledger.spark",),
     ),
     Layer(
         name="6 command line",
-        covers=("dledger.cli", "dledger.cli_*"),
+        covers=("dledger.commands.main", "dledger.cli_*"),
         ours=(
             "dledger", *VALUES, *WIRES, "dledger.client", "dledger.admin",
-            "dledger.storage.disk", "dledger.storage.reader", "dledger.storage.verify",
+            "dledger.base.disk.disk", "dledger.storage.reader", "dledger.storage.verify",
         ),
         third=("attr", "attrs", "twisted", "click", "rich", "treq"),
         refused=("dledger.core", "dledger.node", "dledger.spark", "logging", "asyncio"),
@@ -153,24 +153,24 @@ LAYERS: tuple[Layer, ...] = (
     # Before the export, too: it imports no more of the node than its settings of the process.
     Layer(
         name="6 twistd common",
-        covers=("dledger.tap_common",),
-        ours=("dledger.node.tuning",),
+        covers=("dledger.twistd.common",),
+        ours=("dledger.base.tuning",),
         third=("twisted",),
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="6 twistd",
-        covers=("dledger.tap",),
-        ours=(*VALUES, "dledger.tap_common", "dledger.node", "dledger.admin", "dledger.storage.disk"),
+        covers=("dledger.twistd.member",),
+        ours=(*VALUES, "dledger.twistd.common", "dledger.node", "dledger.admin", "dledger.base.disk.disk"),
         third=("attr", "attrs", "twisted", "zope.interface"),
         refused=("dledger.core", "logging", "asyncio"),
     ),
     Layer(
         name="6 twistd broker",
-        covers=("dledger.tap_broker",),
+        covers=("dledger.twistd.broker",),
         ours=(
-            *VALUES, "dledger.tap_common", "dledger.broker", "dledger.ha", "dledger.node",
-            "dledger.storage.disk",
+            *VALUES, "dledger.twistd.common", "dledger.broker", "dledger.broker.ha", "dledger.node",
+            "dledger.base.disk.disk",
         ),
         third=("attr", "attrs", "twisted", "zope.interface"),
         refused=("dledger.core", "logging", "asyncio"),
@@ -187,7 +187,7 @@ LAYERS: tuple[Layer, ...] = (
         name="8 test doubles",
         covers=("dledger.testing",),
         ours=(
-            "dledger.core", "dledger.storage", "dledger.node", "dledger.transport", "dledger.ha",
+            "dledger.core", "dledger.storage", "dledger.node", "dledger.transport", "dledger.broker.ha",
             "dledger.broker", *VALUES, *WIRES,
         ),
         third=("attr", "attrs", "twisted", "zope.interface", "click", "rich"),

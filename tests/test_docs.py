@@ -15,9 +15,9 @@ from pathlib import Path
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.cli import cli
+from dledger.commands.main import cli
 from dledger.config import DLedgerConfig
-from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import ResponseCode
 from tests.mutants.catalogue import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -238,7 +238,7 @@ class CheckerTests(SynchronousTestCase):
             "dledger.core", "dledger.core.inputs", "dledger.core.inputs.Ticked",
             "dledger.node.driver.Driver.feed",
             "dledger.config.FLUSH_SYNC", "dledger.config.DLedgerConfig.group",
-            "tests.scenarios", "protocols.wire.messages.VoteRequest.leader_id",
+            "tests.scenarios", "protocols.wire.ledger.messages.VoteRequest.leader_id",
         ):  # fmt: skip
             self.assertTrue(exists(name), name)
 

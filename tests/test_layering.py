@@ -29,7 +29,7 @@ class TreeTests(SynchronousTestCase):
     def test_packages_are_found(self) -> None:
         """The walk sees the packages at all: an empty list would keep every rule."""
         modules = module_names(ROOT)
-        for name in ("dledger", "dledger.core", "dledger.core.inputs", "protocols.wire.codes"):
+        for name in ("dledger", "dledger.core", "dledger.core.inputs", "protocols.wire.ledger.codes"):
             self.assertIn(name, modules)
 
     def test_core_brings_nothing_along(self) -> None:
@@ -51,9 +51,9 @@ class CheckerTests(SynchronousTestCase):
         name: None
         for name in (
             "dledger", "dledger.core", "dledger.core.effects", "dledger.core.ports", "dledger.core.status",
-            "dledger.node", "dledger.node.driver", "dledger.storage.disk", "dledger.client",
-            "dledger.spark", "dledger.spark.export",
-            "protocols.wire.entry", "protocols.wire.messages", "protocols.wire.push", "protocols.wire",
+            "dledger.node", "dledger.node.driver", "dledger.base.disk.disk", "dledger.client",
+            "dledger.spark", "dledger.spark.export.exporter",
+            "protocols.wire.ledger.entry", "protocols.wire.ledger.messages", "protocols.wire.ledger.push", "protocols.wire",
             "tests.layering",
         )
     }  # fmt: skip
@@ -88,8 +88,8 @@ class CheckerTests(SynchronousTestCase):
 
     def test_core_and_the_wire(self) -> None:
         """The core knows messages and codes, not bytes."""
-        self.assertAllowed("dledger.core.elector", "from protocols.wire.messages import VoteRequest")
-        self.assertRefused("dledger.core.elector", "from protocols.wire.entry import BLANK", "not below")
+        self.assertAllowed("dledger.core.elector", "from protocols.wire.ledger.messages import VoteRequest")
+        self.assertRefused("dledger.core.elector", "from protocols.wire.ledger.entry import BLANK", "not below")
         self.assertRefused("dledger.core.elector", "from protocols.wire import entry", "not below")
         self.assertRefused("dledger.core.elector", "from dledger.storage import disk", "not below")
 
@@ -105,11 +105,11 @@ class CheckerTests(SynchronousTestCase):
 
     def test_wire_is_the_bottom(self) -> None:
         """Layer 0 knows nothing of ledgers nor of Twisted."""
-        self.assertRefused("protocols.wire.push", "from dledger.core import effects", "not below")
-        self.assertRefused("protocols.wire.push", "import twisted", "not a third party")
+        self.assertRefused("protocols.wire.ledger.push", "from dledger.core import effects", "not below")
+        self.assertRefused("protocols.wire.ledger.push", "import twisted", "not a third party")
         self.assertRefused("protocols.framing", "import twisted", "not a third party")
-        self.assertRefused("protocols.remoting", "import dledger", "not below")
-        self.assertAllowed("protocols.remoting", "from twisted.internet.protocol import Protocol")
+        self.assertRefused("protocols.ledger.remoting", "import dledger", "not below")
+        self.assertAllowed("protocols.ledger.remoting", "from twisted.internet.protocol import Protocol")
 
     def test_storage_below_twisted(self) -> None:
         """Storage sees the core's ports only."""
@@ -119,8 +119,8 @@ class CheckerTests(SynchronousTestCase):
 
     def test_transport_and_storage_do_not_meet(self) -> None:
         """Only the node introduces them to each other."""
-        self.assertRefused("dledger.transport.peers", "from dledger.storage import disk", "not below")
-        self.assertRefused("dledger.transport.peers", "from dledger.core import effects", "not below")
+        self.assertRefused("dledger.node.peers", "from dledger.storage import disk", "not below")
+        self.assertRefused("dledger.node.peers", "from dledger.core import effects", "not below")
 
     def test_driver_runs_in_a_simulation(self) -> None:
         """The driver is the one part of the node that knows no Twisted."""
@@ -139,11 +139,11 @@ class CheckerTests(SynchronousTestCase):
 
     def test_export_is_late(self) -> None:
         """Every command but the export must do without Arrow; the export asks for it when it runs."""
-        self.assertRefused("dledger.cli_export", "from dledger.spark import export", "inside the function")
-        self.assertRefused("dledger.tap_export", "from dledger.spark import export", "inside the function")
-        self.assertAllowed("dledger.cli_export", "def run():\n    from dledger.spark import export")
-        self.assertRefused("dledger.cli", "def run():\n    from dledger.spark import export", "is refused")
-        self.assertRefused("dledger.cli_export", "from dledger.core import effects", "is refused")
+        self.assertRefused("dledger.commands.export", "from dledger.spark import export", "inside the function")
+        self.assertRefused("dledger.twistd.export", "from dledger.spark import export", "inside the function")
+        self.assertAllowed("dledger.commands.export", "def run():\n    from dledger.spark import export")
+        self.assertRefused("dledger.commands.main", "def run():\n    from dledger.spark import export", "is refused")
+        self.assertRefused("dledger.commands.export", "from dledger.core import effects", "is refused")
 
     def test_status_values_only(self) -> None:
         """The admin part sees the frozen status, not the core behind it."""

@@ -19,9 +19,9 @@ from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.iweb import IAgent
 
-from dledger.client.endpoints import tcp_endpoints
+from dledger.base.endpoints import tcp_endpoints
+from dledger.base.timing import Gathering
 from dledger.client.members import Members
-from dledger.client.timing import Gathering
 from dledger.client.values import MemberInfo
 from dledger.node.status import NodeStatus
 

@@ -16,31 +16,31 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from dledger.broker.admin_commands import AdminCommands, AdminParts
+from dledger.base.disk.disk import Disk
+from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.stats import StatsCommands
 from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.consumers import ConsumerCommands, ConsumerTable
-from dledger.broker.log_reads import LogReads
-from dledger.broker.metadata_files import Metadata
-from dledger.broker.native import NativeCommands
-from dledger.broker.offset_commands import OffsetCommands
-from dledger.broker.plain_sends import PlainSends
-from dledger.broker.pulls import PullCommands, usual_slow_bytes
-from dledger.broker.puts import PutPipeline
-from dledger.broker.queue_locks import QueueLocks
-from dledger.broker.reput import Arrived
-from dledger.broker.reset_offsets import ResetOffsets
+from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
+from dledger.broker.consuming.offset_commands import OffsetCommands
+from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
+from dledger.broker.consuming.queue_locks import QueueLocks
+from dledger.broker.consuming.reset_offsets import ResetOffsets
+from dledger.broker.ha.service import HAService
+from dledger.broker.metadata.files import Metadata
 from dledger.broker.router import Commands
-from dledger.broker.schedule import ScheduleMessageService
-from dledger.broker.send_back import SendBack
-from dledger.broker.sends import Sends
-from dledger.broker.stats_commands import StatsCommands
-from dledger.broker.store import MessageStore
-from dledger.broker.topic_checks import TopicChecks
-from dledger.ha.service import HAService
-from dledger.storage.disk import Disk
-from protocols.broker import NativeSink, SendSink
+from dledger.broker.sending.native import NativeCommands
+from dledger.broker.sending.plain_sends import PlainSends
+from dledger.broker.sending.puts import PutPipeline
+from dledger.broker.sending.schedule import ScheduleMessageService
+from dledger.broker.sending.send_back import SendBack
+from dledger.broker.sending.sends import Sends
+from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.log_reads import LogReads
+from dledger.broker.store.reput import Arrived
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.broker import NativeSink, SendSink
 from protocols.turn import Turn
-from protocols.wire.rocketmq_message import Host
+from protocols.wire.rocketmq.message import Host
 
 
 @attrs.frozen(kw_only=True)

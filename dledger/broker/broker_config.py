@@ -20,10 +20,10 @@ from typing import Any
 import attrs
 from attrs.validators import ge, instance_of, le
 
-from dledger.addresses import parse_address
-from dledger.broker.store_config import StoreConfig
-from dledger.ha.config import SLAVE, HAConfig
-from dledger.option_values import converted, listed, our_name, unknown_option
+from dledger.base.addresses import parse_address
+from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.broker.ha.config import SLAVE, HAConfig
+from dledger.broker.store.store_config import StoreConfig
 
 #: RocketMQ's number of the broker that is written to.
 MASTER_ID = 0

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime, IStre
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from protocols.commands import CommandConnection, NotAsked, OnlyAsking
+from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand

@@ -17,15 +17,15 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
+from dledger.base.errors import DLedgerError
 from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.command_client import CommandClient
-from dledger.broker.metadata_files import Metadata
-from dledger.errors import DLedgerError
-from dledger.ha.service import HAService
-from dledger.ha.slave_synchronize import SlaveSynchronize
+from dledger.broker.ha.service import HAService
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
 from dledger.node.flush import RunInThread
-from protocols.commands import SUCCESS
-from protocols.wire.codes import ResponseCode
+from protocols.rocketmq.commands import SUCCESS
+from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 
 GET_BROKER_RUNTIME_INFO = 28

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
-from protocols.commands import CommandConnection
+from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 

@@ -3,7 +3,7 @@
 The listening side of a broker: its connections, and who answers what is asked on them.
 
 Requests go to groups of commands by their code. Sends that stand together in one read go to their group
-together. What a slave asks for (see L{dledger.ha.slave_synchronize}) is answered here, on every port.
+together. What a slave asks for (see L{dledger.broker.metadata.slave_synchronize}) is answered here, on every port.
 
 Rule 1: every request is answered once. What a handler refuses, or fails at, is answered for it.
 Rule 2: the number of connections is bounded, and who says nothing for two minutes is closed.
@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 from twisted.python.failure import Failure
 
-from dledger.broker.metadata_files import Metadata
+from dledger.base.listening import ListeningSide
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
 from dledger.broker.refusals import Code, Handler, Handlers, Refused
-from dledger.ha.slave_synchronize import ITEMS, metadata_answer
-from dledger.transport.listening import ListeningSide
-from protocols.broker import BrokerConnection, NativeSink, SendSink
-from protocols.commands import CommandConnection
+from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
+from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand

@@ -31,26 +31,26 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.addresses import parse_address
+from dledger.base.addresses import parse_address
+from dledger.base.disk.disk import Disk
+from dledger.base.errors import StoreError
+from dledger.base.threads import DiskThreads
 from dledger.broker.assembly import Assembly, Parts, assemble
 from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.command_client import CommandClient
 from dledger.broker.following import Following
-from dledger.broker.metadata import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
-from dledger.broker.metadata_files import Metadata
+from dledger.broker.ha.service import HAService
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
-from dledger.broker.puts import PutPipeline
-from dledger.broker.reput import Arrived
 from dledger.broker.router import CommandRouter
-from dledger.broker.sends import SEND_CODES
-from dledger.broker.store import MessageStore
-from dledger.broker.topic_checks import TopicChecks
-from dledger.errors import StoreError
-from dledger.ha.service import HAService
-from dledger.node.threads import DiskThreads
-from dledger.storage.disk import Disk
+from dledger.broker.sending.puts import PutPipeline
+from dledger.broker.sending.sends import SEND_CODES
+from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.reput import Arrived
+from dledger.broker.store.store import MessageStore
 from protocols.turn import Turn
-from protocols.wire.rocketmq_message import Host
+from protocols.wire.rocketmq.message import Host
 
 TICK_S = 1.0
 #: How often the room on the disk is looked at, ticks; as cleanResourceInterval.

@@ -30,6 +30,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.errors import DLedgerError
+from dledger.base.timing import Backoff
 from dledger.client.connection import MemberConnection, RequestRefused
 from dledger.client.frames import (
     BODY_BYTES_MAX,
@@ -43,11 +45,9 @@ from dledger.client.frames import (
 )
 from dledger.client.members import Members
 from dledger.client.rivals import SILENT_S, Rivals
-from dledger.client.timing import Backoff
 from dledger.client.values import Appended, AppendFailed
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import AppendRequest, AppendResponse, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Response
 
 _SWEEP_S = 0.1
 #: Elections take about a second; whoever waits for one looks this often at least.

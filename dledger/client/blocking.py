@@ -21,10 +21,10 @@ from typing import Any
 
 import attrs
 
+from dledger.base.reactor_thread import Outcome as PendingOutcome
+from dledger.base.reactor_thread import ReactorThread
 from dledger.client.client import LogClient
 from dledger.client.frames import AppendLimits, Outcome
-from dledger.client.thread import Outcome as PendingOutcome
-from dledger.client.thread import ReactorThread
 from dledger.client.values import (
     Appended,
     AppendError,
@@ -33,7 +33,7 @@ from dledger.client.values import (
     MemberInfo,
     UnknownOutcome,
 )
-from protocols.wire.codes import Consistency
+from protocols.wire.ledger.codes import Consistency
 
 _PROGRESS_S = 0.1
 #: Bytes of bodies that one append_many has under way at most, whatever its window.

@@ -20,19 +20,19 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from dledger.base.endpoints import EndpointFor, tcp_endpoints
+from dledger.base.errors import DLedgerError
+from dledger.base.timing import Backoff
 from dledger.client.appender import Appender
 from dledger.client.connection import MemberConnection, RequestLost
-from dledger.client.endpoints import EndpointFor, tcp_endpoints
 from dledger.client.frames import AppendLimits, Done, Outcome
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
-from dledger.client.timing import Backoff
 from dledger.client.values import Appended, AppendError, Entry, MemberInfo, entries_of
-from dledger.errors import DLedgerError
-from protocols.wire.codes import Consistency, ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
     LeadershipTransferRequest,

@@ -21,15 +21,15 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.errors import DLedgerError
+from dledger.base.errors import DLedgerError
 from protocols.framing import Frame, FrameBuffer, FrameError
+from protocols.ledger.push import NativeReader
 from protocols.outlet import Outlet, read_directly
-from protocols.push import NativeReader
-from protocols.wire.codes import RequestCode, ResponseCode
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.json_bodies import decode_response, encode_request
-from protocols.wire.messages import MetadataResponse, Request, Response
-from protocols.wire.push import encode_request_frame
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.json_bodies import decode_response, encode_request
+from protocols.wire.ledger.messages import MetadataResponse, Request, Response
+from protocols.wire.ledger.push import encode_request_frame
 from protocols.wire.remoting import (
     REMOTING_SUCCESS,
     REQUEST_CODE_NOT_SUPPORTED,

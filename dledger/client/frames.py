@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from dledger.base.errors import DLedgerError
 from dledger.client.connection import MemberConnection
 from dledger.client.values import Appended, AppendError, AppendFailed, UnknownOutcome
 from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import ResponseCode
 
 #: Refusals that pass: the same bodies are sent again, in order.
 PASSING = frozenset(

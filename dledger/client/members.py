@@ -21,14 +21,14 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.endpoints import EndpointFor
+from dledger.base.errors import DLedgerError
+from dledger.base.timing import Gathering
 from dledger.client.connection import MemberConnection
-from dledger.client.endpoints import EndpointFor
-from dledger.client.timing import Gathering
 from dledger.client.values import MemberInfo
 from dledger.config import parse_peers
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import MetadataRequest, MetadataResponse, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 #: After the first member that says it leads, others are waited for so long: a leader that was cut
 #: off still believes in itself, and one with a higher term wins.

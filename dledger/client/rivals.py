@@ -18,10 +18,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.timing import Gathering
 from dledger.client.connection import MemberConnection
 from dledger.client.members import Members
-from dledger.client.timing import Gathering
-from protocols.wire.messages import MetadataResponse, Request, Response
+from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 
 #: An answer that is missing for so long, seconds, is a reason to look round.
 SILENT_S = 1.0

@@ -21,15 +21,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from dledger.client.ahead import ReadingAhead
+from dledger.base.ahead import ReadingAhead
+from dledger.base.errors import DLedgerError
+from dledger.base.timing import Backoff, Gathering
 from dledger.client.connection import MemberConnection, RequestLost
 from dledger.client.members import Members
-from dledger.client.timing import Backoff, Gathering
 from dledger.client.values import Entry, entries_of
-from dledger.errors import DLedgerError
-from protocols.wire.codes import Consistency, ResponseCode
 from protocols.wire.errors import WireError
-from protocols.wire.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
 
 #: GETs under way at once where PULL is not understood.
 _GETS_AT_ONCE = 32

@@ -12,11 +12,11 @@ from zlib import crc32
 
 import attrs
 
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from dledger.base.errors import DLedgerError
 from protocols.wire.errors import WireError
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.messages import EntryBatch
 
 
 @attrs.frozen(kw_only=True)

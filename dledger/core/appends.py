@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.inputs import EntriesWritten, Proposal
 from dledger.core.member_state import MemberState
-from dledger.core.waiters import ThresholdWaiters
-from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import ResponseCode
 
 
 @attrs.frozen

@@ -28,8 +28,8 @@ from typing import Protocol
 import attrs
 
 from dledger.core.member_state import MemberState
-from protocols.wire.codes import PushType, ResponseCode
-from protocols.wire.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Response
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Response
 
 #: An idle follower is told the commit index at least this often, as Java does, milliseconds.
 IDLE_COMMIT_INTERVAL_MS = 1000

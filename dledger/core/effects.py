@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import EntryBatch, Request, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
 
 @attrs.frozen

@@ -31,8 +31,8 @@ import attrs
 
 from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from dledger.core.member_state import MemberState
-from protocols.wire.codes import WIRE_VERSION, ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     MetadataRequest,

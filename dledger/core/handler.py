@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
-from dledger.core.waiters import ThresholdWaiters
-from protocols.wire.codes import WIRE_VERSION, PushType, ResponseCode
-from protocols.wire.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
 
 #: Deadline of a wait that only an fsync or a change of leader ends.
 NEVER_MS = 1 << 62

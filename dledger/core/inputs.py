@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import attrs
 
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import Request, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import Request, Response
 
 
 @attrs.frozen

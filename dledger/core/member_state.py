@@ -21,8 +21,8 @@ import attrs
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.ports import LedgerView
-from protocols.wire.codes import WIRE_VERSION
-from protocols.wire.messages import Request, Response
+from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.messages import Request, Response
 
 
 class Role(Enum):

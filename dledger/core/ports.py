@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch
 
 
 class LedgerView(Protocol):
     """
-    A readable ledger. Every method may raise L{dledger.errors.StoreError}: the member stops.
+    A readable ledger. Every method may raise L{dledger.base.errors.StoreError}: the member stops.
     """
 
     @property

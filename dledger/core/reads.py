@@ -19,12 +19,12 @@ from collections.abc import Callable
 
 import attrs
 
+from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from dledger.core.quorum import held_by
-from dledger.core.waiters import ThresholdWaiters
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import HeartBeatRequest, HeartBeatResponse, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, Response
 
 
 @attrs.define

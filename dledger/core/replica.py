@@ -32,8 +32,8 @@ from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.core.transfer import LeadershipTransfer
-from protocols.wire.codes import WIRE_VERSION, ResponseCode
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     LeadershipTransferRequest,
     MetadataRequest,

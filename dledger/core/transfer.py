@@ -18,8 +18,8 @@ import attrs
 from dledger.core.dispatcher import DispatcherState, EntryDispatcher
 from dledger.core.elector import LeaderElector
 from dledger.core.member_state import MemberState
-from protocols.wire.codes import WIRE_VERSION, ResponseCode
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     Response,

@@ -22,15 +22,15 @@ from typing import Protocol
 import attrs
 from twisted.internet.defer import Deferred
 
+from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerAppend
 from dledger.core.inputs import AppendProposed, Proposal
-from dledger.errors import DLedgerError
 from dledger.node.status import Counters, count
 from protocols.connection import ServerConnection
-from protocols.interfaces import Ticket
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import ENTRY_HEADER_SIZE
-from protocols.wire.messages import AppendResponse
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.messages import AppendResponse
 
 #: Neighbouring appends share a proposal up to so many bodies, or so many bytes of them.
 SHARED_COUNT_MAX = 64

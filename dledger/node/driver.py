@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
 from dledger.core.replica import DLedgerCore
-from dledger.errors import DLedgerError, StoreError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import EntryBatch, Request, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
 _FAILURES = (ev.WriteRefused, ev.StoreFailed)
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from dledger.base.errors import StoreError
 from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
-from dledger.errors import StoreError
 from dledger.node.status import Counters
 
 #: Runs a function in the store's thread; the Deferred fires on the reactor.

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from protocols.interfaces import Ticket
-from protocols.wire.codes import PushType
-from protocols.wire.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Request, Response
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.codes import PushType
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Request, Response
 
 #: Entries and bytes of records that one merged push may have; as of a batch between our own members.
 COUNT_MAX = 4096

@@ -25,25 +25,25 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.disk.disk import DiskSpace
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
-from dledger.errors import DLedgerError, StoreError
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.driver import Driver, Ledger, Terms
 from dledger.node.flush import Flushable, Flusher, RunInThread
+from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
 from dledger.node.router import RequestRouter
+from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
-from dledger.storage.disk import DiskSpace
 from dledger.storage.term_file import TermVote
-from dledger.transport.peers import Peers
-from dledger.transport.server import MemberServer
 from protocols.turn import Turn
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import EntryBatch, LeadershipTransferRequest, Request, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, LeadershipTransferRequest, Request, Response
 
 #: How often connections and waiters are looked at, seconds.
 SWEEP_INTERVAL_S = 0.2

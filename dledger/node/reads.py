@@ -18,15 +18,15 @@ from typing import Protocol, TypeAlias
 import attrs
 from twisted.internet.defer import Deferred
 
+from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerRead
 from dledger.core.inputs import ReadRequested
-from dledger.errors import DLedgerError
 from dledger.node.status import Counters, count
 from protocols.connection import ServerConnection
-from protocols.interfaces import Ticket
-from protocols.wire.codes import Consistency, ResponseCode
-from protocols.wire.entry import ENTRY_HEADER_SIZE, bodies_of
-from protocols.wire.messages import (
+from protocols.ledger.interfaces import Ticket
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
+from protocols.wire.ledger.messages import (
     UNCHECKED,
     EntryBatch,
     GetRequest,

@@ -25,6 +25,7 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.core.inputs import (
     Input,
     PeerDisconnected,
@@ -32,16 +33,15 @@ from dledger.core.inputs import (
     RequestReceived,
     StoreFailed,
 )
-from dledger.errors import DLedgerError, StoreError
 from dledger.node.appends import AppendGate
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.status import Counters, count
 from protocols.connection import ServerConnection
-from protocols.interfaces import Ticket
-from protocols.wire.codes import WIRE_VERSION, RequestCode, ResponseCode
+from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
+from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     GetRequest,
@@ -133,13 +133,13 @@ class RequestRouter:
     # -- RequestSink --------------------------------------------------------------------------
 
     def connected(self, connection: ServerConnection) -> None:
-        """See L{protocols.interfaces.RequestSink.connected}."""
+        """See L{protocols.ledger.interfaces.RequestSink.connected}."""
         self._tokens[connection] = set()
 
     def requests_received(
         self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
     ) -> None:
-        """See L{protocols.interfaces.RequestSink.requests_received}."""
+        """See L{protocols.ledger.interfaces.RequestSink.requests_received}."""
         try:
             self._route(connection, requests)
         except Exception as error:
@@ -186,7 +186,7 @@ class RequestRouter:
         self._feed(*questions)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
-        """See L{protocols.interfaces.RequestSink.body_refused}."""
+        """See L{protocols.ledger.interfaces.RequestSink.body_refused}."""
         count(self._counters.refusals, ResponseCode.UNEXPECTED_ARGUMENT.name)
         response_class = MESSAGES[ticket[2]][1]
         connection.answer(ticket, response_class(
@@ -194,15 +194,15 @@ class RequestRouter:
         ))
 
     def drained(self, connection: ServerConnection) -> None:
-        """See L{protocols.interfaces.RequestSink.drained}."""
+        """See L{protocols.ledger.interfaces.RequestSink.drained}."""
         assert self._reads is not None
         self._reads.drained(connection)
 
     def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
-        """See L{protocols.interfaces.RequestSink.wire_broken}; C{connection_lost} follows."""
+        """See L{protocols.ledger.interfaces.RequestSink.wire_broken}; C{connection_lost} follows."""
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
-        """See L{protocols.interfaces.RequestSink.connection_lost}."""
+        """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
         assert self._reads is not None
         tokens = self._tokens.pop(connection, set())
         for token in tokens:

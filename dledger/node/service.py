@@ -27,18 +27,18 @@ from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, I
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.addresses import host_and_port
+from dledger.base.addresses import host_and_port
+from dledger.base.disk.disk import Disk
+from dledger.base.errors import StoreError
+from dledger.base.threads import DiskThreads
 from dledger.config import DLedgerConfig
-from dledger.errors import StoreError
 from dledger.node.driver import Terms
 from dledger.node.node import Node, Store
-from dledger.node.threads import DiskThreads
-from dledger.storage.disk import Disk
+from dledger.node.peers import Peers
+from dledger.node.server import MemberServer
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermFile, TermVote
-from dledger.transport.peers import Peers
-from dledger.transport.server import MemberServer
 
 #: How long a member may take to hand leadership over and answer what is pending, seconds.
 STOP_TIME_OUT_S = 5.0

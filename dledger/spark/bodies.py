@@ -14,7 +14,7 @@ import zlib
 import pyarrow as pa
 
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq_layout import COMPRESSION_MASK, SysFlag
+from protocols.wire.rocketmq.layout import COMPRESSION_MASK, SysFlag
 
 #: Of one plain body: four times what producers and brokers take by default.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from dledger.spark.log import Chunk, DamageError, skipped
 from dledger.spark.options import OptionError, ScanOptions
-from protocols.wire.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.layout import dtype_of
+from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC
 
 HEADER_DTYPE = np.dtype(dtype_of(ENTRY_HEADER_DECLARATION))
 assert HEADER_DTYPE.itemsize == ENTRY_HEADER_SIZE

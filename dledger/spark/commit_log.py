@@ -24,8 +24,8 @@ import numpy as np
 from dledger.spark.log import Chunk, DamageError, Extent, ReadError, lost, skipped
 from dledger.spark.options import OptionError, ScanOptions
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq_layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
-from protocols.wire.rocketmq_message import decode_message
+from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
+from protocols.wire.rocketmq.message import decode_message
 
 #: At least the largest record that a broker takes by default (4 MiB and 64 KiB).
 _BLOCK_BYTES = 8 * 1024 * 1024

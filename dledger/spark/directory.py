@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dledger.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.spark.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
 from dledger.spark.options import ScanOptions
 from dledger.storage.reader import LogReader
-from protocols.wire.entry import (
+from protocols.wire.layout import dtype_of
+from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,
     INDEX_UNIT_DECLARATION,
     INDEX_UNIT_SIZE,
     MAGIC,
 )
-from protocols.wire.layout import dtype_of
 
 UNIT_DTYPE = np.dtype(dtype_of(INDEX_UNIT_DECLARATION))
 assert UNIT_DTYPE.itemsize == INDEX_UNIT_SIZE

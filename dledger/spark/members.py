@@ -28,16 +28,16 @@ from struct import Struct
 import attrs
 import numpy as np
 
-from dledger.addresses import host_and_port
+from dledger.base.addresses import host_and_port
 from dledger.spark.log import Chunk, Extent, Offsets, ReadError, lost
 from dledger.spark.options import OptionError, ScanOptions
-from protocols.wire.codes import RequestCode, ResponseCode
-from protocols.wire.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
-from protocols.wire.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
-from protocols.wire.push import decode_frame, encode_request_frame
-from protocols.wire.push_layout import (
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
+from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
+from protocols.wire.ledger.push import decode_frame, encode_request_frame
+from protocols.wire.ledger.push_layout import (
     FLAG_RESPONSE,
     FRAME_HEADER,
     FRAME_HEADER_SIZE,

@@ -5,7 +5,7 @@ C{format=rocketmq}: each message a row, without a Python object for each message
 A message's parts stand where the lengths before them say, so they are found step by step, each step for all
 messages of a chunk at once: fixed head, lengths of addresses by their flags, body length, topic length,
 properties length. Whatever does not add up is damaged. The rules are those of
-L{protocols.wire.rocketmq_message}, which is also asked for the words of an error; the tests hold the two
+L{protocols.wire.rocketmq.message}, which is also asked for the words of an error; the tests hold the two
 against each other.
 
 What is rare is done one by one: texts that are not UTF-8, and properties with the same name twice.
@@ -27,10 +27,10 @@ from dledger.spark.bodies import plain
 from dledger.spark.columns import Column, Decoder, gather, native, slices, sound_headers
 from dledger.spark.log import Chunk, DamageError, Offsets, ReadError
 from dledger.spark.options import ScanOptions
-from protocols.wire.entry import ENTRY_HEADER_SIZE
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of
-from protocols.wire.rocketmq_layout import (
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.rocketmq.layout import (
     DLEDGER_BODY_OFFSET,
     HEAD_DECLARATION,
     HEAD_SIZE,
@@ -41,7 +41,7 @@ from protocols.wire.rocketmq_layout import (
     VALUE_END,
     SysFlag,
 )
-from protocols.wire.rocketmq_message import decode_message, decode_properties
+from protocols.wire.rocketmq.message import decode_message, decode_properties
 
 assert DLEDGER_BODY_OFFSET == ENTRY_HEADER_SIZE
 HEAD_DTYPE = np.dtype(dtype_of(HEAD_DECLARATION))

@@ -2,7 +2,7 @@
 """
 The commit mark: a small file beside Java's, that says how far the ledger is known to be good.
 
-Two slots, see L{dledger.storage.two_slots}. Knows nothing of ledgers. Absent (Java's directory) is not an
+Two slots, see L{dledger.base.disk.two_slots}. Knows nothing of ledgers. Absent (Java's directory) is not an
 error; damaged in both slots is.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import attrs
 from construct import Int32sb, Int64sb, Struct
 
-from dledger.storage.two_slots import SlotFile, SlotForm
+from dledger.base.disk.two_slots import SlotFile, SlotForm
 
 COMMIT_MARK_NAME = "commitmark"
 

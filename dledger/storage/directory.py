@@ -14,10 +14,11 @@ import errno
 
 import attrs
 
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments, wrong_length
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import DLedgerConfig
-from dledger.errors import DirectoryError, StoreError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
-from dledger.storage.disk import Disk, File
 from dledger.storage.properties import read_checkpoint
 from dledger.storage.recovery import (
     Found,
@@ -30,7 +31,6 @@ from dledger.storage.recovery import (
     highest_indexed,
     without_torn_end,
 )
-from dledger.storage.segment import Listing, SegmentList, file_name, list_segments, wrong_length
 
 LOCK_NAME = "lock"
 _DATA_OPTION = "mapped_file_size_for_entry_data"

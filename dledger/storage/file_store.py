@@ -19,19 +19,19 @@ import errno
 
 import attrs
 
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.expiry import Expiry
+from dledger.base.disk.segment import SegmentList
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
-from dledger.errors import DLedgerError, StoreError
 from dledger.storage import directory as door
-from dledger.storage.disk import Disk
-from dledger.storage.expiry import Expiry
 from dledger.storage.records import Layout, check_batch, pack_bodies
-from dledger.storage.segment import SegmentList
 from dledger.storage.store_flush import FlushJob, StoreFlush
 from dledger.storage.store_reads import End
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
 from protocols.wire.errors import WireError
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
+from protocols.wire.ledger.messages import EntryBatch
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

@@ -11,10 +11,10 @@ Source: DLedgerMemoryStore.java; differs: docs/divergence.md W22.
 
 from __future__ import annotations
 
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.config import DLedgerConfig
-from dledger.storage.disk import Disk
 from dledger.storage.file_store import FileStore
-from dledger.storage.memory_disk import MemoryDisk
 
 
 class MemoryStore(FileStore):

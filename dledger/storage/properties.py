@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from dledger.storage.disk import Disk
+from dledger.base.disk.disk import Disk
 
 CHECKPOINT_NAME = "checkpoint"
 

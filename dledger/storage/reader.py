@@ -18,14 +18,20 @@ from collections.abc import Iterator
 
 import attrs
 
-from dledger.errors import DirectoryError, StoreError
+from dledger.base.disk.disk import Disk, File, OsDisk, OsFile
+from dledger.base.disk.segment import file_name
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, is_superseded, read_mark
-from dledger.storage.disk import Disk, File, OsDisk, OsFile
 from dledger.storage.properties import read_checkpoint
 from dledger.storage.records import DamagedRecord, Walk, walk_records
-from dledger.storage.segment import file_name
-from protocols.wire.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT, INDEX_UNIT_SIZE
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.entry import (
+    BLANK_MAGIC,
+    ENTRY_HEADER,
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+)
+from protocols.wire.ledger.messages import EntryBatch
 
 _UNITS_MAX = 32 * 1024
 
@@ -34,7 +40,7 @@ class ReadOnlyDisk(OsDisk):
     """The file system of the operating system, opened for reading only."""
 
     def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
-        """See L{dledger.storage.disk.Disk.open}; never creates."""
+        """See L{dledger.base.disk.disk.Disk.open}; never creates."""
         assert not create
         return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 

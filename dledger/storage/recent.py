@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch
 
 ENTRIES_KEPT = 65_536
 BATCHES_KEPT = 1024

@@ -18,10 +18,11 @@ from zlib import crc32
 import attrs
 from construct import Int32sb, Struct
 
+from dledger.base.errors import DLedgerError
 from dledger.config import MAX_RECORD_BYTES
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import (
+from protocols.wire.layout import struct_of
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
     ENTRY_HEADER,
@@ -30,8 +31,7 @@ from protocols.wire.entry import (
     MAGIC,
     MIN_BLANK_SIZE,
 )
-from protocols.wire.layout import struct_of
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch
 
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)

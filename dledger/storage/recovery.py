@@ -23,11 +23,11 @@ from zlib import crc32
 
 import attrs
 
-from dledger.errors import DirectoryError
+from dledger.base.disk.segment import Listing, SegmentList
+from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import CommitMark
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
-from dledger.storage.segment import Listing, SegmentList
-from protocols.wire.entry import (
+from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
     ENTRY_HEADER,

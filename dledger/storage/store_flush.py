@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dledger.base.disk.disk import Disk, File
+from dledger.base.errors import StoreError
 from dledger.config import DLedgerConfig
-from dledger.errors import StoreError
 from dledger.storage.commit_mark import MarkFile
 from dledger.storage.directory import Recovered
-from dledger.storage.disk import Disk, File
 from dledger.storage.properties import CHECKPOINT_NAME, encode_checkpoint
 from dledger.storage.recovery import begin_crc_of
 from dledger.storage.store_reads import End, StoreReads

@@ -18,17 +18,17 @@ from zlib import crc32
 
 import attrs
 
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.expiry import Expiry
+from dledger.base.disk.segment import SegmentList
+from dledger.base.errors import StoreError
 from dledger.config import DLedgerConfig
-from dledger.errors import StoreError
 from dledger.storage.commit_mark import CommitMark, MarkFile
 from dledger.storage.directory import Recovered
-from dledger.storage.disk import Disk, File
-from dledger.storage.expiry import Expiry
 from dledger.storage.recent import RecentBatches, RecentEntries
 from dledger.storage.records import DamagedRecord, Walk, walk_records
 from dledger.storage.recovery import Scanner
-from dledger.storage.segment import SegmentList
-from protocols.wire.entry import (
+from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
     CHAIN_CRC_AT,
@@ -38,7 +38,7 @@ from protocols.wire.entry import (
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
 )
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch
 
 _PRELOAD = 4096
 

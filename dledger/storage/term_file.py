@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.errors import DirectoryError, StoreError
-from dledger.storage.disk import Disk
+from dledger.base.disk.disk import Disk
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage.properties import java_long, parse_properties
 
 TERM_FILE_NAME = "currterm"

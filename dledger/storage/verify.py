@@ -14,14 +14,14 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.errors import DirectoryError
+from dledger.base.disk.disk import Disk
+from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
-from dledger.storage.disk import Disk
 from dledger.storage.properties import CHECKPOINT_NAME, read_checkpoint
 from dledger.storage.reader import LogReader
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
 from dledger.storage.term_file import TERM_FILE_NAME, decode_term
-from protocols.wire.entry import (
+from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
     ENTRY_HEADER,

@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dledger.storage.disk import DiskSpace, File
+from dledger.base.disk.disk import DiskSpace, File
 
 SECTOR_BYTES = 512
 _NO_BARRIER = 1 << 62
@@ -152,7 +152,7 @@ class _Directory:
 
 
 class SimFile:
-    """An open file. See L{dledger.storage.disk.File}."""
+    """An open file. See L{dledger.base.disk.disk.File}."""
 
     __slots__ = ("_disk", "_inode", "_life", "_locked", "path")
 
@@ -168,14 +168,14 @@ class SimFile:
             raise OSError(errno.EBADF, "closed, or of a process that has died", self.path)
 
     def pread(self, size: int, position: int) -> bytes:
-        """See L{dledger.storage.disk.File.pread}."""
+        """See L{dledger.base.disk.disk.File.pread}."""
         self._check()
         if self._disk.failing_reads:
             self._disk.fail_read(self.path)
         return bytes(self._inode.data[position : position + size])
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """See L{dledger.storage.disk.File.pwrite}."""
+        """See L{dledger.base.disk.disk.File.pwrite}."""
         self._check()
         disk = self._disk
         whole = bytes(data)
@@ -190,7 +190,7 @@ class SimFile:
         self._inode.modified_s = disk.now_s
 
     def datasync(self) -> None:
-        """See L{dledger.storage.disk.File.datasync}."""
+        """See L{dledger.base.disk.disk.File.datasync}."""
         self._check()
         disk = self._disk
         if disk.is_armed:
@@ -202,16 +202,16 @@ class SimFile:
         self._inode.sync(disk.barrier)
 
     def size(self) -> int:
-        """See L{dledger.storage.disk.File.size}."""
+        """See L{dledger.base.disk.disk.File.size}."""
         self._check()
         return len(self._inode.data)
 
     def modified_s(self) -> float:
-        """See L{dledger.storage.disk.File.modified_s}."""
+        """See L{dledger.base.disk.disk.File.modified_s}."""
         return self._inode.modified_s
 
     def close(self) -> None:
-        """See L{dledger.storage.disk.File.close}."""
+        """See L{dledger.base.disk.disk.File.close}."""
         if self._locked and self._life == self._disk.life:
             self._disk.unlock(self.path)
             self._locked = False
@@ -220,7 +220,7 @@ class SimFile:
 
 class SimDisk:
     """
-    A file system in memory. See L{dledger.storage.disk.Disk}.
+    A file system in memory. See L{dledger.base.disk.disk.Disk}.
 
     @ivar life: number of the process that uses the disk; handles of earlier ones are dead.
     @ivar now_s: seconds, for modification times.
@@ -386,7 +386,7 @@ class SimDisk:
         return inode
 
     def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
-        """See L{dledger.storage.disk.Disk.open}."""
+        """See L{dledger.base.disk.disk.Disk.open}."""
         if not create:
             return SimFile(self, path, self._inode(path))
         head, tail = os.path.split(path)
@@ -402,14 +402,14 @@ class SimDisk:
         return SimFile(self, path, inode)
 
     def read_file(self, path: str) -> bytes:
-        """See L{dledger.storage.disk.Disk.read_file}."""
+        """See L{dledger.base.disk.disk.Disk.read_file}."""
         inode = self._inode(path)
         if self.failing_reads:
             self.fail_read(path)
         return bytes(inode.data)
 
     def write_file(self, path: str, data: bytes) -> None:
-        """See L{dledger.storage.disk.Disk.write_file}."""
+        """See L{dledger.base.disk.disk.Disk.write_file}."""
         head, tail = os.path.split(path)
         directory = self._directory(head)
         aside = tail + ".tmp"
@@ -432,30 +432,30 @@ class SimDisk:
         directory.sync()
 
     def exists(self, path: str) -> bool:
-        """See L{dledger.storage.disk.Disk.exists}."""
+        """See L{dledger.base.disk.disk.Disk.exists}."""
         head, tail = os.path.split(path)
         directory = self._directories.get(head)
         return path in self._directories or (directory is not None and tail in directory.entries)
 
     def listdir(self, path: str) -> list[str]:
-        """See L{dledger.storage.disk.Disk.listdir}."""
+        """See L{dledger.base.disk.disk.Disk.listdir}."""
         names = list(self._directory(path).entries)
         names += [os.path.basename(other) for other in self._directories if other and other != path
                   and os.path.dirname(other) == path]
         return sorted(names)
 
     def file_size(self, path: str) -> int:
-        """See L{dledger.storage.disk.Disk.file_size}."""
+        """See L{dledger.base.disk.disk.Disk.file_size}."""
         return len(self._inode(path).data)
 
     def makedirs(self, path: str) -> None:
-        """See L{dledger.storage.disk.Disk.makedirs}."""
+        """See L{dledger.base.disk.disk.Disk.makedirs}."""
         while path not in self._directories:
             self._directories[path] = _Directory()
             path = os.path.dirname(path)
 
     def unlink(self, path: str) -> None:
-        """See L{dledger.storage.disk.Disk.unlink}."""
+        """See L{dledger.base.disk.disk.Disk.unlink}."""
         self._inode(path)
         if self.is_armed:
             self.before_change(path, "unlink")
@@ -463,20 +463,20 @@ class SimDisk:
         self._directory(head).put(tail, None)
 
     def sync_directory(self, path: str) -> None:
-        """See L{dledger.storage.disk.Disk.sync_directory}."""
+        """See L{dledger.base.disk.disk.Disk.sync_directory}."""
         directory = self._directory(path)
         if self.is_armed:
             self.before_change(path, "sync")
         directory.sync()
 
     def space(self, path: str) -> DiskSpace:
-        """See L{dledger.storage.disk.Disk.space}."""
+        """See L{dledger.base.disk.disk.Disk.space}."""
         total = 1 << 40
         room = 0 if self.is_full else total // 2
         return DiskSpace(total=total, free=room, usable=room)
 
     def lock(self, path: str) -> File:
-        """See L{dledger.storage.disk.Disk.lock}."""
+        """See L{dledger.base.disk.disk.Disk.lock}."""
         head, tail = os.path.split(path)
         directory = self._directory(head)
         if path in self._locks:

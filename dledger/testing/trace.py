@@ -17,7 +17,7 @@ import attrs
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.messages import EntryBatch, Message
+from protocols.wire.ledger.messages import EntryBatch, Message
 
 if TYPE_CHECKING:
     from dledger.core.replica import DLedgerCore

@@ -7,7 +7,7 @@ Consumers: PULL_MESSAGE with tag filters and long polling, heartbeats, members o
 What mqadmin asks brokers: topics and groups made, changed and deleted, options, runtime table, replication (haStatus), statistics of topics and groups, offsets reset to a time.
 A broker: `twistd -n dledger-broker` is an asynchronous or synchronous master, or a slave, for RocketMQ's producers, consumers and brokers; it takes SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, makes topics on first use, and reads configuration files of RocketMQ's brokers.
 `dledger ha-status`: replication between RocketMQ brokers, Java's (5.x, and 4.9 as far as it tells) or ours, in the shape of mqadmin haStatus and as JSON.
-A producer and a reader of our own for brokers (`dledger.client.broker`): many messages in a frame, with refusals and unknown outcomes told apart; whole records of the log in order, over restarts of the broker.
+A producer and a reader of our own for brokers (`dledger.broker.client.blocking`): many messages in a frame, with refusals and unknown outcomes told apart; whole records of the log in order, over restarts of the broker.
 `dledger tail --broker host:port` shows the messages in a broker's log in its order, of a master or a slave, ours or RocketMQ's; `--topic`, `--from-offset`, `-f`, `--json`.
 Delayed messages (18 levels, as RocketMQ's), messages that consumers send back (retries with growing delay, dead letters), locks of queues for orderly consumers.
 Played with RocketMQ 4.9.8 and 5.3.3 in `tox -e interop`: our slave of a Java master and a Java slave of our master, in asynchronous and synchronous mode, through SIGKILL of either, consumers at the slave, and an exchange of directories; see docs/interop.md.

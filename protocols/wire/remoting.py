@@ -35,8 +35,8 @@ from protocols.wire.fastjson import (
     to_text,
     write_object,
 )
-from protocols.wire.java_shapes import read_header
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.java_shapes import read_header
 
 #: A whole frame, length word included; as com.rocketmq.remoting.frameMaxLength.
 FRAME_BYTES_MAX = 16777216

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_pulls -*-
+# -*- test-case-name: tests.broker.consuming.test_pulls -*-
 """
 A broker's groups of commands, asked over connections of their own: what the tests of each group share.
 """
@@ -10,14 +10,14 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.metadata import TopicConfig
-from dledger.broker.metadata_files import Metadata
-from dledger.broker.records import NewMessage
+from dledger.broker.ha.config import SLAVE, HAConfig
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.refusals import Handler, Refused
-from dledger.ha.config import SLAVE, HAConfig
-from dledger.storage.memory_disk import MemoryDisk
-from protocols.commands import CommandConnection
+from dledger.broker.store.records import NewMessage
+from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.support import Opened, config_of

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_puts -*-
+# -*- test-case-name: tests.broker.sending.test_puts -*-
 """
 A master (or slave) without sockets: a store in memory, replication with played slaves, the put pipeline.
 """
@@ -10,14 +10,14 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 
-from dledger.broker.puts import PutPipeline
-from dledger.ha.config import HAConfig
-from dledger.ha.service import TICK_MS, HAService
-from dledger.storage.disk import Disk
-from dledger.storage.memory_disk import MemoryDisk
-from protocols.wire.ha import encode_report
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.service import TICK_MS, HAService
+from dledger.broker.sending.puts import PutPipeline
+from protocols.wire.rocketmq.ha import encode_report
+from tests.broker.ha.fakes import plug
 from tests.broker.support import Opened
-from tests.ha.fakes import plug
 
 #: The time of day at the start.
 WALL_MS = 1_700_000_000_000

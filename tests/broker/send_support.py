@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_sends -*-
+# -*- test-case-name: tests.broker.sending.test_sends -*-
 """
 A broker's router with its sends, asked over connections in memory.
 """
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.metadata_files import Metadata
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.metadata.files import Metadata
 from dledger.broker.router import CommandRouter
-from dledger.broker.sends import SEND_CODES, Sends
-from dledger.broker.topic_checks import TopicChecks
-from dledger.ha.config import HAConfig
-from protocols.commands import CommandConnection
+from dledger.broker.sending.sends import SEND_CODES, Sends
+from dledger.broker.sending.topic_checks import TopicChecks
+from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
-from protocols.wire.rocketmq_message import Host, Message
+from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS, Writing
 from tests.broker.support import config_of, messages_in
 from tests.protocols.fakes import plug, sent_commands, turn_of

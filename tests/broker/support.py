@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_store -*-
+# -*- test-case-name: tests.broker.store.test_store -*-
 """
 What the broker's tests share: small files, messages, threads that run when told to, whole stores.
 """
@@ -13,13 +13,13 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from dledger.broker.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
-from dledger.broker.commit_log import CommitLog, look
-from dledger.broker.records import NewMessage
-from dledger.broker.store import MessageStore
-from dledger.broker.store_config import StoreConfig
-from dledger.storage.disk import Disk
-from protocols.wire.rocketmq_message import Host, Message, decode_message, encode_properties, make_message
+from dledger.base.disk.disk import Disk
+from dledger.broker.store.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
+from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.store import MessageStore
+from dledger.broker.store.store_config import StoreConfig
+from protocols.wire.rocketmq.message import Host, Message, decode_message, encode_properties, make_message
 
 #: Files so small that every test meets blanks and new files.
 LOG_SIZE = 4096

@@ -7,8 +7,8 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.broker_config import BrokerConfig, from_mapping, read_properties
-from dledger.broker.store_config import StoreConfig
-from dledger.ha.config import HAConfig
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.store.store_config import StoreConfig
 
 
 def configured(**values: object) -> BrokerConfig:

@@ -11,9 +11,9 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.addresses import parse_address
+from dledger.base.addresses import parse_address
 from dledger.broker.command_client import CommandClient
-from protocols.commands import NotAsked
+from protocols.rocketmq.commands import NotAsked
 from protocols.turn import Turn
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 

@@ -12,9 +12,9 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.metadata import TopicConfig, Topics
+from dledger.broker.metadata.tables import TopicConfig, Topics
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
-from protocols.commands import NotAsked
+from protocols.rocketmq.commands import NotAsked
 from protocols.wire.remoting import RemotingCommand
 
 OK = RemotingCommand(code=0, opaque=0, flag=1)

@@ -10,11 +10,11 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.metadata_files import Metadata
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.metadata.files import Metadata
 from dledger.broker.refusals import Handlers, Refused
 from dledger.broker.router import CommandRouter
-from dledger.storage.memory_disk import MemoryDisk
-from protocols.commands import CommandConnection
+from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of
 

@@ -11,11 +11,11 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.broker_config import from_mapping
 from dledger.broker.service import BrokerService
-from dledger.errors import DLedgerError, StoreError
-from dledger.storage.disk import Disk
-from dledger.storage.memory_disk import MemoryDisk
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
 from tests.protocols.fakes import FakeTransport, plug, sent_commands

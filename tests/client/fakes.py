@@ -15,10 +15,10 @@ from twisted.python.failure import Failure
 
 from dledger.client.client import LogClient
 from protocols.framing import FrameBuffer
-from protocols.wire.codes import RequestCode, ResponseCode
-from protocols.wire.entry import pack_record
-from protocols.wire.json_bodies import decode_request, encode_response
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -33,7 +33,7 @@ from protocols.wire.messages import (
     Request,
     Response,
 )
-from protocols.wire.push import decode_frame, encode_response_frame
+from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 
 

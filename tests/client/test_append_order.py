@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.frames import AppendLimits, Outcome
 from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import AppendResponse
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendResponse
 from tests.client.fakes import FakeGroup
 from tests.client.test_appender import GroupCase, is_append, unknown
 

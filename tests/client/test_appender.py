@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.client.frames import AppendLimits, Outcome
 from dledger.client.values import Appended, AppendFailed, UnknownOutcome
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import AppendRequest, AppendResponse, Request
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
 from tests.client.fakes import FakeGroup
 
 

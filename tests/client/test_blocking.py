@@ -24,16 +24,16 @@ from twisted.python import threadable
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
+from dledger.base import reactor_thread as client_thread
+from dledger.base.errors import DLedgerError
+from dledger.base.reactor_thread import Outcome as PendingOutcome
+from dledger.base.reactor_thread import ReactorThread
 from dledger.client import blocking
-from dledger.client import thread as client_thread
 from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
 from dledger.client.frames import Outcome
-from dledger.client.thread import Outcome as PendingOutcome
-from dledger.client.thread import ReactorThread
 from dledger.client.values import Appended, AppendFailed, UnknownOutcome
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import AppendRequest
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest
 from tests.client.fakes import FakeGroup, FakeMember, Wire
 
 
@@ -544,7 +544,7 @@ class ReactorThreadTests(SynchronousTestCase):
             "import sys, dledger\n"
             "log = dledger.connect('n0-127.0.0.1:1', timeout=0.05)\n"
             "try: log.append(b'x')\n"
-            "except dledger.errors.DLedgerError: pass\n"
+            "except dledger.base.errors.DLedgerError: pass\n"
             "log.close()\n"
             "print('twisted.internet.reactor' in sys.modules)\n"
         )

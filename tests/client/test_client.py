@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError
 
+from dledger.base.errors import DLedgerError
 from dledger.client.values import AppendFailed
-from dledger.errors import DLedgerError
-from protocols.wire.codes import Consistency, ResponseCode
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.messages import (
     AppendRequest,
     GetRequest,
     GetResponse,

@@ -10,11 +10,11 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError
 from dledger.client.connection import MemberConnection, RequestLost, RequestRefused
-from dledger.errors import DLedgerError
-from protocols.wire.codes import RequestCode, ResponseCode
-from protocols.wire.json_bodies import encode_response
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.json_bodies import encode_response
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     GetResponse,
@@ -22,7 +22,7 @@ from protocols.wire.messages import (
     MetadataResponse,
     Response,
 )
-from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
+from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 
 

@@ -9,9 +9,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError
 from dledger.client.members import IDLE_CLOSE_S, Members
-from dledger.errors import DLedgerError
-from protocols.wire.messages import MetadataRequest
+from protocols.wire.ledger.messages import MetadataRequest
 from tests.client.fakes import FakeGroup
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dledger.client.frames import AppendLimits
 from dledger.client.rivals import AGAIN_S, SILENT_S
 from dledger.client.values import Entry, UnknownOutcome
-from protocols.wire.messages import GetRequest, MetadataRequest
+from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from tests.client.test_appender import GroupCase, is_append
 
 

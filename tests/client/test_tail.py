@@ -13,11 +13,11 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError
 from dledger.client.tail import Tail
 from dledger.client.values import Entry
-from dledger.errors import DLedgerError
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import GetRequest, PullRequest, PullResponse
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import GetRequest, PullRequest, PullResponse
 from tests.client.fakes import FakeGroup
 
 STEPS = ("append", "kill", "raise", "lose", "wait", "lag", "silent")

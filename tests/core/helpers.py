@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import attrs
 
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.member_state import MemberState, Outbox
 from dledger.core.replica import DLedgerCore
-from dledger.errors import DLedgerError, StoreError
-from protocols.wire.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     EntryBatch,
     HeartBeatRequest,
     HeartBeatResponse,

@@ -13,7 +13,7 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.appends import PendingAppends
 from dledger.core.inputs import EntriesWritten, Proposal
-from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import ResponseCode
 from tests.core.helpers import Bench, ListLedger, heart_beat, kinds, make_member, of_type, propose, quiet
 
 

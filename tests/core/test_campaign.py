@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.elector import PROBE_TERM, STRAY_BEATS, STRAY_MS, Campaign
-from protocols.wire.codes import ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     MetadataRequest,

@@ -17,8 +17,8 @@ from dledger.core.dispatcher import (
     Quota,
 )
 from dledger.core.member_state import MemberState, Role
-from protocols.wire.codes import PushType, ResponseCode
-from protocols.wire.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.messages import HeartBeatResponse, PushEntryRequest, PushEntryResponse, Response
 from tests.core.helpers import ListLedger, events, make_member, pushed, pushes, unpack
 
 COMPARE, TRUNCATE, APPEND = DispatcherState.COMPARE, DispatcherState.TRUNCATE, DispatcherState.APPEND

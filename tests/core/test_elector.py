@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, LeaderElector
-from protocols.wire.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     MetadataRequest,

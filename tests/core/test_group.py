@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import HeartBeatRequest, VoteRequest
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import HeartBeatRequest, VoteRequest
 from tests.core.helpers import Bench, ListLedger, make_config, sent
 
 

@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.handler import EntryHandler
-from protocols.wire.codes import PushType, ResponseCode
-from protocols.wire.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
 from tests.core.helpers import (
     Bench,
     ListLedger,

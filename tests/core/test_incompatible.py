@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.codes import PushType
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType
+from protocols.wire.ledger.messages import (
     HeartBeatResponse,
     LeadershipTransferRequest,
     MetadataRequest,

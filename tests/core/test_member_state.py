@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core.member_state import Outbox, Role
-from protocols.wire.messages import EntryBatch, HeartBeatRequest, MetadataRequest, Response
+from protocols.wire.ledger.messages import EntryBatch, HeartBeatRequest, MetadataRequest, Response
 from tests.core.helpers import ListLedger, batch, make_member
 
 

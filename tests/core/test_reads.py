@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import HeartBeatRequest, HeartBeatResponse, VoteResponse
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, VoteResponse
 from tests.core.helpers import (
     Bench,
     ListLedger,

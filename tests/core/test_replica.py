@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import StoreError
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.errors import StoreError
-from protocols.wire.codes import PushType, ResponseCode
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,
     MetadataRequest,

@@ -15,8 +15,8 @@ from dledger.core import effects as fx
 from dledger.core.dispatcher import DispatcherState, EntryDispatcher, Quota
 from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState, Role
-from protocols.wire.codes import PushType, ResponseCode
-from protocols.wire.messages import PushEntryRequest, PushEntryResponse
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
 from tests.core.helpers import ListLedger, make_member, of_type, pushes
 
 TERM = 1_000

@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.codes import PushType, ResponseCode
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     VoteRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from protocols.wire.errors import WireError
-from protocols.wire.ha import (
+from protocols.wire.rocketmq.ha import (
     BODY_SIZE_MAX,
     TRANSFER_HEADER,
     TRANSFER_HEADER_SIZE,

@@ -16,18 +16,18 @@ import random
 from collections.abc import Callable, Mapping
 
 from protocols.framing import Frame, FrameBuffer, FrameError
-from protocols.push import NativeReader
-from protocols.wire.broker_frames import decode_broker_frame
-from protocols.wire.codes import PushType, RequestCode
-from protocols.wire.entry import bodies_of, check_records, iterate_records
+from protocols.ledger.push import NativeReader
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
-from protocols.wire.json_bodies import decode_request, decode_response, encode_request, encode_response
-from protocols.wire.messages import AppendRequest, EntryBatch, PushEntryRequest, Request, Response
-from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
-from protocols.wire.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE
+from protocols.wire.ledger.codes import PushType, RequestCode
+from protocols.wire.ledger.entry import bodies_of, check_records, iterate_records
+from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.ledger.messages import AppendRequest, EntryBatch, PushEntryRequest, Request, Response
+from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
+from protocols.wire.ledger.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
-from protocols.wire.rocketmq_message import (
+from protocols.wire.rocketmq.broker_frames import decode_broker_frame
+from protocols.wire.rocketmq.message import (
     check_message,
     decode_batch,
     decode_message,
@@ -35,7 +35,7 @@ from protocols.wire.rocketmq_message import (
     encode_message,
     plain_body,
 )
-from protocols.wire.send_request import SendReader
+from protocols.wire.rocketmq.send_request import SendReader
 from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
 from tests.fuzz.recovery import fuzz_recovery

@@ -17,10 +17,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.framing import Frame, FrameBuffer
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object
-from protocols.wire.json_bodies import decode_request
-from protocols.wire.messages import EntryBatch
-from protocols.wire.push import decode_frame
-from protocols.wire.rocketmq_message import decode_message
+from protocols.wire.ledger.json_bodies import decode_request
+from protocols.wire.ledger.messages import EntryBatch
+from protocols.wire.ledger.push import decode_frame
+from protocols.wire.rocketmq.message import decode_message
 from tests.fuzz import run, targets
 from tests.fuzz.mutation import damaged, damaged_json, loosely
 from tests.fuzz.run import chance_of, fuzz, main

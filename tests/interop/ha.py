@@ -19,10 +19,10 @@ from pathlib import Path
 
 import attrs
 
-from dledger.broker.java_json import read_document
+from dledger.broker.metadata.java_json import read_document
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from protocols.wire.rocketmq_message import Message, decode_message, decode_start, plain_body
+from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body
 from tests.interop.rocketmq import PATIENCE, Server, body_of, broker_port, java_command
 from tests.processes.children import Child, ChildError, TalkingChild, free_ports, wait_until
 from tests.processes.members import ROOT

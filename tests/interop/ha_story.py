@@ -23,7 +23,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from protocols.wire.rocketmq_message import Message, plain_body
+from protocols.wire.rocketmq.message import Message, plain_body
 from tests.interop.ha import (
     Broker,
     BrokerError,
@@ -329,7 +329,7 @@ class Story(SynchronousTestCase):
     def command(self, *words: str) -> str:
         """Standard output of a C{dledger} command."""
         done = subprocess.run(
-            [sys.executable, "-c", "from dledger.cli import main; main()", *words],
+            [sys.executable, "-c", "from dledger.commands.main import main; main()", *words],
             capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )

@@ -26,8 +26,9 @@ import attrs
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from protocols.framing import FrameBuffer
-from protocols.wire.codes import PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.entry import (
+from protocols.wire.errors import BodyError
+from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import (
     ENTRY_HEADER_SIZE,
     MAGIC,
     MIN_BLANK_SIZE,
@@ -35,9 +36,8 @@ from protocols.wire.entry import (
     encode_header,
     iterate_records,
 )
-from protocols.wire.errors import BodyError
-from protocols.wire.json_bodies import decode_request, encode_response
-from protocols.wire.messages import (
+from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     AppendResponse,

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import attrs
 
 from protocols.framing import FrameBuffer
-from protocols.wire.codes import PushType, RequestCode, ResponseCode
-from protocols.wire.json_bodies import decode_request, decode_response
-from protocols.wire.messages import PushEntryRequest, PushEntryResponse, Request, Response
-from protocols.wire.push import decode_frame
+from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.json_bodies import decode_request, decode_response
+from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request, Response
+from protocols.wire.ledger.push import decode_frame
 from protocols.wire.remoting import FLAG_RESPONSE, decode_command
 
 

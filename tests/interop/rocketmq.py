@@ -22,7 +22,7 @@ from pathlib import Path
 
 import attrs
 
-from protocols.wire.messages import MetadataRequest, MetadataResponse
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import SOURCES, class_path_of
 from tests.processes.asking import NoAnswer, ask
 from tests.processes.children import Child, ChildError, TalkingChild, free_ports, peers_text, wait_until
@@ -405,7 +405,7 @@ class BrokerGroup:
 
         @raise ChildError: its exit status is not 0.
         """
-        command = [sys.executable, "-c", "from dledger.cli import main; main()", "--group", GROUP,
+        command = [sys.executable, "-c", "from dledger.commands.main import main; main()", "--group", GROUP,
                    "--peers", peers_text(self.peers), *words]
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
                               env={**os.environ, "PYTHONPATH": str(ROOT)})

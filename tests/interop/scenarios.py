@@ -29,10 +29,10 @@ from pathlib import Path
 import attrs
 import click
 
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
 from dledger.storage.verify import verify_directory
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import LeadershipTransferResponse
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import LeadershipTransferResponse
 from tests.interop.java import JavaMember
 from tests.interop.load import BODY_BYTES_MAX, Load
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from protocols.wire.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE
 from tests.interop.mixed import JAVA, OURS
 
 _WORDS = {

@@ -13,12 +13,12 @@ from pathlib import Path
 from click.testing import CliRunner
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.cli import cli
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
+from dledger.commands.main import cli
 from dledger.storage.verify import VerifyReport, verify_directory
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import ENTRY_HEADER_SIZE
-from protocols.wire.messages import GetRequest
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
+from protocols.wire.ledger.messages import GetRequest
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.interop.load import Load
 from tests.interop.mixed import DATA_FILE_BYTES, DEADLINE_S, INDEX_FILE_BYTES, JAVA, OURS, MixedGroup

@@ -33,9 +33,9 @@ from benchmarks.ha import (
 from benchmarks.ha_brokers import ASYNC_MASTER, KINDS, SYNC_MASTER, parse_sample
 from benchmarks.ha_catch_up import Copied, bare_copy, poll_s, write_store
 from benchmarks.load import LoadError, Sample
-from dledger.broker.commit_log import CommitLog, look
-from dledger.broker.store_config import StoreConfig
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
+from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.store_config import StoreConfig
 from tests.processes.members import ROOT
 
 CELL = Cell(system="dledger", role=SYNC_MASTER, body_bytes=100, window=64)

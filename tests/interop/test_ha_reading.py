@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.rocketmq_message import encode_message, make_message
+from protocols.wire.rocketmq.message import encode_message, make_message
 from tests.interop.ha import FILE_SIZE, BrokerError, Sent, check_stored, differing, log_bytes
 from tests.interop.ha_story import ha_lines, outcomes
 from tests.interop.rocketmq import body_of

@@ -14,8 +14,8 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.config import DLedgerConfig
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import MetadataRequest, MetadataResponse
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.interop.java import JavaClient, JavaMissing, class_path
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies

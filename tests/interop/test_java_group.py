@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
 from dledger.storage.verify import verify_directory
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import bodies_of
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     GetRequest,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
 from dledger.storage.verify import verify_directory
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import JAVA, OURS, MixedGroup

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from protocols.wire.messages import AppendRequest
+from protocols.wire.ledger.messages import AppendRequest
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import DATA_FILE_BYTES, INDEX_FILE_BYTES, JAVA, MixedGroup
 from tests.interop.test_mixed_groups import bodies

@@ -16,8 +16,8 @@ import attrs
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq_layout import SysFlag
-from protocols.wire.rocketmq_message import (
+from protocols.wire.rocketmq.layout import SysFlag
+from protocols.wire.rocketmq.message import (
     BatchItem,
     Host,
     Message,

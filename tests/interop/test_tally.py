@@ -7,13 +7,13 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
-from dledger.storage.disk import OsDisk
 from dledger.storage.file_store import FileStore
-from protocols.wire.codes import PushType
-from protocols.wire.entry import MAGIC, EntryHeader, encode_header
-from protocols.wire.json_bodies import encode_request
-from protocols.wire.messages import EntryBatch, PushEntryRequest
+from protocols.wire.ledger.codes import PushType
+from protocols.wire.ledger.entry import MAGIC, EntryHeader, encode_header
+from protocols.wire.ledger.json_bodies import encode_request
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest
 from tests.interop.mixed import JAVA, OURS
 from tests.interop.tally import NEEDED, Tally
 

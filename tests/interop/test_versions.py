@@ -9,8 +9,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from protocols.wire.codes import RequestCode, ResponseCode
-from protocols.wire.messages import AppendRequest
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.messages import AppendRequest
 from tests.interop.java import JavaMissing, class_path
 from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
 from tests.interop.test_mixed_groups import bodies

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest
 
-from protocols.wire.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.entry import bodies_of
-from protocols.wire.messages import AppendRequest, HeartBeatRequest
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest
 from tests.interop.played import GROUP, JAVA, SELF, SideBySide, Stage, entries
 
 _IN_DELETE, _IN_MOVED_TO, _IN_NONBLOCK = 0x200, 0x80, 0o4000

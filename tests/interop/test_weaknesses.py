@@ -8,9 +8,9 @@ those of docs/divergence.md. What needs files or restarts is in L{tests.interop.
 
 from __future__ import annotations
 
-from protocols.wire.codes import PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.entry import bodies_of
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatRequest,
     HeartBeatResponse,

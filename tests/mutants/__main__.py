@@ -72,7 +72,7 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = F
 
 
 def _run_of(mutant: Mutant) -> Callable[[int], str]:
-    from dledger.testing.schedule import Focus, run_schedule
+    from dledger.testing.group.schedule import Focus, run_schedule
 
     focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
                   group=mutant.group)
@@ -80,8 +80,8 @@ def _run_of(mutant: Mutant) -> Callable[[int], str]:
 
 
 def _ha_run_of(mutant: Mutant) -> Callable[[int], str]:
-    from dledger.testing.ha_runner import be_quiet
-    from dledger.testing.ha_schedule import HAFocus, run_ha_schedule
+    from dledger.testing.brokers.runner import be_quiet
+    from dledger.testing.brokers.schedule import HAFocus, run_ha_schedule
 
     be_quiet()
     focus = HAFocus(settings=mutant.settings, faults=mutant.faults, pace_s=mutant.pace_s)

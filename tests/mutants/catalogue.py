@@ -23,17 +23,17 @@ DISPATCHER = "dledger.core.dispatcher"
 QUORUM = "dledger.core.quorum"
 READS = "dledger.core.reads"
 APPENDS = "dledger.core.appends"
-WAITERS = "dledger.core.waiters"
+WAITERS = "dledger.base.waiters"
 FLUSHER = "dledger.core.flusher"
 DRIVER = "dledger.node.driver"
 STORE = "dledger.storage.file_store"
 FLUSH = "dledger.storage.store_flush"
 RECOVERY = "dledger.storage.recovery"
 RECORDS = "dledger.storage.records"
-SEGMENT = "dledger.storage.segment"
+SEGMENT = "dledger.base.disk.segment"
 DIRECTORY = "dledger.storage.directory"
 TERMS = "dledger.storage.term_file"
-NETWORK = "dledger.testing.network"
+NETWORK = "dledger.testing.group.network"
 
 SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
 ELECTIONS = ("kill", "isolate", "split", "pause", "transfer")
@@ -50,8 +50,8 @@ class Mutant:
     One way to break the system.
 
     @ivar says: what is wrong, in a sentence.
-    @ivar settings, faults, load, group, pace_s: see L{dledger.testing.schedule.Focus}.
-    @ivar is_ha: of replication: settings and faults are those of L{dledger.testing.ha_schedule.HAFocus}.
+    @ivar settings, faults, load, group, pace_s: see L{dledger.testing.group.schedule.Focus}.
+    @ivar is_ha: of replication: settings and faults are those of L{dledger.testing.brokers.schedule.HAFocus}.
     """
 
     name: str

@@ -2,7 +2,7 @@
 """
 Mutants of master/slave replication, as rows: name, what is wrong, patches, settings, faults.
 
-Settings and faults are those of L{dledger.testing.ha_schedule.HAFocus}.
+Settings and faults are those of L{dledger.testing.brokers.schedule.HAFocus}.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from tests.mutants.patching import Patch
 
-ACKS = "dledger.ha.acks"
-CLIENT = "dledger.ha.client"
-FOLLOWER = "dledger.ha.follower"
-TRANSFER = "dledger.ha.group_transfer"
-MASTER = "dledger.ha.master"
-SERVICE = "dledger.ha.service"
-VIEW = "dledger.ha.slave_view"
-STATUS = "dledger.ha.put_status"
+ACKS = "dledger.broker.ha.acks"
+CLIENT = "dledger.broker.ha.slave"
+FOLLOWER = "dledger.broker.ha.slave_session"
+TRANSFER = "dledger.broker.ha.group_transfer"
+MASTER = "dledger.broker.ha.master"
+SERVICE = "dledger.broker.ha.service"
+VIEW = "dledger.broker.ha.slave_view"
+STATUS = "dledger.broker.ha.put_status"
 
 Row: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object], tuple[str, ...]]
 

@@ -17,14 +17,14 @@ from twisted.python.failure import Failure
 
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
+from dledger.node.peers import Peers
+from dledger.node.server import MemberServer
 from dledger.node.service import ForgetfulTerms
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermVote
-from dledger.transport.peers import Peers
-from dledger.transport.server import MemberServer
 from protocols.connection import ServerConnection
-from protocols.wire.codes import RequestCode
-from protocols.wire.messages import Request
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.messages import Request
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
 
 

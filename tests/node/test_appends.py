@@ -8,13 +8,13 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerAppend
 from dledger.core.inputs import AppendProposed
-from dledger.errors import DLedgerError
 from dledger.node.appends import SHARED_BYTES_MAX, TURN_BYTES_MAX, AppendGate, AppendResult
 from dledger.node.status import Counters
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import AppendRequest, AppendResponse
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest, AppendResponse
 from tests.node.rig import Rig
 
 

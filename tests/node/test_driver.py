@@ -10,13 +10,13 @@ from typing import cast
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
-from dledger.errors import DLedgerError, StoreError
 from dledger.node.driver import Driver
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import HeartBeatRequest, HeartBeatResponse, Request, Response
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, Request, Response
 from tests.core.helpers import ListLedger, batch, make_config
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import StoreError
 from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
-from dledger.errors import StoreError
 from dledger.node.flush import Flusher
 from dledger.node.status import Counters
 from tests.node.rig import FakeThread

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.errors import DLedgerError
+from dledger.base.errors import DLedgerError
+from dledger.node.peers import RETRY_MAX_S
 from dledger.node.service import MemberService
-from dledger.transport.peers import RETRY_MAX_S
-from protocols.wire.codes import RequestCode, ResponseCode, VoteResult
-from protocols.wire.json_bodies import decode_request, encode_response
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     MetadataRequest,

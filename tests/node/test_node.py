@@ -7,12 +7,12 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.core import effects as fx
 from dledger.core.inputs import Ticked
-from dledger.errors import DLedgerError, StoreError
 from dledger.node.node import HOUSE_KEEPING_INTERVAL_S
-from protocols.wire.codes import ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     AppendRequest,
     HeartBeatResponse,
     MetadataRequest,

@@ -17,9 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from dledger.config import DLedgerConfig
-from dledger.transport.peers import RETRY_MAX_S, Peers, retry_policy
-from protocols.wire.codes import RequestCode
-from protocols.wire.messages import (
+from dledger.node.peers import RETRY_MAX_S, Peers, retry_policy
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     MetadataRequest,

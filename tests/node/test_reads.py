@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.core.effects import AnswerRead
 from dledger.core.inputs import ReadRequested
-from dledger.errors import DLedgerError, StoreError
 from dledger.node import reads as module
 from dledger.node.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
-from protocols.wire.codes import Consistency, ResponseCode
-from protocols.wire.entry import bodies_of
-from protocols.wire.messages import AppendRequest, GetRequest, PullRequest
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
 from tests.node.rig import Rig
 
 

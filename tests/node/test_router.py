@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.errors import DLedgerError
 from dledger.core import inputs as ev
-from dledger.errors import DLedgerError
-from protocols.wire.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.entry import pack_record
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     EntryBatch,

@@ -7,10 +7,10 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.transport.server import MemberServer
+from dledger.node.server import MemberServer
 from protocols.connection import ServerConnection
 from protocols.wire.errors import BodyError
-from protocols.wire.messages import MetadataRequest
+from protocols.wire.ledger.messages import MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, SeenRequests, native_request, plug, turn_of, unplug
 

@@ -14,7 +14,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.addresses import host_and_port
+from dledger.base.addresses import host_and_port
+from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.service import (
@@ -26,8 +27,7 @@ from dledger.node.service import (
     peer_endpoints,
     wall_clock,
 )
-from dledger.storage.disk import OsDisk
-from protocols.wire.messages import AppendRequest
+from protocols.wire.ledger.messages import AppendRequest
 from tests.node.rig import FakeThread
 from tests.node.test_peers import FakeEndpoint
 from tests.protocols.fakes import native_request, plug, sent_messages

@@ -7,7 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.status import FSYNC_BUCKETS_S, Counters, Histogram, NodeStatus, count
-from protocols.wire.messages import AppendRequest, GetRequest, PullRequest
+from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
 from tests.node.rig import Rig
 
 

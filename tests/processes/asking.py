@@ -13,10 +13,10 @@ import time
 from typing import Self
 
 from protocols.framing import FrameBuffer
-from protocols.wire.codes import RequestCode
-from protocols.wire.json_bodies import decode_response, encode_request
-from protocols.wire.messages import MetadataRequest, MetadataResponse, Request, Response
-from protocols.wire.push import decode_frame, encode_request_frame
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.json_bodies import decode_response, encode_request
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response
+from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 
 

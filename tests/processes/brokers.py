@@ -15,7 +15,7 @@ from pathlib import Path
 
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from protocols.wire.rocketmq_message import Message, decode_message, decode_start
+from protocols.wire.rocketmq.message import Message, decode_message, decode_start
 from tests.processes.children import Child, ChildError, free_ports, wait_until
 from tests.processes.members import ROOT
 

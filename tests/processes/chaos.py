@@ -24,11 +24,11 @@ import attrs
 import click
 
 from benchmarks.common import quantile
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
 from dledger.storage.verify import verify_directory
-from protocols.wire.codes import Consistency, ResponseCode
-from protocols.wire.entry import bodies_of
-from protocols.wire.messages import GetRequest, GetResponse
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.messages import GetRequest, GetResponse
 from tests.processes.asking import Asker, NoAnswer, ask
 from tests.processes.children import ChildError, TalkingChild, end_all, wait_until
 from tests.processes.histories import History, check_history

@@ -29,14 +29,14 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.protocols.basic import LineOnlyReceiver
 
-from dledger.broker.commit_log import CommitLog, look
-from dledger.broker.records import NewMessage
-from dledger.broker.store_config import StoreConfig
-from dledger.ha.config import HAConfig
-from dledger.ha.put_status import PutStatus
-from dledger.ha.service import HAService
-from dledger.storage.disk import OsDisk
-from protocols.wire.rocketmq_message import Host
+from dledger.base.disk.disk import OsDisk
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.ha.service import HAService
+from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.store_config import StoreConfig
+from protocols.wire.rocketmq.message import Host
 
 FILE_SIZE = 65536
 WINDOW = 8

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from protocols.wire.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
+from protocols.wire.ledger.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 
 
 @attrs.frozen(kw_only=True)

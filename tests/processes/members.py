@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from protocols.wire.messages import MetadataResponse
+from protocols.wire.ledger.messages import MetadataResponse
 from tests.processes.asking import metadata_of
 from tests.processes.children import Child, ChildError, free_ports, peers_text, wait_until
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.rocketmq_message import Message
+from protocols.wire.rocketmq.message import Message
 from tests.processes.brokers import QUEUES, SENT, Broker, Remoting, free_triple
 from tests.processes.children import wait_until
 

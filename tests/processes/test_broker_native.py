@@ -10,9 +10,9 @@ import sys
 import threading
 from typing import Any
 
-from dledger.client.broker import Broker as Client
-from dledger.client.broker_values import PutError
-from protocols.wire.rocketmq_message import decode_message
+from dledger.broker.client.blocking import Broker as Client
+from dledger.broker.client.values import PutError
+from protocols.wire.rocketmq.message import decode_message
 from tests.processes.children import wait_until
 from tests.processes.members import ROOT
 from tests.processes.test_broker import BrokerCase
@@ -21,7 +21,7 @@ TOPIC = "Native"
 #: Messages of one call.
 RUN = 20
 
-_DLEDGER = "from dledger.cli import main; main()"
+_DLEDGER = "from dledger.commands.main import main; main()"
 
 
 class Writer:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.entry import BLANK, BLANK_MAGIC, INDEX_UNIT, MAGIC, pack_record
+from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, INDEX_UNIT, MAGIC, pack_record
 from tests.processes.ledgers import LedgerFault, assert_identical, index_units, read_records
 
 FILE_BYTES = 256

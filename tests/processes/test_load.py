@@ -14,10 +14,10 @@ from benchmarks import append, failover, open_ledger
 from benchmarks.common import number, quantile
 from benchmarks.load import Meter, NativeFrames, RemotingFrames, load_in_child
 from protocols.framing import FrameBuffer
-from protocols.wire.codes import RequestCode, ResponseCode
-from protocols.wire.json_bodies import decode_request, encode_response
-from protocols.wire.messages import AppendRequest, AppendResponse
-from protocols.wire.push import decode_frame, encode_response_frame
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.json_bodies import decode_request, encode_response
+from protocols.wire.ledger.messages import AppendRequest, AppendResponse
+from protocols.wire.ledger.push import decode_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.processes.members import Group
 

@@ -9,8 +9,8 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
+from dledger.base.errors import DirectoryError
 from tests.broker.support import Opened
 
 #: Takes a lock on the first byte, as Java's C{FileChannel.tryLock(0, 1, false)} does, or the other kind.

@@ -12,12 +12,12 @@ from twisted.python.failure import Failure
 
 from protocols.connection import ClientConnection, Connection, ServerConnection
 from protocols.framing import FrameBuffer
-from protocols.interfaces import Ticket
+from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
-from protocols.wire.json_bodies import decode_response, encode_request, encode_response
-from protocols.wire.messages import Request, Response
-from protocols.wire.push import decode_frame, encode_request_frame, encode_response_frame
+from protocols.wire.ledger.json_bodies import decode_response, encode_request, encode_response
+from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 
 

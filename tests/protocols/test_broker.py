@@ -8,10 +8,11 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.broker import AnswerLost, BrokerConnection, NativeRequests
-from protocols.commands import NotAsked
 from protocols.framing import FrameBuffer
-from protocols.wire.broker_frames import (
+from protocols.rocketmq.broker import AnswerLost, BrokerConnection, NativeRequests
+from protocols.rocketmq.commands import NotAsked
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
     BrokerRequest,
     OffsetsAnswer,
@@ -23,7 +24,6 @@ from protocols.wire.broker_frames import (
     decode_broker_frame,
     request_parts,
 )
-from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.protocols.fakes import FakeTransport, turn_of
 from tests.protocols.test_commands import Seen
 

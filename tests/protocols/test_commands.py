@@ -7,7 +7,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.commands import READ_BYTES, CommandConnection, NotAsked
+from protocols.rocketmq.commands import READ_BYTES, CommandConnection, NotAsked
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
 from tests.protocols.fakes import FakeTransport, turn_of

@@ -7,8 +7,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.connection import ClientConnection, ServerConnection
-from protocols.wire.codes import PushType, RequestCode, ResponseCode
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     GetRequest,
@@ -21,7 +21,7 @@ from protocols.wire.messages import (
     PushEntryResponse,
     Response,
 )
-from protocols.wire.push import decode_frame
+from protocols.wire.ledger.push import decode_frame
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import (
     SeenAnswers,

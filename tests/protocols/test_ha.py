@@ -14,9 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from protocols.ha import FRAMES_MAX, RECEIVE_SIZE, UNSENT_SIZE_MAX, HAClient, HAConnection
-from protocols.wire.ha import TRANSFER_HEADER, Piece, TransferReader, encode_report
-from tests.ha.fakes import plug, unplug
+from protocols.rocketmq.ha import FRAMES_MAX, RECEIVE_SIZE, UNSENT_SIZE_MAX, HAClient, HAConnection
+from protocols.wire.rocketmq.ha import TRANSFER_HEADER, Piece, TransferReader, encode_report
+from tests.broker.ha.fakes import plug, unplug
 
 
 class SeenSlaves:

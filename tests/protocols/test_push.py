@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols import push
-from protocols.push import NativeDialect, NativeReader, appended
-from protocols.wire.codes import PushType, RequestCode, ResponseCode
-from protocols.wire.entry import ENTRY_HEADER
+from protocols.ledger import push
+from protocols.ledger.push import NativeDialect, NativeReader, appended
 from protocols.wire.errors import WireError
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     EntryBatch,
@@ -24,7 +24,7 @@ from protocols.wire.messages import (
     Request,
     Response,
 )
-from protocols.wire.push import (
+from protocols.wire.ledger.push import (
     decode_frame,
     encode_request_frame,
     encode_request_parts,

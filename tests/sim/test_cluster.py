@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.cluster import GroupOptions, NotLive, SimCluster
 from dledger.testing.disk import PowerLoss, ProcessKilled
-from dledger.testing.member import LOST
-from protocols.wire.codes import ResponseCode
+from dledger.testing.group.cluster import GroupOptions, NotLive, SimCluster
+from dledger.testing.group.member import LOST
+from protocols.wire.ledger.codes import ResponseCode
 
 
 class ClusterTestCase(SynchronousTestCase):

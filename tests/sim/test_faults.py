@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.cluster import GroupOptions, SimCluster
-from dledger.testing.faults import Nemesis
-from dledger.testing.schedule import Focus, run_schedule
+from dledger.testing.group.cluster import GroupOptions, SimCluster
+from dledger.testing.group.faults import Nemesis
+from dledger.testing.group.schedule import Focus, run_schedule
 
 ANYWHERE = (
     "cut_link", "isolate", "heal_slowly", "split", "break", "break_late", "pause", "depose", "spikes",

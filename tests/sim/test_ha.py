@@ -10,11 +10,11 @@ import attrs
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.ha.config import HAConfig
-from dledger.ha.put_status import PutStatus
-from dledger.testing.ha_invariants import HAInvariantError, HAInvariants, needed_at_least
-from dledger.testing.ha_runner import main
-from dledger.testing.ha_schedule import FAULTS, POWER, HAFocus, HAWorld, options_of, run_ha_schedule
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.put_status import PutStatus
+from dledger.testing.brokers.invariants import HAInvariantError, HAInvariants, needed_at_least
+from dledger.testing.brokers.runner import main
+from dledger.testing.brokers.schedule import FAULTS, POWER, HAFocus, HAWorld, options_of, run_ha_schedule
 
 #: One slave, nothing happens by itself.
 CALM = HAFocus(settings={"slaves": 1, "pace_s": 1e6, "put_us": 100_000, "delay_us": 100, "spread_us": 100,
@@ -69,7 +69,7 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""
-        with mock.patch("dledger.ha.slave_view.SlaveView.reported", side_effect=ZeroDivisionError("made up")):
+        with mock.patch("dledger.broker.ha.slave_view.SlaveView.reported", side_effect=ZeroDivisionError("made up")):
             outcome = run_ha_schedule(1, seconds=5)
         self.assertIn("ZeroDivisionError", outcome.failure)
         self.assertGreater(len(outcome.lines), 3)

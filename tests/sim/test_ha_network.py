@@ -12,14 +12,14 @@ from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.clock import SimClock
-from dledger.testing.ha_network import (
+from dledger.testing.brokers.network import (
     WINDOW_SIZE,
     SimClientEndpoint,
     SimReactor,
     SimServerEndpoint,
     SimStreams,
 )
+from dledger.testing.clock import SimClock
 
 
 class Proc:

@@ -7,7 +7,7 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.history import NEVER, Call, History, NotLinearizable, brute_force, check
+from dledger.testing.group.history import NEVER, Call, History, NotLinearizable, brute_force, check
 
 
 def append(began: int, ended: int, index: int, body: bytes, outcome: str = "ok") -> Call:

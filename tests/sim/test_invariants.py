@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core.member_state import Role
-from dledger.testing.cluster import GroupOptions, SimCluster
-from dledger.testing.invariants import InvariantError, Mirror
-from protocols.wire.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.messages import (
+from dledger.testing.group.cluster import GroupOptions, SimCluster
+from dledger.testing.group.invariants import InvariantError, Mirror
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     PushEntryRequest,

@@ -8,9 +8,9 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.clients import Load
-from dledger.testing.cluster import GroupOptions
-from dledger.testing.schedule import Focus
+from dledger.testing.group.clients import Load
+from dledger.testing.group.cluster import GroupOptions
+from dledger.testing.group.schedule import Focus
 from tests.mutants import patching
 from tests.mutants.__main__ import ROOT
 from tests.mutants.catalogue import MUTANTS

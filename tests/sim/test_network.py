@@ -10,9 +10,9 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.clock import SimClock
-from dledger.testing.network import Connection, SimNetwork, WireCodec
-from protocols.wire.codes import PushType
-from protocols.wire.messages import (
+from dledger.testing.group.network import Connection, SimNetwork, WireCodec
+from protocols.wire.ledger.codes import PushType
+from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     MetadataRequest,

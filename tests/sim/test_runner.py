@@ -8,8 +8,8 @@ from unittest import mock
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.invariants import InvariantError
-from dledger.testing.runner import main
+from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.runner import main
 
 
 class RunnerTests(SynchronousTestCase):
@@ -31,7 +31,7 @@ class RunnerTests(SynchronousTestCase):
         def fails(*_: object) -> None:
             raise InvariantError(2, "made up")
 
-        with mock.patch("dledger.testing.invariants.GroupInvariants._committed", fails):
+        with mock.patch("dledger.testing.group.invariants.GroupInvariants._committed", fails):
             arguments = ("--schedules", "3", "--seed", "5", "--stop-at", "1", "--members", "3")
             status, output = self.run_main(*arguments)
         self.assertEqual(status, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.testing.scenario import Scenario, ScriptFailed
+from dledger.testing.group.scenario import Scenario, ScriptFailed
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
 

@@ -8,10 +8,10 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core.handler import EntryHandler
-from dledger.testing.clients import Load
-from dledger.testing.cluster import GroupOptions
-from dledger.testing.invariants import InvariantError
-from dledger.testing.schedule import Focus, options_of, run_schedule
+from dledger.testing.group.clients import Load
+from dledger.testing.group.cluster import GroupOptions
+from dledger.testing.group.invariants import InvariantError
+from dledger.testing.group.schedule import Focus, options_of, run_schedule
 
 
 class ScheduleTests(SynchronousTestCase):
@@ -35,7 +35,7 @@ class ScheduleTests(SynchronousTestCase):
         def fails(*_: object) -> None:
             raise InvariantError(3, "made up")
 
-        with mock.patch("dledger.testing.invariants.GroupInvariants._committed", fails):
+        with mock.patch("dledger.testing.group.invariants.GroupInvariants._committed", fails):
             outcome = run_schedule(1, seconds=20)
         self.assertIn("invariant 3: made up", outcome.failure)
         self.assertEqual(len(outcome.lines), 30)

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.testing.trace import Trace, describe
-from protocols.wire.messages import EntryBatch, PushEntryRequest
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest
 
 
 class DescribeTests(SynchronousTestCase):

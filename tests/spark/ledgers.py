@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.spark.scan import Scan
-from dledger.storage.disk import OsDisk
 from dledger.storage.file_store import FileStore
 from tests.storage.support import append_bare, config_of, flush
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from protocols.framing import FrameBuffer
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import pack_record
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.messages import (
     EntryBatch,
     MetadataRequest,
     MetadataResponse,
@@ -21,7 +21,7 @@ from protocols.wire.messages import (
     Request,
     Response,
 )
-from protocols.wire.push import decode_frame, encode_response_frame
+from protocols.wire.ledger.push import decode_frame, encode_response_frame
 
 
 def records_of(bodies: list[bytes]) -> list[bytes]:

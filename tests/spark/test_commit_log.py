@@ -15,8 +15,8 @@ from dledger.spark.log import DamageError, DataLossError, ReadError
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from dledger.spark.source import LogStreamReader
-from protocols.wire.rocketmq_layout import MAGIC_BLANK
-from protocols.wire.rocketmq_message import decode_message, encode_message, make_message
+from protocols.wire.rocketmq.layout import MAGIC_BLANK
+from protocols.wire.rocketmq.message import decode_message, encode_message, make_message
 from tests.spark.ledgers import scanned
 from tests.spark.test_messages import message_at, row_of
 from tests.spark.test_scan import LedgerCase

@@ -13,9 +13,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark import export_writers
-from dledger.spark.export import Exporter, ExportSettings, ExportSource
-from dledger.spark.export_files import ExportError
+from dledger.spark.export import writers as export_writers
+from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.export.files import ExportError
 from dledger.spark.log import DataLossError, ReadError
 from dledger.spark.options import OptionError
 from tests.spark.ledgers import Ledger, Row, plain_rows

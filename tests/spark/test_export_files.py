@@ -10,8 +10,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark import export_files
-from dledger.spark.export_files import ExportDirectory, ExportError, Part, part_name, partition_folder
+from dledger.spark.export import files as export_files
+from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name, partition_folder
 
 SETTINGS = {"format": "jsonl", "columns": ["index", "body"]}
 

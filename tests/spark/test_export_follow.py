@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.export_files import ExportError
-from dledger.spark.follow import RETRY_MS_MAX, Follower
+from dledger.spark.export.files import ExportError
+from dledger.spark.export.follow import RETRY_MS_MAX, Follower
 from dledger.spark.log import DamageError, DataLossError, ReadError
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dledger.spark.export import Exporter, ExportSettings, ExportSource
-from dledger.spark.export_files import ExportError
+from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.export.files import ExportError
 from tests.processes.ledgers import read_records
 from tests.spark.ledgers import plain_rows
 from tests.spark.members import FakeMember, records_of

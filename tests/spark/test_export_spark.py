@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from dledger.cli import cli
-from dledger.spark.export import Exporter, ExportSettings, ExportSource
-from dledger.spark.export_files import ExportError
-from dledger.spark.export_spark import SparkExporter
+from dledger.commands.main import cli
+from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
+from dledger.spark.export.files import ExportError
+from dledger.spark.export.spark_exporter import SparkExporter
 from tests.spark.ledgers import Row, plain_rows
 from tests.spark.sessions import SparkCase
 from tests.spark.test_commit_log import SIZE, BrokerLog

@@ -13,9 +13,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark import export_writers
-from dledger.spark.export_files import ExportError
-from dledger.spark.export_writers import JSONL, PARQUET, PartWriter, json_lines, split
+from dledger.spark.export import writers as export_writers
+from dledger.spark.export.files import ExportError
+from dledger.spark.export.writers import JSONL, PARQUET, PartWriter, json_lines, split
 
 SCHEMA = pa.schema(
     [("index", pa.int64()), ("term", pa.int64()), ("topic", pa.string()), ("body", pa.binary())]

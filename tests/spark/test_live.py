@@ -10,8 +10,8 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from dledger.spark.scan import Scan
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import AppendRequest
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest
 from tests.interop import rocketmq
 from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.processes.asking import Asker

@@ -13,9 +13,9 @@ from dledger.spark.log import DamageError, DataLossError, ReadError
 from dledger.spark.members import Trouble, parse_bootstrap, record_starts
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
-from protocols.wire.codes import ResponseCode
-from protocols.wire.messages import MetadataRequest, PullRequest, PullResponse, Request, Response
-from protocols.wire.push import encode_response_frame
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import MetadataRequest, PullRequest, PullResponse, Request, Response
+from protocols.wire.ledger.push import encode_response_frame
 from tests.spark.ledgers import mixed_bodies, scanned
 from tests.spark.members import Cut, FakeMember, records_of
 from tests.spark.test_scan import LedgerCase

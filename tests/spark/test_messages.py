@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.spark.log import DamageError
 from dledger.spark.messages import MESSAGE_COLUMNS, properties_of
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq_message import (
+from protocols.wire.rocketmq.message import (
     Host,
     Message,
     decode_message,

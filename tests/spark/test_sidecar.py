@@ -19,7 +19,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.log import DamageError, ReadError
-from dledger.tap_export import ExportService, Options, make_service
+from dledger.twistd.export import ExportService, Options, make_service
 from tests.processes.children import Child, ending, wait_until
 from tests.processes.members import ROOT, ended_well
 from tests.spark.ledgers import plain_rows

@@ -6,7 +6,9 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import (
     CommitMark,
     MarkFile,
@@ -15,8 +17,6 @@ from dledger.storage.commit_mark import (
     is_superseded,
     read_mark,
 )
-from dledger.storage.memory_disk import MemoryDisk
-from dledger.storage.two_slots import SLOT_SIZE
 from tests.storage.support import HookedDisk
 
 MARK = CommitMark(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DLedgerError, StoreError
-from dledger.storage.disk import OsDisk
+from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.storage.file_store import FileStore
-from dledger.storage.memory_disk import MemoryDisk
 from dledger.storage.memory_store import MemoryStore
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import bodies_of, decode_header
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import bodies_of, decode_header
+from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import (
     DATA_SIZE,
     bare_record,

@@ -9,11 +9,11 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError, StoreError
+from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage import recovery
-from dledger.storage.disk import OsDisk
 from dledger.storage.file_store import FileStore
-from dledger.storage.memory_disk import MemoryDisk
 from tests.storage.support import (
     BROKEN,
     DATA_SIZE,

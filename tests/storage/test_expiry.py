@@ -7,12 +7,12 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DLedgerError, StoreError
+from dledger.base.disk.disk import DiskSpace
+from dledger.base.disk.expiry import used_ratio
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.storage.commit_mark import read_mark
-from dledger.storage.disk import DiskSpace
-from dledger.storage.expiry import used_ratio
 from dledger.storage.file_store import FileStore
-from protocols.wire.codes import ResponseCode
+from protocols.wire.ledger.codes import ResponseCode
 from tests.storage.support import DATA_SIZE, HookedDisk, bodies_in, config_of, flush
 
 HOUR_S = 3600

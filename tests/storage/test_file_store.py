@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.errors import DLedgerError, StoreError
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.storage.file_store import FileStore
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import bodies_of
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     BROKEN,
     DATA_SIZE,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DLedgerError, StoreError
+from dledger.base.errors import DLedgerError, StoreError
 from dledger.storage.file_store import FileStore
 from dledger.storage.verify import verify_directory
 from dledger.testing.disk import SimDisk
-from protocols.wire.entry import decode_header, iterate_records
+from protocols.wire.ledger.entry import decode_header, iterate_records
 from tests.storage.support import DATA_SIZE, batch_of, config_of, entry_at, flush, our_record
 
 BODIES = st.lists(st.integers(0, 400), min_size=1, max_size=12)

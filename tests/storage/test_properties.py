@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.storage.memory_disk import MemoryDisk
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.storage.properties import encode_checkpoint, java_long, parse_properties, read_checkpoint
 
 

@@ -9,12 +9,12 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError, StoreError
+from dledger.base.disk.disk import OsDisk
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage import reader as reader_module
-from dledger.storage.disk import OsDisk
 from dledger.storage.file_store import FileStore
 from dledger.storage.reader import LogReader, ReadOnlyDisk
-from protocols.wire.entry import bodies_of
+from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     DATA_SIZE,
     INDEX_SIZE,

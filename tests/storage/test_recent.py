@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.storage import recent
 from dledger.storage.recent import RecentBatches, RecentEntries
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch
 
 
 def batch(first: int, count: int, term: int, size: int = 10) -> EntryBatch:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DLedgerError
+from dledger.base.errors import DLedgerError
 from dledger.storage.records import (
     DamagedRecord,
     Layout,
@@ -19,9 +19,9 @@ from dledger.storage.records import (
     record_fits,
     walk_records,
 )
-from protocols.wire.codes import ResponseCode
-from protocols.wire.entry import ENTRY_HEADER, INDEX_UNIT, pack_record
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER, INDEX_UNIT, pack_record
+from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import bare_record, batch_of, our_record
 
 FILE = 1024

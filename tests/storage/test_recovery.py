@@ -8,7 +8,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage import recovery
 from dledger.storage.commit_mark import read_mark
 from dledger.storage.file_store import FileStore

@@ -7,11 +7,11 @@ from unittest import mock
 
 import attrs
 
-from dledger.errors import StoreError
+from dledger.base.errors import StoreError
 from dledger.storage import recovery
 from dledger.storage.file_store import FileStore
 from dledger.storage.recent import ENTRIES_KEPT
-from protocols.wire.entry import bodies_of
+from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     DATA_SIZE,
     INDEX_SIZE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage.term_file import TermFile, TermVote, decode_term, encode_term
 from tests.storage.support import BROKEN, HookedDisk
 

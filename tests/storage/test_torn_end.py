@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import StoreError
+from dledger.base.errors import StoreError
 from dledger.storage.file_store import FileStore
 from tests.storage.support import HookedDisk, append_bare, config_of, flush
 

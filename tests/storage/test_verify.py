@@ -8,10 +8,10 @@ import random
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.errors import DirectoryError
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import MarkFile, read_mark
 from dledger.storage.file_store import FileStore
-from dledger.storage.memory_disk import MemoryDisk
 from dledger.storage.term_file import TermFile
 from dledger.storage.verify import FINDINGS_MAX, VerifyReport, verify_directory
 from tests.storage.support import DATA_SIZE, INDEX_SIZE, append_bare, config_of, entry_at, flush

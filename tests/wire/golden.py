@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from protocols.wire.codes import PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     EntryBatch,

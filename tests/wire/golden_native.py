@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocols.wire.codes import Consistency, PushType, ResponseCode, VoteResult
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import Consistency, PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     AppendRequest,
     AppendResponse,
     GetRequest,

@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.framing import FrameBuffer
-from protocols.wire.broker_frames import (
+from protocols.wire.errors import WireError
+from protocols.wire.layout import struct_of
+from protocols.wire.ledger.push import KINDS
+from protocols.wire.ledger.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FRAME_BYTES_MAX
+from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
     BrokerRequest,
     OffsetsAnswer,
@@ -27,16 +31,12 @@ from protocols.wire.broker_frames import (
     decode_broker_frame,
     request_parts,
 )
-from protocols.wire.broker_layout import (
+from protocols.wire.rocketmq.broker_layout import (
     BROKER_ANSWER_DECLARATIONS,
     BROKER_REQUEST_DECLARATIONS,
     PUT_BODIES_MAX,
     BrokerKind,
 )
-from protocols.wire.errors import WireError
-from protocols.wire.layout import struct_of
-from protocols.wire.push import KINDS
-from protocols.wire.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FRAME_BYTES_MAX
 from tests.wire.values import ints, longs
 
 Message = BrokerRequest | BrokerAnswer

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.entry import (
+from protocols.wire.errors import WireError
+from protocols.wire.layout import dtype_of, struct_of
+from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_DECLARATION,
     ENTRY_HEADER,
@@ -28,9 +30,7 @@ from protocols.wire.entry import (
     iterate_records,
     pack_record,
 )
-from protocols.wire.errors import WireError
-from protocols.wire.layout import dtype_of, struct_of
-from protocols.wire.messages import EntryBatch
+from protocols.wire.ledger.messages import EntryBatch
 from tests.wire.golden import HELLO
 from tests.wire.values import batches, bodies, house, ints, longs
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.codes import PushType, VoteResult
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import (
     DEPTH_MAX,
@@ -33,6 +32,7 @@ from protocols.wire.fastjson import (
     write_bytes,
     write_object,
 )
+from protocols.wire.ledger.codes import PushType, VoteResult
 from tests.wire.values import house, texts
 
 values = st.recursive(

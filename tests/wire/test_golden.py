@@ -6,10 +6,10 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.framing import Frame, FrameBuffer
-from protocols.wire.codes import RequestCode
 from protocols.wire.errors import IncompatibleError
-from protocols.wire.json_bodies import decode_request, decode_response, encode_request, encode_response
-from protocols.wire.messages import Request, Response
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
+from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from tests.wire.golden import (
     BODIES,

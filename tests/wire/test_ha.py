@@ -10,7 +10,7 @@ from construct import StreamError
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
-from protocols.wire.ha import (
+from protocols.wire.rocketmq.ha import (
     BODY_SIZE_MAX,
     OFFSET_REPORT,
     OFFSET_REPORT_DECLARATION,

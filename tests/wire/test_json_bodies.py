@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.entry import decode_header
 from protocols.wire.errors import BodyError
-from protocols.wire.json_bodies import (
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import decode_header
+from protocols.wire.ledger.json_bodies import (
     PEERS_MAX,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from protocols.wire.messages import (
+from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     AppendResponse,

@@ -6,8 +6,8 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.codes import RequestCode, ResponseCode
-from protocols.wire.messages import MESSAGES, EntryBatch, Request, Response
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.messages import MESSAGES, EntryBatch, Request, Response
 
 
 class MessagesTests(SynchronousTestCase):

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.wire.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     GetRequest,
@@ -30,7 +30,7 @@ from protocols.wire.messages import (
     VoteRequest,
     VoteResponse,
 )
-from protocols.wire.push import (
+from protocols.wire.ledger.push import (
     BODIES_MAX,
     FRAME_HEADER_SIZE,
     KINDS,
@@ -43,7 +43,7 @@ from protocols.wire.push import (
     encode_response_frame,
     encode_response_parts,
 )
-from protocols.wire.push_layout import (
+from protocols.wire.ledger.push_layout import (
     FRAME_HEADER,
     FRAME_HEADER_DECLARATION,
     NATIVE_FIRST_BYTE,

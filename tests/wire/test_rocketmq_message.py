@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq_layout import (
+from protocols.wire.rocketmq.layout import (
     BATCH_ITEM,
     BATCH_ITEM_DECLARATION,
     HEAD,
@@ -35,7 +35,7 @@ from protocols.wire.rocketmq_layout import (
     TOPIC_LENGTHS,
     SysFlag,
 )
-from protocols.wire.rocketmq_message import (
+from protocols.wire.rocketmq.message import (
     BatchItem,
     Host,
     Message,

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from protocols.wire.send_request import SHAPES_MAX, SendReader, SendRequest, SentAnswers
+from protocols.wire.rocketmq.send_request import SHAPES_MAX, SendReader, SendRequest, SentAnswers
 from tests.fuzz.mutation import damaged
 
 #: As a Java producer of 4.9.8 writes it (captured), but for the names.

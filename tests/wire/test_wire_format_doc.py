@@ -9,22 +9,14 @@ from pathlib import Path
 from construct import Struct
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.checkpoint import CHECKPOINT_DECLARATION
-from dledger.broker.consume_queue import UNIT_DECLARATION
-from dledger.broker.log_mark import LOG_MARK_DECLARATION
+from dledger.broker.store.checkpoint import CHECKPOINT_DECLARATION
+from dledger.broker.store.consume_queue import UNIT_DECLARATION
+from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
-from protocols.wire.broker_layout import (
-    BROKER_ANSWER_DECLARATIONS,
-    BROKER_REQUEST_DECLARATIONS,
-    BROKER_WIRE_VERSION,
-    WIRE_VERSION_CODE,
-    WIRE_VERSION_FIELD,
-    BrokerKind,
-)
-from protocols.wire.codes import RequestCode
-from protocols.wire.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
-from protocols.wire.messages import MESSAGES
-from protocols.wire.push_layout import (
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
+from protocols.wire.ledger.messages import MESSAGES
+from protocols.wire.ledger.push_layout import (
     FRAME_HEADER_DECLARATION,
     FRAME_HEADER_SIZE,
     FRAME_VERSION,
@@ -36,7 +28,15 @@ from protocols.wire.push_layout import (
     RESPONSE_DECLARATIONS,
 )
 from protocols.wire.remoting import BINARY_HEADER_DECLARATION, FRAME_START_DECLARATION, LANGUAGES
-from protocols.wire.rocketmq_layout import BATCH_ITEM_DECLARATION, HEAD_DECLARATION, MIDDLE_DECLARATIONS
+from protocols.wire.rocketmq.broker_layout import (
+    BROKER_ANSWER_DECLARATIONS,
+    BROKER_REQUEST_DECLARATIONS,
+    BROKER_WIRE_VERSION,
+    WIRE_VERSION_CODE,
+    WIRE_VERSION_FIELD,
+    BrokerKind,
+)
+from protocols.wire.rocketmq.layout import BATCH_ITEM_DECLARATION, HEAD_DECLARATION, MIDDLE_DECLARATIONS
 from tests.wire.test_json_bodies import OURS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire-format.md"

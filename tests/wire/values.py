@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from protocols.wire.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.entry import EntryHeader, encode_header
-from protocols.wire.messages import (
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import EntryHeader, encode_header
+from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     AppendResponse,

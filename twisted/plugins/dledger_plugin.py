@@ -1,13 +1,13 @@
-# -*- test-case-name: tests.node.test_tap,tests.broker.test_tap,tests.spark.test_sidecar -*-
+# -*- test-case-name: tests.twistd.test_member,tests.twistd.test_broker,tests.spark.test_sidecar -*-
 """C{twistd dledger}, C{twistd dledger-broker} and C{twistd dledger-export}."""
 
 from twisted.application.service import ServiceMaker
 
-dledger = ServiceMaker("DLedger", "dledger.tap", "A member of a replicated log.", "dledger")
+dledger = ServiceMaker("DLedger", "dledger.twistd.member", "A member of a replicated log.", "dledger")
 broker = ServiceMaker(
-    "DLedger broker", "dledger.tap_broker", "A broker that RocketMQ's clients and brokers understand.",
+    "DLedger broker", "dledger.twistd.broker", "A broker that RocketMQ's clients and brokers understand.",
     "dledger-broker",
 )
 export = ServiceMaker(
-    "DLedger export", "dledger.tap_export", "Writes a log into files beside a member.", "dledger-export"
+    "DLedger export", "dledger.twistd.export", "Writes a log into files beside a member.", "dledger-export"
 )

@@ -1,0 +1,1 @@
+"""The ground floor of both products: values, waiting, threads, listening."""

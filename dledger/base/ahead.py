@@ -1,0 +1,67 @@
+# -*- test-case-name: tests.base.test_ahead -*-
+"""
+Batches one after the other, of which one is read ahead of who asks for them.
+
+Rule 1: at most one batch is asked for ahead of the reader; who does not read is not sent more.
+Rule 2: a reading that is closed ends; it does not fail.
+
+What a batch is, and where it comes from, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+_B = TypeVar("_B")
+
+
+class ReadingAhead(Generic[_B]):
+    """
+    Whoever inherits says how a batch is read, and sets C{_is_done} when there will be no more.
+    """
+
+    def __init__(self, end: Callable[[], _B]) -> None:
+        """
+        @param end: makes what stands for a batch at the end; it is false, as no batch is.
+        """
+        self._end = end
+        self._is_done = False
+        self._ahead: Deferred[_B] | None = None
+        self._reading: Deferred[_B] | None = None
+
+    def _next_batch(self) -> Deferred[_B]:
+        ready = self._ahead or self._start()
+        self._ahead = None
+        return ready.addCallback(self._look_ahead)
+
+    def _start(self) -> Deferred[_B]:
+        reading = self._reading = Deferred.fromCoroutine(self._read_on())
+        return reading.addErrback(self._maybe_closed)
+
+    async def _read_on(self) -> _B:
+        """The next batch."""
+        raise NotImplementedError
+
+    def _maybe_closed(self, failure: Failure) -> _B:
+        if self._is_done and failure.check(CancelledError):
+            return self._end()
+        failure.raiseException()
+
+    def _look_ahead(self, batch: _B) -> _B:
+        if batch and not self._is_done:
+            self._ahead = self._start()
+        return batch
+
+    def close(self) -> None:
+        """Ask for nothing more; who waits for a batch is told that there is none."""
+        self._is_done = True
+        ahead, self._ahead = self._ahead, None
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+        if ahead is not None:
+            ahead.addErrback(lambda _: None)  # nobody will ask how it ended

@@ -1,0 +1,1 @@
+"""File calls, segments, two-slot files, expiry: the disk as both products use it."""

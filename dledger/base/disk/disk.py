@@ -1,0 +1,248 @@
+# -*- test-case-name: tests.base.test_disk -*-
+"""
+The few file calls that storage makes, so that a simulated disk can stand in for the real one.
+
+Paths are strings. A handle is opaque. Every call raises C{OSError} as the system call would
+(ENOSPC, EIO, ENOENT, EEXIST, ...). Short writes are completed here; short reads mean end of file.
+Nothing is buffered above the operating system.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from typing import Protocol
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class DiskSpace:
+    """Bytes of the file system that holds a path; C{usable} is what an ordinary user may take."""
+
+    total: int
+    free: int
+    usable: int
+
+
+class File(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to C{size} bytes at C{position}; fewer only at the end of the file."""
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """Write all of C{data} at C{position}; on an error some of it may have been written."""
+
+    def datasync(self) -> None:
+        """Bring the file's content (and its length) to stable storage. May run in another thread."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def modified_s(self) -> float:
+        """Modification time, seconds since 1970."""
+
+    def close(self) -> None:
+        """Release the handle; more than once is harmless."""
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+        """
+        Open for reading and writing. With C{create}: the file must not exist, and C{size} bytes
+        are reserved for it (posix_fallocate: zeroes, and later writes within cannot run out of room).
+        On ENOSPC no file is left behind.
+        """
+
+    def read_file(self, path: str) -> bytes:
+        """Whole content of a small file."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace a small file durably: aside, fsync, rename over, fsync of the directory."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is anything at C{path}."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def file_size(self, path: str) -> int:
+        """Length in bytes of a regular file; raises EISDIR for anything else."""
+
+    def makedirs(self, path: str) -> None:
+        """Create a directory and its parents, durably; nothing happens where it exists."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+
+    def sync_directory(self, path: str) -> None:
+        """Bring a directory's entries to stable storage."""
+
+    def space(self, path: str) -> DiskSpace:
+        """Room on the file system of C{path}."""
+
+    def lock(self, path: str) -> File:
+        """
+        Take an exclusive lock on the file C{path} (made if absent), held until the returned handle
+        is closed or the process dies. Raises EWOULDBLOCK when somebody else holds it.
+        """
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See L{File.pread}."""
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, position + got)
+            if not data:
+                break
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """See L{File.pwrite}."""
+        written = os.pwrite(self._fd, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)[written:]
+        while rest:
+            position += written
+            written = os.pwrite(self._fd, rest, position)
+            if written == 0:
+                raise OSError(errno.EIO, "pwrite made no progress", self.path)
+            rest = rest[written:]
+
+    def datasync(self) -> None:
+        """See L{File.datasync}."""
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        """See L{File.size}."""
+        return os.fstat(self._fd).st_size
+
+    def fileno(self) -> int:
+        """The descriptor, for calls such as C{sendfile} that want one; valid until L{close}."""
+        return self._fd
+
+    def modified_s(self) -> float:
+        """See L{File.modified_s}."""
+        return os.fstat(self._fd).st_mtime
+
+    def close(self) -> None:
+        """See L{File.close}."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OsDisk:
+    """The file system of the operating system."""
+
+    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+        """See L{Disk.open}."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        fd = os.open(path, flags, 0o644)
+        if create and size:
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError:
+                os.close(fd)
+                os.unlink(path)
+                raise
+        return OsFile(path, fd)
+
+    def read_file(self, path: str) -> bytes:
+        """See L{Disk.read_file}."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """See L{Disk.write_file}."""
+        aside = path + ".tmp"
+        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            OsFile(aside, fd).pwrite(data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(aside, path)
+        self.sync_directory(os.path.dirname(path) or ".")
+
+    def exists(self, path: str) -> bool:
+        """See L{Disk.exists}."""
+        return os.path.lexists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """See L{Disk.listdir}."""
+        return sorted(os.listdir(path))
+
+    def file_size(self, path: str) -> int:
+        """See L{Disk.file_size}."""
+        if not os.path.isfile(path):
+            os.stat(path)
+            raise OSError(errno.EISDIR, "not a regular file", path)
+        return os.stat(path).st_size
+
+    def makedirs(self, path: str) -> None:
+        """See L{Disk.makedirs}."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.makedirs(parent)
+        os.mkdir(path)
+        self.sync_directory(parent or ".")
+
+    def unlink(self, path: str) -> None:
+        """See L{Disk.unlink}."""
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See L{Disk.sync_directory}."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def space(self, path: str) -> DiskSpace:
+        """See L{Disk.space}."""
+        found = os.statvfs(path)
+        return DiskSpace(
+            total=found.f_blocks * found.f_frsize,
+            free=found.f_bfree * found.f_frsize,
+            usable=found.f_bavail * found.f_frsize,
+        )
+
+    def lock(self, path: str) -> File:
+        """See L{Disk.lock}."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Java's kind of lock, which the other kind does not see: a RocketMQ broker holds the first byte.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process", path) from error
+            raise
+        return OsFile(path, fd)

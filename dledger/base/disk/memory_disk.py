@@ -1,0 +1,147 @@
+# -*- test-case-name: tests.base.test_disk -*-
+"""
+A file system in memory: no durability, no faults. For the memory store, tests and fuzzing.
+
+Files are as long as they were made; bytes that were never written take no memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import attrs
+
+from dledger.base.disk.disk import DiskSpace, File
+
+
+@attrs.define
+class _Content:
+    data: bytearray = attrs.Factory(bytearray)
+    size: int = 0
+
+
+class MemoryFile:
+    """An open file; see L{dledger.base.disk.disk.File}."""
+
+    def __init__(self, path: str, content: _Content, locked: set[str] | None = None) -> None:
+        self.path = path
+        self._content = content
+        self._locked = locked
+
+    def pread(self, size: int, position: int) -> bytes:
+        """See L{dledger.base.disk.disk.File.pread}."""
+        content = self._content
+        end = min(position + size, content.size)
+        data = bytes(content.data[position:end])
+        return data if len(data) >= end - position else data + bytes(max(end - position - len(data), 0))
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """See L{dledger.base.disk.disk.File.pwrite}."""
+        content = self._content
+        if len(content.data) < position:
+            content.data.extend(bytes(position - len(content.data)))
+        content.data[position : position + len(data)] = data
+        content.size = max(content.size, len(content.data))
+
+    def datasync(self) -> None:
+        """Nothing to do."""
+
+    def size(self) -> int:
+        """See L{dledger.base.disk.disk.File.size}."""
+        return self._content.size
+
+    def modified_s(self) -> float:
+        """Always 0: files in memory have no age."""
+        return 0.0
+
+    def close(self) -> None:
+        """See L{dledger.base.disk.disk.File.close}."""
+        if self._locked is not None:
+            self._locked.discard(self.path)
+            self._locked = None
+
+
+class MemoryDisk:
+    """A file system; see L{dledger.base.disk.disk.Disk}."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, _Content] = {}
+        self.directories: set[str] = {"", "/", "."}
+        self._locked: set[str] = set()
+
+    def _find(self, path: str) -> _Content:
+        found = self.files.get(path)
+        if found is None:
+            number = errno.EISDIR if path in self.directories else errno.ENOENT
+            raise OSError(number, os.strerror(number), path)
+        return found
+
+    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+        """See L{dledger.base.disk.disk.Disk.open}."""
+        if create:
+            if path in self.files:
+                raise FileExistsError(errno.EEXIST, "exists", path)
+            self.files[path] = _Content(size=size)
+        return MemoryFile(path, self._find(path))
+
+    def read_file(self, path: str) -> bytes:
+        """See L{dledger.base.disk.disk.Disk.read_file}."""
+        content = self._find(path)
+        return bytes(content.data).ljust(content.size, b"\0")
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """See L{dledger.base.disk.disk.Disk.write_file}."""
+        self.files[path] = _Content(bytearray(data), len(data))
+
+    def exists(self, path: str) -> bool:
+        """See L{dledger.base.disk.disk.Disk.exists}."""
+        return path in self.files or path in self.directories
+
+    def listdir(self, path: str) -> list[str]:
+        """See L{dledger.base.disk.disk.Disk.listdir}."""
+        if path not in self.directories:
+            number = errno.ENOTDIR if path in self.files else errno.ENOENT
+            raise OSError(number, os.strerror(number), path)
+        inside = path + "/"
+        names = [name[len(inside) :] for name in (*self.files, *self.directories) if name.startswith(inside)]
+        return sorted(name for name in names if "/" not in name)
+
+    def file_size(self, path: str) -> int:
+        """See L{dledger.base.disk.disk.Disk.file_size}."""
+        return self._find(path).size
+
+    def makedirs(self, path: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.makedirs}."""
+        while path not in self.directories:
+            if path in self.files:
+                raise FileExistsError(errno.EEXIST, "exists", path)
+            self.directories.add(path)
+            path = os.path.dirname(path)
+
+    def unlink(self, path: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.unlink}."""
+        self._find(path)
+        del self.files[path]
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing to do."""
+
+    def space(self, path: str) -> DiskSpace:
+        """There is always room."""
+        return DiskSpace(total=1 << 50, free=1 << 50, usable=1 << 50)
+
+    def lock(self, path: str) -> File:
+        """See L{dledger.base.disk.disk.Disk.lock}."""
+        if path in self._locked:
+            raise BlockingIOError(errno.EWOULDBLOCK, "locked", path)
+        self._locked.add(path)
+        self.files.setdefault(path, _Content())
+        return MemoryFile(path, self.files[path], self._locked)
+
+    def clone(self) -> MemoryDisk:
+        """A disk with the same files, no lock held."""
+        twin = MemoryDisk()
+        twin.directories = set(self.directories)
+        twin.files = {path: _Content(bytearray(one.data), one.size) for path, one in self.files.items()}
+        return twin

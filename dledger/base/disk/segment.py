@@ -1,0 +1,251 @@
+# -*- test-case-name: tests.base.test_segment -*-
+"""
+A stream of bytes in files of equal size, named by the offset of their first byte.
+
+Knows names, lengths, handles, and which files hold writes that are not on stable storage yet. Knows
+nothing of records. Files are made with their final length, so that a write within cannot run out
+of room, and are opened when first used; at most L{HANDLES_MAX} clean ones stay open.
+
+Source: MmapFileList.java (0.3.1.2).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.errors import DirectoryError
+
+HANDLES_MAX = 64
+_CHUNK = 1024 * 1024
+_ZEROS = bytes(_CHUNK)
+
+
+def file_name(offset: int) -> str:
+    """Name of the file whose first byte has this stream offset."""
+    return f"{offset:020d}"
+
+
+@attrs.frozen(kw_only=True)
+class Listing:
+    """
+    What a directory of segments holds.
+
+    @ivar offsets: of the whole files before any that is shorter than it should be, rising.
+    @ivar unfinished: offsets of the first such file and of all behind it.
+    @ivar unfinished_size: length of the first of them.
+    """
+
+    offsets: tuple[int, ...] = ()
+    unfinished: tuple[int, ...] = ()
+    unfinished_size: int = 0
+
+
+def wrong_length(path: str, size: int, file_size: int, option: str) -> DirectoryError:
+    """A file whose length is not the configured one."""
+    return DirectoryError(
+        f"{path} has {size} bytes, but {option}={file_size}: start with the size that the "
+        "ledger was made with (one for all members), or move a damaged file away"
+    )
+
+
+def list_segments(disk: Disk, directory: str, file_size: int, option: str) -> Listing:
+    """
+    The segments of a directory; an absent directory holds none.
+
+    @param option: the configuration's name of C{file_size}, for the message.
+    @raise DirectoryError: something else is in there, or files have another length.
+    """
+    if not disk.exists(directory):
+        return Listing()
+    try:
+        names = disk.listdir(directory)
+    except NotADirectoryError:
+        raise DirectoryError(f"{directory} is not a directory: move it out of the way") from None
+    offsets: list[int] = []
+    unfinished: list[int] = []
+    unfinished_size = 0
+    for name in names:
+        path = f"{directory}/{name}"
+        if not (len(name) == 20 and name.isascii() and name.isdecimal() and int(name) < 2**63):
+            raise DirectoryError(f"{path} is none of the ledger's files (names are 20 digits): move it away")
+        try:
+            size = disk.file_size(path)
+        except IsADirectoryError:
+            raise DirectoryError(f"{path} is not a regular file: move it away") from None
+        if size > file_size or int(name) % file_size:
+            raise wrong_length(path, size, file_size, option)
+        if size < file_size and not unfinished:
+            unfinished_size = size
+        if size < file_size or unfinished:
+            unfinished.append(int(name))
+        else:
+            offsets.append(int(name))
+    return Listing(offsets=tuple(offsets), unfinished=tuple(unfinished), unfinished_size=unfinished_size)
+
+
+class SegmentList:
+    """
+    Invariant: C{offsets} rise by C{file_size}; a file in C{dirty} is open.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.file_size = file_size
+        self.offsets = list(offsets)
+        self.dirty: dict[int, File] = {}
+        self.directory_dirty = False
+        self.busy: frozenset[File] = frozenset()
+        self._handles: dict[int, File] = {}
+        self._dropped: list[File] = []
+
+    def path(self, offset: int) -> str:
+        """Path of the file at C{offset}."""
+        return f"{self.directory}/{file_name(offset)}"
+
+    def base(self, position: int) -> int:
+        """Offset of the file that holds stream offset C{position}."""
+        return position - position % self.file_size
+
+    def has(self, offset: int) -> bool:
+        """Whether there is a file at C{offset}."""
+        return bool(self.offsets) and self.offsets[0] <= offset <= self.offsets[-1]
+
+    def reaches(self, position: int) -> bool:
+        """Whether there are files up to and with the one that holds stream offset C{position}."""
+        return bool(self.offsets) and position < self.offsets[-1] + self.file_size
+
+    def _file(self, offset: int) -> File:
+        file = self._handles.get(offset)
+        if file is None:
+            assert self.has(offset), (self.directory, offset, self.offsets[:1], self.offsets[-1:])
+            file = self._handles[offset] = self._disk.open(self.path(offset))
+            self._shed(offset)
+        return file
+
+    def _shed(self, keep: int) -> None:
+        if len(self._handles) <= HANDLES_MAX:
+            return
+        for offset, file in list(self._handles.items()):
+            if offset != keep and offset not in self.dirty and file not in self.busy:
+                del self._handles[offset]
+                file.close()
+                return
+
+    def create(self, offset: int) -> None:
+        """
+        Make the file at C{offset}, behind the last one.
+
+        @raise OSError: ENOSPC, and nothing has changed.
+        """
+        assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
+        self._disk.makedirs(self.directory)
+        file = self._disk.open(self.path(offset), create=True, size=self.file_size)
+        self.offsets.append(offset)
+        self._handles[offset] = file
+        self.dirty[offset] = file
+        self.directory_dirty = True
+        self._shed(offset)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to C{size} bytes at stream offset C{position}, not beyond the end of that file."""
+        start = position % self.file_size
+        return self._file(position - start).pread(min(size, self.file_size - start), start)
+
+    def pwrite(self, data: bytes | memoryview, position: int) -> None:
+        """Write at stream offset C{position}, within one file."""
+        start = position % self.file_size
+        assert start + len(data) <= self.file_size
+        file = self._file(position - start)
+        self.dirty[position - start] = file
+        file.pwrite(data, start)
+
+    def zero(self, position: int, end: int) -> None:
+        """Zeroes from C{position} to C{end}, within one file; what is zero already is not written."""
+        while position < end:
+            size = min(_CHUNK, end - position)
+            zeros = _ZEROS if size == _CHUNK else bytes(size)
+            if self.pread(size, position) != zeros:
+                self.pwrite(zeros, position)
+            position += size
+
+    def drop_last(self) -> None:
+        """Delete the last file, durably."""
+        self._drop(self.offsets[-1])
+        self.offsets.pop()
+
+    def drop_first(self) -> None:
+        """Delete the first file, durably."""
+        self._drop(self.offsets[0])
+        self.offsets.pop(0)
+
+    def _drop(self, offset: int) -> None:
+        file = self._handles.pop(offset, None)
+        self.dirty.pop(offset, None)
+        self._disk.unlink(self.path(offset))
+        self._disk.sync_directory(self.directory)
+        if file is None:
+            return
+        if file in self.busy:  # a flush in another thread has it in its hands
+            self._dropped.append(file)
+        else:
+            file.close()
+
+    def cut(self, position: int, written_end: int | None = None) -> None:
+        """
+        Delete the files behind the one that holds C{position}, zero that one from there on.
+
+        @param written_end: nothing but zeroes stands behind it; None: not known.
+        """
+        while self.offsets and self.offsets[-1] > position:
+            self.drop_last()
+        end = self.base(position) + self.file_size
+        if self.has(self.base(position)):
+            self.zero(position, end if written_end is None else min(end, written_end))
+
+    def touch_from(self, position: int) -> None:
+        """Count the files from the one that holds C{position} on as written: the next sync takes them."""
+        for offset in self.offsets:
+            if offset >= self.base(position):
+                self.dirty[offset] = self._file(offset)
+                self.directory_dirty = True
+
+    def modified_s(self, offset: int) -> float:
+        """When the file at C{offset} was last written, seconds since 1970."""
+        return self._file(offset).modified_s()
+
+    def sync(self) -> None:
+        """All that was written is on stable storage when this returns, whatever flush is under way."""
+        for file in self.busy.difference(self._dropped):
+            file.datasync()
+        for file in self.take_dirty():
+            file.datasync()
+        if self.directory_dirty or self.busy:
+            self._disk.sync_directory(self.directory)
+            self.directory_dirty = False
+
+    def sync_directory(self) -> None:
+        """Bring the names of files to stable storage. May run in another thread."""
+        self._disk.sync_directory(self.directory)
+
+    def take_dirty(self) -> list[File]:
+        """The files with writes that may not be on stable storage; they count as clean from now on."""
+        taken = list(self.dirty.values())
+        self.dirty = {}
+        return taken
+
+    def release(self) -> None:
+        """The flush that was under way has ended."""
+        self.busy = frozenset()
+        for file in self._dropped:
+            file.close()
+        self._dropped = []
+
+    def close(self) -> None:
+        """Release all handles, but for those that a flush in another thread has in its hands."""
+        for file in self._handles.values():
+            if file not in self.busy:
+                file.close()
+        self._handles = {}
+        self.dirty = {}

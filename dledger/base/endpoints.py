@@ -1,0 +1,96 @@
+# -*- test-case-name: tests.base.test_endpoints -*-
+"""
+Where members are: C{host:port} to a client endpoint.
+
+Twisted's C{HostnameEndpoint} makes a C{LoopingCall}, which imports the global reactor and so installs
+one; a program that uses us beside a reactor of its own choice must not find it installed. Hence this one:
+all addresses of a name, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.error import DNSLookupError
+from twisted.internet.interfaces import (
+    IAddress,
+    IHostResolution,
+    IProtocol,
+    IProtocolFactory,
+    IResolutionReceiver,
+    IStreamClientEndpoint,
+)
+from zope.interface import implementer
+
+from dledger.base.addresses import host_and_port
+
+EndpointFor = Callable[[str], IStreamClientEndpoint]
+
+
+@implementer(IResolutionReceiver)
+class _Addresses:
+    """Collects what a name stands for."""
+
+    def __init__(self) -> None:
+        self.found: Deferred[list[IPv4Address | IPv6Address]] = Deferred()
+        self._addresses: list[IPv4Address | IPv6Address] = []
+
+    def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
+        """Nothing to note."""
+
+    def addressResolved(self, address: IAddress) -> None:
+        """One more."""
+        if isinstance(address, IPv4Address | IPv6Address):
+            self._addresses.append(address)
+
+    def resolutionComplete(self) -> None:
+        """That was all."""
+        if not self.found.called:
+            self.found.callback(self._addresses)
+
+
+@implementer(IStreamClientEndpoint)
+class HostEndpoint:
+    """Connects to the first address of a host that takes the connection."""
+
+    def __init__(self, reactor: Any, host: str, port: int, timeout_s: float) -> None:
+        self._reactor = reactor
+        self._host = host
+        self._port = port
+        self._timeout_s = timeout_s
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """@return: fires with the protocol; fails as the last address failed."""
+        return Deferred.fromCoroutine(self._connect(protocolFactory))
+
+    async def _connect(self, factory: IProtocolFactory) -> IProtocol:
+        error: Exception = DNSLookupError(f"no address of {self._host} was found")
+        for host in await self._hosts():
+            kind = TCP6ClientEndpoint if isIPv6Address(host) else TCP4ClientEndpoint
+            endpoint = kind(self._reactor, host, self._port, timeout=self._timeout_s)
+            try:
+                return await endpoint.connect(factory)
+            except Exception as failed:
+                error = failed
+        raise error
+
+    async def _hosts(self) -> list[str]:
+        if isIPAddress(self._host) or isIPv6Address(self._host):
+            return [self._host]
+        receiver = _Addresses()
+        self._reactor.nameResolver.resolveHostName(receiver, self._host, self._port)
+        return [address.host for address in await receiver.found]
+
+
+def tcp_endpoints(reactor: Any, timeout_s: float) -> EndpointFor:
+    """Endpoints for C{host:port} addresses, where the host may be C{[IPv6]}."""
+
+    def endpoint_for(address: str) -> IStreamClientEndpoint:
+        return HostEndpoint(reactor, *host_and_port(address), timeout_s)
+
+    return endpoint_for

@@ -1,0 +1,215 @@
+# -*- test-case-name: tests.client.test_blocking -*-
+"""
+A reactor of our own in a thread of its own, for programs that have none.
+
+Rule: the global reactor is neither installed nor touched; a program that runs one may use this beside
+it, and any number of these may run at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Generic, TypeVar, cast
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.base.errors import DLedgerError
+from protocols.wire.ledger.codes import ResponseCode
+
+_T = TypeVar("_T")
+_STOP_WAIT_S = 5.0
+
+
+def new_reactor() -> Any:
+    """The best reactor of this platform, not installed."""
+    try:
+        from twisted.internet.epollreactor import EPollReactor as Best
+    except ImportError:
+        from twisted.internet.selectreactor import SelectReactor as Best
+    reactor = Best()
+    # Else the thread would be taken for the one of the program's own reactor.
+    reactor._registerAsIOThread = False
+    return reactor
+
+
+class Outcome(Generic[_T]):
+    """
+    What comes of something that goes on in another thread, for one that waits.
+
+    Not a Future: C{with} takes the Condition of one by Python code, in which Ctrl-C would leave it taken, and
+    the reactor's thread would wait for that for ever. A plain lock is taken in one piece.
+    """
+
+    def __init__(self) -> None:
+        self._untold = threading.Lock()
+        self._untold.acquire()
+        self._result: _T | None = None
+        self._error: BaseException | None = None
+
+    def set_result(self, result: _T) -> None:
+        """It went well. @raise InvalidStateError: there is an outcome already."""
+        self._must_be_open()
+        self._result = result
+        self._tell()
+
+    def set_exception(self, error: BaseException) -> None:
+        """It has failed. @raise InvalidStateError: there is an outcome already."""
+        self._must_be_open()
+        self._error = error
+        self._tell()
+
+    def _must_be_open(self) -> None:
+        if not self._untold.locked():
+            raise InvalidStateError("there is an outcome already")
+
+    def _tell(self) -> None:
+        try:
+            self._untold.release()
+        except RuntimeError:  # by another thread, in between
+            raise InvalidStateError("there is an outcome already") from None
+
+    def result(self, timeout: float | None = None) -> _T:
+        """
+        Wait for it.
+
+        @param timeout: seconds; None: for ever.
+        @raise TimeoutError: it did not come in time; one may ask again.
+        """
+        if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError
+        self._untold.release()
+        if self._error is not None:
+            raise self._error
+        return cast(_T, self._result)
+
+
+class ReactorThread:
+    """
+    Invariant: whoever waits for an outcome is in C{_open} until it is told; nobody is when the thread ends.
+
+    @ivar reactor: runs until L{stop}; everything with it happens through L{run} and L{wait}.
+    """
+
+    def __init__(self, name: str, reactor: Any = None) -> None:
+        self.reactor = reactor if reactor is not None else new_reactor()
+        self._is_stopped = False
+        # Held while another thread wakes the reactor up. Its pipe is not closed meanwhile: the number of a
+        # file that is closed may be that of another one by the time that it is written to.
+        self._gate = threading.Lock()
+        self._is_over = False
+        self._open: set[Future[Any] | Outcome[Any]] = set()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    def _main(self) -> None:
+        reactor = self.reactor
+        reactor.run(installSignalHandlers=False)
+        with self._gate:
+            self._is_over = True
+            # A reactor that is over keeps its wake-up pipe and poll object until it is collected.
+            for reader in list(getattr(reactor, "_internalReaders", ())):
+                reader.connectionLost(None)
+            poller = getattr(reactor, "_poller", None)
+            if poller is not None:
+                poller.close()
+        self._tell_closed()  # also who asked when the reactor did not look any more
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether L{stop} was called."""
+        return self._is_stopped
+
+    def run(self, call: Callable[..., object], *args: object) -> None:
+        """Have C{call} run in the reactor's thread, soon."""
+        if self._is_stopped or not self._call(call, *args):
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
+
+    def _call(self, call: Callable[..., object], *args: object) -> bool:
+        """@return: False if the reactor is over."""
+        with self._gate:
+            if not self._is_over:
+                self.reactor.callFromThread(call, *args)
+            return not self._is_over
+
+    def start(self, story: Callable[[], Deferred[_T]]) -> Future[_T]:
+        """
+        Call C{story} in the reactor's thread.
+
+        @return: has the outcome of its Deferred, for whoever collects Futures. To wait for it there is
+            L{begin}.
+        """
+        future: Future[_T] = Future()
+        self._run(story, future)
+        return future
+
+    def begin(self, story: Callable[[], Deferred[_T]]) -> Outcome[_T]:
+        """
+        Call C{story} in the reactor's thread.
+
+        @return: has the outcome of its Deferred. Waiting for it can be interrupted with Ctrl-C.
+        """
+        outcome: Outcome[_T] = Outcome()
+        self._run(story, outcome)
+        return outcome
+
+    def _run(self, story: Callable[[], Deferred[_T]], future: Future[_T] | Outcome[_T]) -> None:
+        self._open.add(future)
+
+        def settle(result: _T | Failure) -> None:
+            self._open.discard(future)
+            with suppress(InvalidStateError):  # too late, or nobody waits any more
+                if isinstance(result, Failure):
+                    assert result.value is not None
+                    future.set_exception(result.value)
+                else:
+                    future.set_result(result)
+
+        def begin() -> None:
+            try:
+                story().addBoth(settle)
+            except Exception as error:
+                settle(Failure(error))
+
+        try:
+            self.run(begin)
+        except BaseException:
+            self._open.discard(future)
+            raise
+
+    def wait(self, story: Callable[[], Deferred[_T]]) -> _T:
+        """The outcome of L{begin}, waited for."""
+        return self.begin(story).result()
+
+    def stop(self, last: Callable[[], object]) -> None:
+        """
+        Run C{last} in the reactor's thread, stop the reactor, and wait for its thread. Who still waits
+        for the outcome of something is told that there will be none.
+        """
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+
+        def end() -> None:
+            try:
+                last()
+            finally:
+                # One more turn, so that what C{last} told waiting threads is out.
+                self.reactor.callLater(0, self._end_reactor)
+
+        self._call(end)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_WAIT_S)
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        for future in list(self._open):
+            with suppress(InvalidStateError):
+                future.set_exception(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log was closed"))
+
+    def _end_reactor(self) -> None:
+        with suppress(Exception):
+            self.reactor.stop()

@@ -1,0 +1,102 @@
+# -*- test-case-name: tests.base.test_timing -*-
+"""
+Waiting: for many answers up to a deadline, and ever longer between attempts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+_T = TypeVar("_T")
+
+
+class Gathering(Generic[_T]):
+    """
+    Collects the outcomes of several Deferreds by name; who is late is left out.
+
+    @ivar outcome: fires once with the outcomes that were there: when all are, or when time is up.
+    @param answered: told of every success as it comes.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        asked: Mapping[str, Deferred[_T]],
+        *,
+        deadline_s: float,
+        answered: Callable[[Gathering[_T], str, _T], None] | None = None,
+    ) -> None:
+        self.outcome: Deferred[dict[str, _T | Failure]] = Deferred()
+        self._clock = clock
+        self._answered = answered
+        self._outcomes: dict[str, _T | Failure] = {}
+        self._expected = len(asked)
+        self._timer: IDelayedCall | None = clock.callLater(deadline_s, self.close)
+        for name, answer in asked.items():
+            answer.addCallbacks(
+                self._succeeded, self._failed, callbackArgs=(name,), errbackArgs=(name,)
+            )
+        if not asked:
+            self.close()
+
+    def hurry(self, deadline_s: float) -> None:
+        """Wait no longer than C{deadline_s} seconds from now."""
+        if self._timer is not None and self._timer.getTime() > self._clock.seconds() + deadline_s:
+            self._timer.reset(deadline_s)
+
+    def _succeeded(self, result: _T, name: str) -> None:
+        self._outcomes[name] = result
+        if self._answered is not None:
+            self._answered(self, name, result)
+        self._maybe_done()
+
+    def _failed(self, failure: Failure, name: str) -> None:
+        self._outcomes[name] = failure
+        self._maybe_done()
+
+    def _maybe_done(self) -> None:
+        if len(self._outcomes) == self._expected:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for nobody any more."""
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        if not self.outcome.called:
+            self.outcome.callback(dict(self._outcomes))
+
+
+@attrs.define(kw_only=True)
+class Backoff:
+    """
+    Waits that double from C{first_s} to C{most_s}, each between half and one and a half of that, so
+    that clients that were refused together do not come back together.
+    """
+
+    rng: random.Random
+    first_s: float = 0.02
+    most_s: float = 1.0
+    _attempts: int = attrs.field(default=0, init=False)
+
+    @property
+    def attempts(self) -> int:
+        """How often L{next_s} was asked since the last success."""
+        return self._attempts
+
+    def reset(self) -> None:
+        """Something worked: the next wait is short again."""
+        self._attempts = 0
+
+    def next_s(self) -> float:
+        """Seconds to wait before the next attempt."""
+        wait_s = min(self.most_s, self.first_s * 2.0 ** min(self._attempts, 20))
+        self._attempts += 1
+        return wait_s * self.rng.uniform(0.5, 1.5)

@@ -1,0 +1,92 @@
+# -*- test-case-name: tests.base.test_waiters -*-
+"""
+Tokens that wait for a number: appends for C{committed_index}, reads for a confirmed heartbeat round,
+a follower's answers for C{flushed_index}, HA producers for an offset.
+
+A token leaves exactly once: reached, expired, or removed. Tokens leave in order of threshold, and of
+number among equals (who gives tokens out counts upwards). A far threshold never hides a near deadline,
+and nothing is scanned.
+
+Source: DLedger's pending closures, RocketMQ's GroupTransferService, Kafka's purgatory.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import attrs
+
+
+@attrs.define
+class ThresholdWaiters:
+    """
+    Invariant: a token is in C{_waiting} until it leaves; heap items without it there are stale, and
+    never many more than those that are not.
+
+    @ivar capacity: the most tokens that may wait; C{add} past it is our bug, callers check first.
+    """
+
+    capacity: int
+    _waiting: dict[int, tuple[int, int]] = attrs.Factory(dict)
+    _by_threshold: list[tuple[int, int]] = attrs.Factory(list)
+    _by_deadline: list[tuple[int, int]] = attrs.Factory(list)
+
+    def __len__(self) -> int:
+        """Tokens that wait."""
+        return len(self._waiting)
+
+    def __contains__(self, token: object) -> bool:
+        """Whether C{token} still waits."""
+        return token in self._waiting
+
+    def add(self, token: int, *, threshold: int, deadline_ms: int) -> None:
+        """Wait until the number reaches C{threshold}, or C{deadline_ms} has come. Tokens are unique."""
+        assert len(self._waiting) < self.capacity, "the caller must refuse before the table is full"
+        assert token not in self._waiting, "a token waits once"
+        if max(len(self._by_threshold), len(self._by_deadline)) > 2 * len(self._waiting) + 64:
+            self._forget_stale()
+        self._waiting[token] = (threshold, deadline_ms)
+        heapq.heappush(self._by_threshold, (threshold, token))
+        heapq.heappush(self._by_deadline, (deadline_ms, token))
+
+    def reached(self, number: int) -> list[int]:
+        """Take out, in order, every token whose threshold is C{number} or less."""
+        ready = []
+        heap = self._by_threshold
+        while heap and heap[0][0] <= number:
+            threshold, token = heapq.heappop(heap)
+            found = self._waiting.get(token)
+            if found is not None and found[0] == threshold:
+                del self._waiting[token]
+                ready.append(token)
+        return ready
+
+    def expired(self, now_ms: int) -> list[int]:
+        """Take out every token whose deadline is C{now_ms} or earlier."""
+        late = []
+        heap = self._by_deadline
+        while heap and (heap[0][0] <= now_ms or heap[0][1] not in self._waiting):
+            deadline_ms, token = heapq.heappop(heap)
+            found = self._waiting.get(token)
+            if found is not None and found[1] == deadline_ms:
+                del self._waiting[token]
+                late.append(token)
+        return late
+
+    def remove(self, token: int) -> bool:
+        """Forget a token. @return: whether it waited."""
+        return self._waiting.pop(token, None) is not None
+
+    def take_all(self) -> list[int]:
+        """Take out every token, in order of arrival."""
+        tokens = list(self._waiting)
+        self._waiting.clear()
+        self._by_threshold.clear()
+        self._by_deadline.clear()
+        return tokens
+
+    def _forget_stale(self) -> None:
+        self._by_threshold = [(found[0], token) for token, found in self._waiting.items()]
+        self._by_deadline = [(found[1], token) for token, found in self._waiting.items()]
+        heapq.heapify(self._by_threshold)
+        heapq.heapify(self._by_deadline)

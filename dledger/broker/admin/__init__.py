@@ -1,0 +1,1 @@
+"""The requests of administrators: topics, options, statistics, replication status."""

@@ -1,0 +1,257 @@
+# -*- test-case-name: tests.broker.admin.test_commands -*-
+"""
+What administrators change and ask: topics and groups, the broker's options, how it fares.
+
+    17   UPDATE_AND_CREATE_TOPIC             26   GET_BROKER_CONFIG
+    215  DELETE_TOPIC_IN_BROKER              28   GET_BROKER_RUNTIME_INFO
+    200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 907  GET_BROKER_HA_STATUS
+    207  DELETE_SUBSCRIPTIONGROUP
+
+Rule 1: a change is answered when it is on stable storage, and name servers have been told to be told.
+Rule 2: a slave changes nothing: its tables are its master's.
+Rule 3: a topic is deleted with its consume queues and with what was consumed of it, when everything that
+was sent to it before has been dispatched; so one of the same name begins at 0.
+
+Source: AdminBrokerProcessor (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk
+from dledger.base.errors import StoreError
+from dledger.broker.admin.ha_info import ha_counters, ha_runtime_info
+from dledger.broker.admin.info import broker_options, runtime_info
+from dledger.broker.admin.runtime_stats import RuntimeStats
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.consuming.consumers import GROUP_CHARACTERS_MAX, is_group
+from dledger.broker.consuming.pulls import PullCommands
+from dledger.broker.ha.service import HAStatus
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.java_json import read_document, wire_json
+from dledger.broker.metadata.tables import GroupConfig, TopicConfig
+from dledger.broker.refusals import Code, Fields, Handlers, Refused
+from dledger.broker.sending.topic_checks import refuse_name
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import BodyError
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+
+UPDATE_AND_CREATE_TOPIC = 17
+GET_BROKER_CONFIG = 26
+GET_BROKER_RUNTIME_INFO = 28
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+DELETE_SUBSCRIPTIONGROUP = 207
+DELETE_TOPIC_IN_BROKER = 215
+GET_BROKER_HA_STATUS = 907
+
+QUEUES_MAX = 65_535
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+#: What a topic of 5.x has if nobody says otherwise.
+_USUAL_ATTRIBUTES = ("", "+message.type=NORMAL")
+
+SYSTEM_TOPICS = frozenset({
+    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+    "CHECKPOINT_TOPIC",
+})  # fmt: skip
+
+
+@attrs.frozen(kw_only=True)
+class AdminParts:
+    """
+    Of the broker that is administrated.
+
+    @ivar save: brings changed tables to stable storage; fails with L{StoreError}.
+    @ivar topics_changed: name servers are to be told.
+    @ivar ha_status: of its replication; None: there is none yet.
+    @ivar stored: messages that were put since the start.
+    @ivar wall_ms: milliseconds since 1970.
+    """
+
+    config: BrokerConfig
+    store: MessageStore
+    metadata: Metadata
+    disk: Disk
+    pulls: PullCommands
+    wall_ms: Callable[[], int]
+    save: Callable[[], Deferred[None]]
+    topics_changed: Callable[[], None] = lambda: None
+    ha_status: Callable[[], HAStatus | None] = lambda: None
+    stored: Callable[[], int] = lambda: 0
+
+
+class AdminCommands:
+    """The group of commands."""
+
+    log = Logger()
+
+    def __init__(self, parts: AdminParts, *, clock: Any) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self.stats = RuntimeStats(self._counters, clock=clock, wall_ms=parts.wall_ms)
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            UPDATE_AND_CREATE_TOPIC: self._put_topic,
+            DELETE_TOPIC_IN_BROKER: self._delete_topic,
+            UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._put_group,
+            DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            GET_BROKER_CONFIG: self._options,
+            GET_BROKER_RUNTIME_INFO: self._runtime,
+            GET_BROKER_HA_STATUS: self._ha,
+        }
+
+    def sweep(self) -> None:
+        """Read the counters. To be called about once a second."""
+        self.stats.sweep()
+
+    def _counters(self) -> dict[str, int]:
+        pulls, status = self._parts.pulls, self._parts.ha_status()
+        return {
+            **({} if status is None else ha_counters(status)), "put": self._parts.stored(),
+            "found": pulls.found, "missed": pulls.missed, "got": pulls.messages,
+        }  # fmt: skip
+
+    # -- changes ---------------------------------------------------------------------------------
+
+    def _refuse_slave(self) -> None:
+        if self._config.is_slave:
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                "Can't modify topic or subscription group from slave broker, "
+                "please execute it from master broker.",
+            )
+
+    def _refuse_system(self, topic: str) -> None:
+        config = self._config
+        own = (config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC")
+        if topic in SYSTEM_TOPICS or topic in own or topic.startswith("rmq_sys_"):
+            raise Refused(Code.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic.")
+
+    def _put_topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        self._refuse_slave()
+        fields = Fields(request.ext_fields)
+        name = fields.text("topic")
+        refuse_name(name)
+        self._refuse_system(name)
+        filter_type = fields.text("topicFilterType", FILTER_TYPES[0])
+        if filter_type not in FILTER_TYPES:
+            raise Refused(
+                Code.SYSTEM_ERROR, f"topicFilterType={shown(filter_type)} is none of {FILTER_TYPES}"
+            )
+        attributes = fields.text("attributes", "")
+        if attributes not in _USUAL_ATTRIBUTES:
+            raise Refused(
+                Code.SYSTEM_ERROR, f"attributes={shown(attributes)}: only +message.type=NORMAL is known"
+            )
+        topic = TopicConfig(
+            topic_name=name, read_queue_nums=fields.number("readQueueNums", least=0, most=QUEUES_MAX),
+            write_queue_nums=fields.number("writeQueueNums", least=0, most=QUEUES_MAX),
+            perm=fields.number("perm", least=0, most=7), topic_filter_type=filter_type,
+            topic_sys_flag=fields.number("topicSysFlag", 0), order=fields.flag("order", False),
+        )  # fmt: skip
+        before = self._parts.metadata.topics.get(name)
+        if before is not None:
+            topic = attrs.evolve(topic, rest=before.rest)
+        self._parts.metadata.topics.put(topic, self._parts.wall_ms())
+        self.log.info("topic {topic} is changed by {address}", topic=name, address=connection.address)
+        self._parts.topics_changed()
+        self._answer_when(self._parts.save(), connection, request)
+
+    def _delete_topic(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        self._refuse_slave()
+        name = Fields(request.ext_fields).text("topic")
+        refuse_name(name)
+        self._refuse_system(name)
+        self.log.info("topic {topic} is deleted by {address}", topic=name, address=connection.address)
+        now_ms = self._parts.wall_ms()
+        self._parts.metadata.topics.delete(name, now_ms)
+        self._parts.metadata.consumer_offsets.delete_topic(name, now_ms)
+        self._parts.topics_changed()
+        done = Deferred.fromCoroutine(self._destroy(name))
+        self._answer_when(done, connection, request)
+
+    async def _destroy(self, name: str) -> None:
+        """@raise StoreError: the queues cannot be deleted, or the tables not be kept."""
+        store = self._parts.store
+        await store.reput.caught_up()
+        if self._parts.metadata.topics.get(name) is None:
+            # From here to the end of the block nothing can be appended.
+            try:
+                store.queues.destroy(name)
+            except OSError as error:
+                raise StoreError(f"deleting the queues of {name}: {error}") from error
+            for key in [key for key in store.log.queue_offsets if key[0] == name]:
+                del store.log.queue_offsets[key]
+            # What was dispatched must not be dispatched once more after a crash.
+            await store.checkpoint()
+        await self._parts.save()
+
+    def _put_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        self._refuse_slave()
+        try:
+            group = GroupConfig.read(read_document(request.body), "group")
+        except BodyError as error:
+            raise Refused(Code.SYSTEM_ERROR, f"subscription group: {error}") from error
+        name, queues = group.group_name, group.retry_queue_nums
+        if not is_group(name):
+            raise Refused(Code.SYSTEM_ERROR, f"groupName={shown(name)}: write 1 to {GROUP_CHARACTERS_MAX} "
+                                             "letters, digits or any of %|_-")  # fmt: skip
+        if not 0 <= queues <= QUEUES_MAX:
+            raise Refused(Code.SYSTEM_ERROR, f"retryQueueNums={queues} is outside 0..{QUEUES_MAX}")
+        self._parts.metadata.groups.put(group, self._parts.wall_ms())
+        self.log.info("group {group} is changed by {address}",
+                      group=group.group_name, address=connection.address)  # fmt: skip
+        self._answer_when(self._parts.save(), connection, request)
+
+    def _delete_group(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        self._refuse_slave()
+        fields = Fields(request.ext_fields)
+        name = fields.text("groupName")
+        now_ms = self._parts.wall_ms()
+        self._parts.metadata.groups.delete(name, now_ms)
+        if fields.flag("cleanOffset", False):
+            self._parts.metadata.consumer_offsets.delete_group(name, now_ms)
+        self.log.info("group {group} is deleted by {address}", group=name, address=connection.address)
+        self._answer_when(self._parts.save(), connection, request)
+
+    def _answer_when(
+        self, done: Deferred[None], connection: CommandConnection, request: RemotingCommand
+    ) -> None:
+        def failed(failure: Failure) -> None:
+            self.log.failure("what an administrator has changed is not kept", failure)
+            connection.answer(request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage())
+
+        done.addCallbacks(lambda _: connection.answer(request), failed)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def _options(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        lines = [f"{name}={value}\n" for name, value in sorted(broker_options(self._config).items())]
+        connection.answer(request, body="".join(lines).encode(),
+                          ext_fields={"version": '{"counter":0,"stateVersion":0,"timestamp":0}'})  # fmt: skip
+
+    def _runtime(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        parts = self._parts
+        table = runtime_info(
+            self._config, parts.store, parts.metadata, parts.disk, self.stats, held=len(parts.pulls),
+            ha=parts.ha_status(),
+        )  # fmt: skip
+        connection.answer(request, body=wire_json({"table": table}))
+
+    def _ha(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        status = self._parts.ha_status()
+        if status is None:
+            raise Refused(Code.SYSTEM_ERROR, "replication is not running")
+        info = ha_runtime_info(status, self.stats, self._parts.wall_ms())
+        connection.answer(request, body=wire_json(info))

@@ -1,0 +1,109 @@
+# -*- test-case-name: tests.broker.admin.test_info -*-
+"""
+How a broker fares, in RocketMQ's words: its options as its files have them, and a table of texts.
+
+Source: BrokerController.getRuntimeInfo, AdminBrokerProcessor.prepareRuntimeInfo, DefaultMessageStore,
+Configuration.getAllConfigsFormatString (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.expiry import used_ratio
+from dledger.broker.admin.runtime_stats import RuntimeStats
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.ha.service import HAStatus
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.store.records import store_timestamp_of
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.commands import VERSION
+
+#: What L{VERSION} means.
+VERSION_NAME = "V4_9_8"
+
+#: Options whose name in RocketMQ is not the camel case of ours.
+_NAMES = {
+    "broker_ip1": "brokerIP1",
+    "broker_ip2": "brokerIP2",
+    "file_reserved_time_h": "fileReservedTime",
+    "ha_max_gap_not_in_sync": "haMaxGapNotInSync",
+}
+
+
+def java_name(name: str) -> str:
+    """An option as RocketMQ spells it: C{broker_name} is C{brokerName}."""
+    head, *words = name.split("_")
+    return _NAMES.get(name) or head + "".join(word.title() for word in words)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ";".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def broker_options(config: BrokerConfig) -> dict[str, str]:
+    """Every option by RocketMQ's name."""
+    found: dict[str, str] = {}
+    for part in (config.store, config.ha, config):
+        for field in attrs.fields(type(part)):
+            if field.name not in ("store", "ha", "ignored"):
+                found[java_name(field.name)] = _text(getattr(part, field.name))
+    return found
+
+
+def runtime_info(
+    config: BrokerConfig, store: MessageStore, metadata: Metadata, disk: Disk, stats: RuntimeStats, *,
+    held: int, ha: HAStatus | None,
+) -> dict[str, str]:
+    """
+    The table that mqadmin brokerStatus shows, and clusterList reads.
+
+    @param held: pulls that wait for messages.
+    """
+    log = store.log
+    table: dict[str, object] = {
+        "brokerVersion": VERSION, "brokerVersionDesc": VERSION_NAME, "brokerRole": config.ha.broker_role,
+        "brokerActive": _text(store.is_ready), "bootTimestamp": stats.boot_ms, "runtime": stats.running,
+        "commitLogMinOffset": log.begin_offset, "commitLogMaxOffset": log.end_offset,
+        "commitLogFlushedOffset": log.flushed_offset, "dispatchBehindBytes": store.reput.behind_bytes,
+        "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
+        "earliestMessageTimeStamp": earliest_ms(store), "topicCount": len(metadata.topics.entries),
+        "putTps": stats.rates("put"), "getFoundTps": stats.rates("found"),
+        "getMissTps": stats.rates("missed"), "getTotalTps": stats.rates("found", "missed"),
+        "getTransferedTps": stats.rates("got"), "getTransferredTps": stats.rates("got"),
+        "pullThreadPoolQueueSize": 0, "pullThreadPoolQueueHeadWaitTimeMills": 0, "heldPulls": held,
+        "sendThreadPoolQueueSize": 0 if ha is None else ha.waiting_puts,
+        "sendThreadPoolQueueHeadWaitTimeMills": 0, "pageCacheLockTimeMills": 0,
+    }  # fmt: skip
+    for name, words in (("put", "msgPutTotal"), ("got", "msgGetTotal")):
+        for moment, total in zip(("YesterdayMorning", "TodayMorning", "TodayNow"), stats.totals(name),
+                                 strict=True):  # fmt: skip
+            table[words + moment] = total
+    table.update(_room(config, disk))
+    return {name: str(value) for name, value in table.items()}
+
+
+def _room(config: BrokerConfig, disk: Disk) -> dict[str, object]:
+    try:
+        log, root = disk.space(config.store.commit_log_path), disk.space(config.store.store_path_root_dir)
+    except OSError:
+        return {"commitLogDiskRatio": "-1", "consumeQueueDiskRatio": "-1"}
+    return {
+        "commitLogDiskRatio": f"{used_ratio(log):.4f}", "consumeQueueDiskRatio": f"{used_ratio(root):.4f}",
+    }  # fmt: skip
+
+
+def earliest_ms(store: MessageStore) -> int:
+    """When the first message of the log was stored, ms since 1970; -1 if none can be read."""
+    log = store.log
+    if log.begin_offset >= log.record_end:
+        return -1
+    try:
+        return store_timestamp_of(log.read(log.begin_offset, 128)) or -1
+    except OSError:
+        return -1

@@ -1,0 +1,1 @@
+"""Clients of RocketMQ brokers, ours and Java's: put, tail, status."""

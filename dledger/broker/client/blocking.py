@@ -1,0 +1,275 @@
+# -*- test-case-name: tests.broker.client.test_blocking -*-
+"""
+A broker for programs without a reactor: put messages, read its log; every call waits for its outcome::
+
+    with Broker("host:10911") as broker:
+        broker.put("orders", b"hello", properties={"TAGS": "new"})
+        for batch in broker.tail("begin"):
+            for offset, record in batch.records(): ...
+
+Times are in seconds. Programs with a reactor use L{dledger.broker.client.producer.BrokerProducer} and
+L{dledger.broker.client.native_tail.NativeTail}.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from dledger.base.addresses import parse_address
+from dledger.base.endpoints import tcp_endpoints
+from dledger.base.errors import DLedgerError
+from dledger.base.reactor_thread import ReactorThread
+from dledger.base.timing import Backoff
+from dledger.broker.client.link import BrokerLink
+from dledger.broker.client.native_tail import From, NativeTail, Reading, log_offsets
+from dledger.broker.client.producer import BrokerProducer, PutLimits
+from dledger.broker.client.pull_tail import PullTail
+from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRefused, PutUnknown, Stored
+from protocols.wire.ledger.codes import ResponseCode
+
+_CONNECT_TIMEOUT_S = 3.0
+#: Messages of one call of the reactor, at most; several are under way in a window.
+_CHUNK = 256
+
+
+@attrs.frozen(kw_only=True)
+class PutSummary:
+    """
+    What L{Broker.put_many} did.
+
+    @ivar count: messages that were stored: all of them.
+    @ivar statuses: how many of them with which status.
+    @ivar seconds: from the first to the last answer.
+    """
+
+    count: int
+    statuses: Mapping[str, int]
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.count / self.seconds if self.seconds > 0 else 0.0
+
+
+class Broker:
+    """One broker. Use as a context manager, or L{close} it."""
+
+    def __init__(self, address: str, timeout: float = 10.0, limits: PutLimits | None = None) -> None:
+        """
+        @param address: C{host:port} of the broker's listen port.
+        @param timeout: seconds in which a call has an outcome.
+        @raise ValueError: no address.
+        """
+        parse_address(address)
+        self.address = address
+        self._timeout_s = timeout
+        self._rng = random.Random()
+        self._thread = ReactorThread(f"dledger-{address}")
+        self._closing: list[Callable[[], None]] = []
+        self._producer = BrokerProducer(
+            self._link(), clock=self._thread.reactor, rng=self._rng, timeout_s=timeout, limits=limits
+        )
+        self._closing.append(self._producer.close)
+
+    def _link(self) -> BrokerLink:
+        reactor = self._thread.reactor
+        endpoint = tcp_endpoints(reactor, _CONNECT_TIMEOUT_S)(self.address)
+        return BrokerLink(self.address, endpoint, clock=reactor)
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    def put(
+        self, topic: str, body: bytes, *, queue_id: int = -1,
+        properties: Mapping[str, str] | bytes = b"", flag: int = 0,
+    ) -> Stored:
+        """
+        Store one message; see L{BrokerProducer.put}.
+
+        @raise PutRefused: it is certainly not stored. @raise PutUnknown: it may be.
+        """
+        return self._thread.wait(
+            lambda: self._producer.put(topic, body, queue_id=queue_id, properties=properties, flag=flag)
+        )
+
+    def put_many(
+        self, topic: str, bodies: Iterable[bytes], *, window: int = 1000, queue_id: int = -1,
+        properties: Mapping[str, str] | bytes = b"", flag: int = 0,
+    ) -> PutSummary:
+        """
+        Store every body that C{bodies} yields, in order, with up to C{window} under way.
+
+        @raise PutError: the first call that was not stored as a whole ends it: nothing more is pulled, and
+            what is under way is waited for. L{PutUnknown} if any message may be stored, else L{PutRefused}.
+            The fact C{acknowledged} is the number of messages that were stored.
+        """
+        if window < 1:
+            raise ValueError(f"window={window} must be at least 1")
+        started_s = time.monotonic()
+        chunk_size = max(1, min(_CHUNK, window // 4))
+        under_way: deque[tuple[int, Future[tuple[Stored, ...]]]] = deque()
+        statuses: dict[str, int] = {}
+        failures: list[PutError] = []
+        pending = 0
+
+        def send(chunk: Sequence[bytes]) -> Future[tuple[Stored, ...]]:
+            return self._thread.start(lambda: self._producer.put_many(
+                topic, chunk, queue_id=queue_id, properties=properties, flag=flag
+            ))  # fmt: skip
+
+        def settle() -> int:
+            count, future = under_way.popleft()
+            try:
+                runs = future.result()
+            except PutError as error:
+                failures.append(error)
+                runs = error.stored
+            for run in runs:
+                statuses[run.status] = statuses.get(run.status, 0) + run.count
+            return count
+
+        for chunk in _chunks(bodies, chunk_size):
+            while under_way and pending + len(chunk) > window:
+                pending -= settle()
+            if failures:
+                break
+            under_way.append((len(chunk), send(chunk)))
+            pending += len(chunk)
+        while under_way:
+            settle()
+        if failures:
+            raise _joined(failures, sum(statuses.values()))
+        return PutSummary(count=sum(statuses.values()), statuses=statuses,
+                          seconds=time.monotonic() - started_s)  # fmt: skip
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def tail(
+        self, from_offset: From = "begin", *, follow: bool = False, topics: Sequence[str] | None = None,
+        on_trouble: Callable[[str], None] | None = None, batch_bytes_max: int = 1 << 20,
+    ) -> Iterator[LogRecords]:
+        """
+        Records of the commit log from an offset on, whole and in order.
+
+        A broker of ours is read as it stands. Of any other, what its consumers are shown is read, and of
+        C{topics} only; the former is not told of them, so who wants some of them has to look at the records.
+
+        @param follow: go on for ever; else end with what is there when reading begins.
+        @param on_trouble: called, in the reactor's thread, with a sentence when the broker is lost and with
+            an empty one when it is back.
+        @raise DLedgerError: see L{Reading.next_batch}.
+        """
+        thread = self._thread
+        tail = thread.wait(lambda: Deferred.fromCoroutine(self._open_tail(
+            from_offset, follow, topics, on_trouble or (lambda _: None), batch_bytes_max
+        )))  # fmt: skip
+        try:
+            while True:
+                batch = thread.wait(tail.next_batch)
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            self._closing.remove(tail.close)
+            if not thread.is_stopped:
+                thread.run(tail.close)
+
+    async def _open_tail(
+        self, from_offset: From, follow: bool, topics: Sequence[str] | None,
+        on_trouble: Callable[[str], None], batch_bytes_max: int,
+    ) -> Reading:
+        link = self._link()
+        clock = self._thread.reactor
+        await _connected(link, clock, self._rng, self._timeout_s)
+        options: dict[str, Any] = {
+            "clock": clock, "rng": self._rng, "from_offset": from_offset, "follow": follow,
+            "timeout_s": self._timeout_s, "batch_bytes_max": batch_bytes_max,
+        }  # fmt: skip
+        tail: Reading
+        if link.wire_version >= 1:
+            tail = NativeTail(link, **options)
+        else:
+            tail = PullTail(link, topics=topics, **options)
+        tail.on_trouble = on_trouble
+        self._closing.append(tail.close)
+        return tail
+
+    def offsets(self) -> LogOffsets:
+        """
+        How far the log of a broker of ours reaches.
+
+        @raise DLedgerError: it does not answer, or UNSUPPORTED: it is none of ours.
+        """
+        return self._thread.wait(lambda: Deferred.fromCoroutine(self._offsets()))
+
+    async def _offsets(self) -> LogOffsets:
+        link = self._link()
+        try:
+            connection = await _connected(link, self._thread.reactor, self._rng, self._timeout_s)
+            if link.wire_version < 1:
+                reason = f"{self.address} does not understand native frames"
+                raise DLedgerError(ResponseCode.UNSUPPORTED, reason=reason)
+            return await log_offsets(connection, link, self._thread.reactor, self._timeout_s)
+        finally:
+            link.close()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End every connection; what waits in other threads fails."""
+
+        def close_all() -> None:
+            for close in self._closing:
+                close()
+
+        self._thread.stop(close_all)
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _connected(link: BrokerLink, clock: Any, rng: random.Random, timeout_s: float) -> Any:
+    """A connection, tried for until the time is over."""
+    backoff = Backoff(rng=rng)
+    started_s = clock.seconds()
+    while True:
+        try:
+            return await link.ready()
+        except DLedgerError:
+            if clock.seconds() - started_s >= timeout_s:
+                raise
+        await deferLater(clock, backoff.next_s())
+
+
+def _chunks(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+    chunk: list[bytes] = []
+    for body in bodies:
+        chunk.append(body)
+        if len(chunk) >= size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _joined(failures: Sequence[PutError], stored: int) -> PutError:
+    first = failures[0]
+    refused, unknown = sum(one.refused for one in failures), sum(one.unknown for one in failures)
+    kind = PutUnknown if unknown else PutRefused
+    facts: dict[str, Any] = {**first.facts, "acknowledged": stored}
+    return kind(first.code, refused=refused, unknown=unknown, **facts)

@@ -1,0 +1,191 @@
+# -*- test-case-name: tests.broker.client.test_link -*-
+"""
+The way to one broker: at most one connection, made when somebody asks for it, and what that broker speaks.
+
+Rule 1: a connection is handed out only after the broker has said whether it knows our native frames; Java
+says that it does not.
+Rule 2: whoever waits for a connection has a deadline, and one who gives up does not disturb the others.
+Rule 3: when a connection ends everything that was asked on it has been told before C{lost} is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as DeferTimeoutError
+from twisted.internet.error import ConnectError
+from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import DLedgerError
+from protocols.rocketmq.broker import AnswerLost, BrokerConnection
+from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
+from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
+from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
+from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE, WIRE_VERSION_FIELD
+
+
+class _ToBroker(Factory):
+    noisy = False
+
+    def __init__(self, link: BrokerLink) -> None:
+        self._link = link
+
+    def buildProtocol(self, addr: IAddress | None) -> BrokerConnection:
+        return BrokerConnection(self._link, self._link.turn)
+
+
+class BrokerLink(OnlyAsking):
+    """
+    Invariant: C{connection} is probed and alive, or None; C{_waiters} wait for the attempt that is under way.
+
+    @ivar address: C{host:port}, for messages.
+    @ivar wire_version: of the native frames that the broker understands; 0: none, it is Java; -1: not known.
+    @ivar lost: called when C{connection} is no more, with the reason.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, address: str, endpoint: IStreamClientEndpoint, *, clock: IReactorTime,
+        answer_timeout_s: float = 3.0,
+    ) -> None:
+        """
+        @param answer_timeout_s: for connecting and for the first answer, each.
+        """
+        self.address = address
+        self.connection: BrokerConnection | None = None
+        self.wire_version = -1
+        self.lost: Callable[[str], None] = lambda _: None
+        self.turn = Turn(clock, self._failed)
+        self._endpoint = endpoint
+        self._clock = clock
+        self._answer_timeout_s = answer_timeout_s
+        self._attempt: Deferred[None] | None = None
+        self._probed: BrokerConnection | None = None
+        self._waiters: list[Deferred[BrokerConnection]] = []
+        self._is_closed = False
+
+    def ready(self) -> Deferred[BrokerConnection]:
+        """
+        @return: fires with the connection. Fails with L{DLedgerError} NETWORK_ERROR: there is none.
+            Cancelling stops the wait only.
+        """
+        done: Deferred[BrokerConnection] = Deferred(self._waiters_forget)
+        if self._is_closed:
+            done.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))
+        elif self.connection is not None:
+            done.callback(self.connection)
+        else:
+            self._waiters.append(done)
+            if self._attempt is None:
+                attempt = self._attempt = Deferred.fromCoroutine(self._connect())
+                attempt.addErrback(self._connect_failed)
+        return done
+
+    def _waiters_forget(self, done: Deferred[BrokerConnection]) -> None:
+        if done in self._waiters:
+            self._waiters.remove(done)
+
+    async def _connect(self) -> None:
+        connecting: Deferred[IProtocol] = self._endpoint.connect(_ToBroker(self))
+        connection = await connecting.addTimeout(self._answer_timeout_s, self._clock)
+        assert isinstance(connection, BrokerConnection)
+        self._probed = connection
+        asked = connection.ask(RemotingCommand(code=WIRE_VERSION_CODE, opaque=0))
+        answer = await asked.addTimeout(self._answer_timeout_s, self._clock)
+        self._probed = None
+        version = 0
+        if answer.code == 0:
+            said = answer.ext_fields.get(WIRE_VERSION_FIELD, "")
+            version = int(said) if said.isascii() and said.isdecimal() and len(said) < 9 else 0
+        elif answer.code != REQUEST_CODE_NOT_SUPPORTED:
+            connection.abort("it was no use")
+            raise DLedgerError(ResponseCode.NETWORK_ERROR,
+                               reason=f"it answers with {answer.code}: {answer.remark}")  # fmt: skip
+        self.wire_version = version
+        self.connection = connection
+        self._attempt = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.callback(connection)
+
+    def _connect_failed(self, failure: Failure) -> None:
+        self._attempt = None
+        probed, self._probed = self._probed, None
+        if probed is not None:
+            probed.abort("it does not answer")
+        error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{self.address}: {self._sentence(failure)}")
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.errback(error)
+
+    def _sentence(self, failure: Failure) -> str:
+        error = failure.value
+        if isinstance(error, DLedgerError):
+            return str(error.facts.get("reason"))
+        if isinstance(error, ConnectError | NotAsked):
+            return failure.getErrorMessage() or type(error).__name__
+        if isinstance(error, DeferTimeoutError):
+            return f"no answer within {self._answer_timeout_s:g} s"
+        return f"{type(error).__name__}: {error}"
+
+    def close(self) -> None:
+        """End the connection. What was asked on it fails, and so does who waits or asks from now on."""
+        self._is_closed = True
+        if self._attempt is not None:
+            self._attempt.cancel()
+        if self.connection is not None:
+            self.connection.abort("closed by us")
+
+    def _failed(self, failure: Failure) -> None:
+        self.log.failure("output to {address} failed", failure, address=self.address)
+
+    # -- CommandSink -----------------------------------------------------------------------------
+
+    def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
+        """Its end follows."""
+        self.log.warn("{address} broke the format: {reason}", address=self.address, reason=str(error))
+
+    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
+        """The next one who asks gets another."""
+        if self.connection is connection:
+            self.connection = None
+            self.lost(reason)
+
+
+def ask_native(
+    connection: BrokerConnection, request: BrokerRequest, *, clock: IReactorTime, timeout_s: float,
+    address: str,
+) -> Deferred[BrokerAnswer]:
+    """
+    One native request for one who waits.
+
+    @return: fires with the answer. Fails with L{DLedgerError}: NETWORK_ERROR (not asked, or lost), TIMEOUT.
+        Cancelling forgets the answer.
+    """
+    done: Deferred[BrokerAnswer] = Deferred(lambda _: connection.forget_native(number))
+
+    def answered(result: BrokerAnswer | Exception) -> None:
+        if done.called:
+            return
+        if isinstance(result, NotAsked | AnswerLost):
+            done.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{address}: {result}"))
+        elif isinstance(result, Exception):
+            done.errback(result)
+        else:
+            done.callback(result)
+
+    def too_late(_: object, seconds: float) -> BrokerAnswer:
+        reason = f"{address} did not answer {request.kind.name} within {seconds:g} s"
+        raise DLedgerError(ResponseCode.TIMEOUT, reason=reason)
+
+    number = 0
+    number = connection.request(request, answered)
+    return done.addTimeout(timeout_s, clock, onTimeoutCancel=too_late)

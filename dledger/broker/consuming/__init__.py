@@ -1,0 +1,1 @@
+"""Messages out of the log: pulls, consumer groups, offsets, queue locks."""

@@ -1,0 +1,363 @@
+# -*- test-case-name: tests.broker.consuming.test_consumers -*-
+"""
+Who consumes in which group, over which connection, and what the groups want.
+
+    34  HEART_BEAT                    38  GET_CONSUMER_LIST_BY_GROUP
+    35  UNREGISTER_CLIENT             46  CHECK_CLIENT_CONFIG
+
+A client is a member of a group from its first heartbeat until its connection ends, it says that it
+goes, or it has not said anything for 120 s. Members of a group share out its queues among themselves: each
+is told (40, NOTIFY_CONSUMER_IDS_CHANGED) when there are others, and asks who they are (38).
+
+Rule 1: a group's subscriptions are those of the heartbeat that came last, as in RocketMQ; one with an
+older version does not replace a newer one.
+Rule 2: groups and their topics for retries are made with the first heartbeat at a master. A slave makes
+nothing: its tables are its master's.
+Rule 3: the table is bounded; who does not fit is told that the broker is busy.
+
+Source: ClientManageProcessor, ConsumerManager, ConsumerGroupInfo, ConsumerManageProcessor (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import attrs
+from twisted.logger import Logger
+
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.consuming.subscriptions import (
+    ConsumerData,
+    Subscription,
+    read_heartbeat,
+    read_subscription,
+    refuse_expression,
+)
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.java_json import read_document, to_object, wire_json
+from dledger.broker.metadata.tables import RETRY_PREFIX, GroupConfig, TopicConfig
+from dledger.broker.refusals import Code, Fields, Handlers, Refused
+from dledger.broker.store.consume_queues import is_topic
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import BodyError
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+
+HEART_BEAT = 34
+UNREGISTER_CLIENT = 35
+GET_CONSUMER_LIST_BY_GROUP = 38
+NOTIFY_CONSUMER_IDS_CHANGED = 40
+CHECK_CLIENT_CONFIG = 46
+
+#: A member that has not said anything for so long is none any more.
+EXPIRED_MS = 120_000
+
+#: Groups that have members, and members of all groups together.
+GROUPS_MAX = 16_384
+MEMBERS_MAX = 65_536
+#: Topics and tags that all groups together want.
+WANTED_MAX = 1_048_576
+
+#: Groups that are made by themselves; administrators may add more.
+KNOWN_GROUPS_MAX = 65_536
+GROUP_CHARACTERS_MAX = 120
+
+#: Queues of a topic for retries, or as many as its group says.
+RETRY_QUEUES_MAX = 65_535
+
+
+class Member(Protocol):
+    """The part of a connection that the table needs."""
+
+    @property
+    def address(self) -> str:
+        """The other end."""
+
+    def tell(self, command: RemotingCommand) -> None:
+        """Send a request that wants no answer."""
+
+
+@attrs.define
+class _Member:
+    client_id: str
+    language: str
+    version: int
+    heard_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class MemberInfo:
+    """A member of a group, for who asks."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@attrs.define
+class _Group:
+    """
+    Invariant: it has at least one member while it is in the table.
+
+    @ivar wanted: topics and tags in C{subscriptions}.
+    """
+
+    data: ConsumerData
+    members: dict[Member, _Member] = attrs.Factory(dict)
+    subscriptions: dict[str, Subscription] = attrs.Factory(dict)
+    wanted: int = 0
+
+    def subscribe(self, wanted: Iterable[Subscription]) -> bool:
+        """@return: whether there are other topics than before."""
+        new = {one.topic: one for one in wanted}
+        has_changed = new.keys() != self.subscriptions.keys()
+        for topic, before in self.subscriptions.items():
+            if topic in new and new[topic].version <= before.version:
+                new[topic] = before
+        self.subscriptions = new
+        self.wanted = _count(new.values())
+        return has_changed
+
+
+def _count(subscriptions: Iterable[Subscription]) -> int:
+    return sum(1 + len(one.codes or ()) for one in subscriptions)
+
+
+class ConsumerTable:
+    """Groups that have members."""
+
+    log = Logger()
+
+    def __init__(
+        self, *, groups_max: int = GROUPS_MAX, members_max: int = MEMBERS_MAX, wanted_max: int = WANTED_MAX
+    ) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._count = 0
+        self._wanted = 0
+        self._wanted_max = wanted_max
+        self._groups_max = groups_max
+        self._members_max = members_max
+
+    def __len__(self) -> int:
+        """Members of all groups."""
+        return self._count
+
+    def register(
+        self, member: Member, client_id: str, data: ConsumerData, *, now_ms: int, language: str = "",
+        version: int = 0, notifies: bool = True,
+    ) -> None:
+        """
+        A heartbeat for one group.
+
+        @param notifies: tell the members if there is a new one, or the topics are others.
+        @raise Refused: SYSTEM_BUSY: the table is full; nothing has changed.
+        """
+        group = self._groups.get(data.group)
+        is_new = group is None or member not in group.members
+        wanted = self._wanted - (0 if group is None else group.wanted) + _count(data.subscriptions.values())
+        if (
+            (group is None and len(self._groups) >= self._groups_max)
+            or (is_new and self._count >= self._members_max) or wanted > self._wanted_max
+        ):  # fmt: skip
+            raise Refused(
+                Code.SYSTEM_BUSY,
+                f"{len(self._groups)} groups have {self._count} members and want {self._wanted} topics and "
+                "tags, no more are taken",
+            )
+        if group is None:
+            group = self._groups[data.group] = _Group(data)
+        group.data = data
+        group.members[member] = _Member(client_id, language, version, now_ms)
+        self._count += is_new
+        self._wanted -= group.wanted
+        has_changed = group.subscribe(data.subscriptions.values())
+        self._wanted += group.wanted
+        if has_changed or is_new:
+            self.log.info("group {group}: {client_id} at {address} joins, or has other topics",
+                          group=data.group, client_id=client_id, address=member.address)  # fmt: skip
+            if notifies:
+                self._notify(data.group, group)
+
+    def unregister(self, member: Member, name: str, *, notifies: bool = True) -> None:
+        """A member goes; nothing happens if it is none."""
+        group = self._groups.get(name)
+        if group is None or member not in group.members:
+            return
+        gone = group.members.pop(member)
+        self._count -= 1
+        self.log.info("group {group}: {client_id} goes", group=name, client_id=gone.client_id)
+        if not group.members:
+            self._wanted -= group.wanted
+            del self._groups[name]
+        elif notifies:
+            self._notify(name, group)
+
+    def lost(self, member: Member, *, notifies: Callable[[str], bool] = lambda name: True) -> None:
+        """A connection has ended: so have its memberships."""
+        for name in [name for name, group in self._groups.items() if member in group.members]:
+            self.unregister(member, name, notifies=notifies(name))
+
+    def expire(self, now_ms: int, *, notifies: Callable[[str], bool] = lambda name: True) -> None:
+        """Drop members that have not been heard for longer than L{EXPIRED_MS}."""
+        for name, group in list(self._groups.items()):
+            late = [one for one, known in group.members.items() if now_ms - known.heard_ms > EXPIRED_MS]
+            for member in late:
+                self.unregister(member, name, notifies=notifies(name))
+
+    def _notify(self, name: str, group: _Group) -> None:
+        command = RemotingCommand(
+            code=NOTIFY_CONSUMER_IDS_CHANGED, opaque=0, ext_fields={"consumerGroup": name}
+        )
+        for member in group.members:
+            member.tell(command)
+
+    def tell(self, name: str, command: RemotingCommand) -> int:
+        """Send every member of a group a request that wants no answer. @return: how many there are."""
+        group = self._groups.get(name)
+        members = () if group is None else tuple(group.members)
+        for member in members:
+            member.tell(command)
+        return len(members)
+
+    # -- what others ask -------------------------------------------------------------------------
+
+    def data_of(self, group: str) -> ConsumerData | None:
+        """What its members said last; None if it has none."""
+        found = self._groups.get(group)
+        return None if found is None else found.data
+
+    def subscription_of(self, group: str, topic: str) -> Subscription | None:
+        """What the group wants of the topic; None if nothing is known."""
+        found = self._groups.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def subscriptions_of(self, group: str) -> list[Subscription]:
+        """Everything that the group wants."""
+        found = self._groups.get(group)
+        return [] if found is None else list(found.subscriptions.values())
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics of which the group wants something."""
+        return [one.topic for one in self.subscriptions_of(group)]
+
+    def members_of(self, group: str) -> list[MemberInfo]:
+        """Its members."""
+        found = self._groups.get(group)
+        return [] if found is None else [
+            MemberInfo(client_id=one.client_id, address=member.address, language=one.language,
+                       version=one.version)
+            for member, one in found.members.items()
+        ]  # fmt: skip
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that want something of the topic."""
+        return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
+
+def is_group(name: str) -> bool:
+    """Whether a group can have this name, which becomes part of a topic's; as TopicValidator."""
+    return is_topic(name) and len(name) <= GROUP_CHARACTERS_MAX
+
+
+def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int) -> GroupConfig | None:
+    """
+    Settings of a group. A master makes it on first use; a slave gives an unknown one the usual settings.
+
+    @return: None if it is unknown and may not, or cannot, be made.
+    """
+    found = metadata.groups.get(name)
+    if found is not None or not config.auto_create_subscription_group:
+        return found
+    if not is_group(name):
+        return None
+    if len(metadata.groups.entries) >= KNOWN_GROUPS_MAX:
+        return None
+    return GroupConfig(group_name=name) if config.is_slave else metadata.groups.find(name, wall_ms)
+
+
+def retry_topic(metadata: Metadata, config: BrokerConfig, group: GroupConfig, wall_ms: int) -> str:
+    """Name of the topic for messages that the group could not consume; made at a master if missing."""
+    name = RETRY_PREFIX + group.group_name
+    if not config.is_slave and metadata.topics.get(name) is None:
+        queues = min(max(group.retry_queue_nums, 0), RETRY_QUEUES_MAX)
+        metadata.topics.put(
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues), wall_ms
+        )
+    return name
+
+
+class ConsumerCommands:
+    """
+    The group of commands.
+
+    @ivar table: who consumes.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, metadata: Metadata, table: ConsumerTable, *, wall_ms: Callable[[], int]
+    ) -> None:
+        """@param wall_ms: milliseconds since 1970."""
+        self._config = config
+        self._metadata = metadata
+        self._wall_ms = wall_ms
+        self.table = table
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            HEART_BEAT: self._heart_beat,
+            UNREGISTER_CLIENT: self._unregister,
+            GET_CONSUMER_LIST_BY_GROUP: self._list,
+            CHECK_CLIENT_CONFIG: self._check,
+        }
+
+    def connection_lost(self, connection: CommandConnection) -> None:
+        """What was a member over this connection is none any more."""
+        self.table.lost(connection, notifies=self._notifies)
+
+    def sweep(self) -> None:
+        """Drop members that are silent. To be called every few seconds."""
+        self.table.expire(self._wall_ms(), notifies=self._notifies)
+
+    def _notifies(self, group: str) -> bool:
+        found = self._metadata.groups.get(group)
+        return found is None or found.notify_consumer_ids_changed_enable
+
+    def _heart_beat(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        said = read_heartbeat(request.body)
+        now_ms = self._wall_ms()
+        for data in said.consumers:
+            group = find_group(self._metadata, self._config, data.group, now_ms)
+            if group is None:
+                continue  # its pulls will be told so
+            retry_topic(self._metadata, self._config, group, now_ms)
+            self.table.register(
+                connection, said.client_id, data, now_ms=now_ms, language=request.language,
+                version=request.version, notifies=group.notify_consumer_ids_changed_enable,
+            )  # fmt: skip
+        connection.answer(request)
+
+    def _unregister(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        group = Fields(request.ext_fields).text("consumerGroup", "")
+        if group:
+            self.table.unregister(connection, group, notifies=self._notifies(group))
+        connection.answer(request)
+
+    def _list(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        group = Fields(request.ext_fields).text("consumerGroup")
+        ids = [member.client_id for member in self.table.members_of(group)]
+        if not ids:
+            raise Refused(Code.SYSTEM_ERROR, f"no consumer for this group, {shown(group)}")
+        connection.answer(request, body=wire_json({"consumerIdList": ids}))
+
+    def _check(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        """Whether a subscription would be understood."""
+        try:
+            document = read_document(request.body).get("subscriptionData")
+            if document is not None:
+                refuse_expression(read_subscription(to_object(document, "subscriptionData")))
+        except BodyError as error:
+            raise Refused(Code.SYSTEM_ERROR, f"subscription: {error}") from error
+        connection.answer(request)

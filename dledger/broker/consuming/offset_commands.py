@@ -1,0 +1,175 @@
+# -*- test-case-name: tests.broker.consuming.test_offset_commands -*-
+"""
+Offsets in queues: what groups have consumed, where queues begin and end, and single messages.
+
+    14  QUERY_CONSUMER_OFFSET         31  GET_MIN_OFFSET
+    15  UPDATE_CONSUMER_OFFSET        32  GET_EARLIEST_MSG_STORETIME
+    29  SEARCH_OFFSET_BY_TIMESTAMP    33  VIEW_MESSAGE_BY_ID
+    30  GET_MAX_OFFSET
+
+Rule: a group that never committed an offset in a queue is told 0 while the queue's first message is not
+long past, so that a new consumer of a new topic misses nothing; else that there is none, and it decides by
+itself where to begin.
+
+Source: ConsumerManageProcessor, AdminBrokerProcessor, QueryMessageProcessor (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dledger.base.errors import StoreError
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.consuming.consumers import find_group
+from dledger.broker.consuming.queries import offset_at, record_at
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.records import store_timestamp_of
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+
+QUERY_CONSUMER_OFFSET = 14
+UPDATE_CONSUMER_OFFSET = 15
+SEARCH_OFFSET_BY_TIMESTAMP = 29
+GET_MAX_OFFSET = 30
+GET_MIN_OFFSET = 31
+GET_EARLIEST_MSG_STORETIME = 32
+VIEW_MESSAGE_BY_ID = 33
+
+QUEUE_ID_MAX = 65_535
+
+_T = TypeVar("_T")
+
+#: Of a record, enough to see when it was stored.
+_HEAD_BYTES = 128
+
+
+class OffsetCommands:
+    """The group of commands."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, *,
+        wall_ms: Callable[[], int], slow_bytes: int = 0,
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param slow_bytes: a message so far before the end of the log is long past; 0: none is.
+        """
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._wall_ms = wall_ms
+        self._slow_bytes = slow_bytes
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            QUERY_CONSUMER_OFFSET: self._query,
+            UPDATE_CONSUMER_OFFSET: self._update,
+            SEARCH_OFFSET_BY_TIMESTAMP: self._search,
+            GET_MAX_OFFSET: self._max,
+            GET_MIN_OFFSET: self._min,
+            GET_EARLIEST_MSG_STORETIME: self._earliest,
+            VIEW_MESSAGE_BY_ID: self._view,
+        }
+
+    # -- what groups have consumed ---------------------------------------------------------------
+
+    def _query(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        group, topic, queue_id = fields.text("consumerGroup"), fields.text("topic"), fields.number("queueId")
+        offset = self._metadata.consumer_offsets.query(group, topic, queue_id)
+        if offset is None:
+            if not fields.flag("setZeroIfNotFound", True) or self._is_long_past(topic, queue_id):
+                raise Refused(Code.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+            offset = 0
+        _answer_offset(connection, request, offset)
+
+    def _is_long_past(self, topic: str, queue_id: int) -> bool:
+        """Whether the first message of a queue is not there any more, or stands far before the end."""
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return False
+        if queue.begin_index > 0:
+            return True
+        if not self._slow_bytes or queue.next_index == 0:
+            return False
+        (unit,) = _reading(lambda: queue.read(0, 1))
+        return self._store.log.end_offset - unit.offset > self._slow_bytes
+
+    def _update(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        group, topic = fields.text("consumerGroup"), fields.text("topic")
+        queue_id = fields.number("queueId", least=0, most=QUEUE_ID_MAX)
+        offset = fields.number("commitOffset", least=0, most=LONG_MAX)
+        if find_group(self._metadata, self._config, group, self._wall_ms()) is None:
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {shown(group)} not exist!")
+        if self._metadata.topics.get(topic) is None:
+            raise Refused(Code.TOPIC_NOT_EXIST, f"Topic {shown(topic)} not exist!")
+        self._metadata.consumer_offsets.commit(group, topic, queue_id, offset, self._wall_ms())
+        connection.answer(request)
+
+    # -- what queues hold ------------------------------------------------------------------------
+
+    def _queue(self, request: RemotingCommand) -> ConsumeQueue | None:
+        fields = Fields(request.ext_fields)
+        return self._store.queues.get(fields.text("topic"), fields.number("queueId"))
+
+    def _max(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        queue = self._queue(request)
+        _answer_offset(connection, request, 0 if queue is None else queue.next_index)
+
+    def _min(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        queue = self._queue(request)
+        _answer_offset(connection, request, 0 if queue is None else queue.begin_index)
+
+    def _search(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        boundary = fields.text("boundaryType", "LOWER")
+        if boundary.upper() != "LOWER":
+            raise Refused(Code.SYSTEM_ERROR, f"boundaryType={shown(boundary)}: only LOWER is known")
+        timestamp_ms = fields.number("timestamp", least=LONG_MIN, most=LONG_MAX)
+        topic, queue_id = fields.text("topic"), fields.number("queueId")
+        offset = _reading(lambda: offset_at(self._store, topic, queue_id, timestamp_ms))
+        _answer_offset(connection, request, offset)
+
+    def _earliest(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        queue = self._queue(request)
+        timestamp_ms = -1
+        if queue is not None and queue.begin_index < queue.next_index:
+            timestamp_ms = _reading(lambda: self._stored_ms(queue, queue.begin_index))
+        connection.answer(request, ext_fields={"timestamp": str(timestamp_ms)})
+
+    def _stored_ms(self, queue: ConsumeQueue, index: int) -> int:
+        (unit,) = queue.read(index, 1)
+        return store_timestamp_of(self._store.log.read(unit.offset, min(unit.size, _HEAD_BYTES)))
+
+    # -- one message -----------------------------------------------------------------------------
+
+    def _view(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        offset = Fields(request.ext_fields).number("offset", least=LONG_MIN, most=LONG_MAX)
+        record = _reading(lambda: record_at(self._store, offset))
+        if record is None:
+            log = self._store.log
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"can not find message by the offset, {offset}: none begins there; the log holds "
+                f"{log.begin_offset} to {log.record_end}",
+            )
+        connection.answer(request, body=record)
+
+
+def _reading(read: Callable[[], _T]) -> _T:
+    """@raise Refused: the store cannot be read."""
+    try:
+        return read()
+    except (OSError, StoreError) as error:
+        raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+
+
+def _answer_offset(connection: CommandConnection, request: RemotingCommand, offset: int) -> None:
+    connection.answer(request, ext_fields={"offset": str(offset)})

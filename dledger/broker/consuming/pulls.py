@@ -1,0 +1,437 @@
+# -*- test-case-name: tests.broker.consuming.test_pulls -*-
+"""
+PULL_MESSAGE (11): messages of one queue from an offset on, at once or as soon as there are any.
+
+    0   here they are                   20  none of these was wanted: ask again, further on
+    19  nothing there yet               21  that offset is not there: ask at this one
+
+A request that finds nothing, and may wait, is held until its queue has a message that it wants, its time
+is over, or its connection ends.
+
+Rule 1: a request is answered once. Who is held for messages with other tags is not answered for those that
+arrive, but goes on behind them.
+Rule 2: what is held is bounded, for all together; who does not fit is answered at once. One sweep looks at
+the deadlines.
+Rule 3: work and output are bounded, too: so many requests are looked at in one turn of the reactor, and a
+connection that does not read its answers gets no more of them until it does.
+Rule 4: a slave does not correct offsets (it may only be behind), and commits none.
+
+Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from dledger.base.errors import StoreError
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.consuming.consumers import ConsumerTable, find_group
+from dledger.broker.consuming.queries import GetStatus, Got, get_messages
+from dledger.broker.consuming.subscriptions import (
+    BROADCASTING,
+    SUB_ALL,
+    TAG,
+    Subscription,
+    parse_subscription,
+    refuse_expression,
+)
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import PERM_READ, GroupConfig
+from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.store.reput import Arrived
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+
+PULL_MESSAGE = 11
+LITE_PULL_MESSAGE = 361
+
+#: Bits of C{sysFlag}.
+FLAG_COMMIT_OFFSET, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
+
+#: Requests that are held, all together.
+HELD_MAX = 65_536
+#: Nobody waits for longer; consumers ask for 15 s or 20 s.
+SUSPEND_MS_MAX = 600_000
+#: Without long polling.
+SHORT_POLLING_MS = 1_000
+#: Requests that are looked at in one turn because messages have arrived.
+WOKEN_MAX = 64
+#: Bytes of answers that one connection may have unread before its further requests wait.
+UNREAD_BYTES_MAX = 8 * 1024 * 1024
+
+#: The queue that a consumer asks about, by topic and number.
+Key = tuple[str, int]
+
+_CODES = {
+    GetStatus.FOUND: Code.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: Code.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: Code.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: Code.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: Code.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: Code.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: Code.PULL_OFFSET_MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: Code.PULL_OFFSET_MOVED,
+    GetStatus.NO_MESSAGE_IN_QUEUE: Code.PULL_OFFSET_MOVED,
+}
+_NO_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def usual_slow_bytes() -> int:
+    """How far behind a consumer is slow: 40 percent of the memory, as accessMessageInMemoryMaxRatio."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
+
+
+@attrs.frozen(kw_only=True)
+class _Pull:
+    """
+    What is asked for.
+
+    @ivar codes: hashes of the tags that are wanted; None for any.
+    @ivar suspend_ms: how long it may be held; 0: not at all.
+    """
+
+    group: GroupConfig
+    key: Key
+    offset: int
+    count_max: int
+    bytes_max: int
+    codes: frozenset[int] | None
+    suspend_ms: int
+
+
+@attrs.define(eq=False)
+class _Held:
+    """
+    A request that waits.
+
+    @ivar pull: what it asks for; its offset moves on behind messages that are not wanted.
+    @ivar has_moved: it has.
+    @ivar is_postponed: its connection has too much to read; it may be answered at any moment.
+    """
+
+    connection: CommandConnection
+    request: RemotingCommand
+    pull: _Pull
+    deadline_s: float
+    has_moved: bool = False
+    is_postponed: bool = False
+    is_woken: bool = False
+
+
+class PullCommands:
+    """
+    The group of commands.
+
+    Invariant: what is held stands in C{_held} and in C{_by_connection}; what is answered in neither.
+
+    @ivar found: answers with messages.
+    @ivar missed: other answers that are no refusals.
+    @ivar messages: that were sent.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, table: ConsumerTable, *,
+        clock: IReactorTime, wall_ms: Callable[[], int], slow_bytes: int = 0, held_max: int = HELD_MAX,
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param slow_bytes: a consumer that is so far behind the end of the log is sent to a slave, if
+            C{slave_read_enable} allows it; 0: never.
+        """
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._table = table
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._slow_bytes = slow_bytes
+        self._held_max = held_max
+        self._held: dict[Key, dict[_Held, None]] = {}
+        self._by_connection: dict[CommandConnection, dict[_Held, None]] = {}
+        self._count = 0
+        self._woken: deque[_Held] = deque()
+        self._call: IDelayedCall | None = None
+        self._unread: dict[CommandConnection, int] = {}
+        self._is_stopped = False
+        self.found = 0
+        self.missed = 0
+        self.messages = 0
+
+    def __len__(self) -> int:
+        """Requests that are held."""
+        return self._count
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {PULL_MESSAGE: self._pull, LITE_PULL_MESSAGE: self._pull}
+
+    # -- a request -------------------------------------------------------------------------------
+
+    def _pull(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        pull = self._read(fields)
+        flags = fields.number("sysFlag")
+        commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
+        if self._is_clogged(connection):
+            held = self._hold(connection, request, pull)
+            if held is None:
+                raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, "
+                                                "and this connection does not read its answers")  # fmt: skip
+            held.is_postponed = True
+        else:
+            got = self._get(pull)
+            code = self._code_of(pull, got)
+            waits = code == Code.PULL_NOT_FOUND and pull.suspend_ms > 0
+            if not (waits and self._hold(connection, request, pull)):
+                self._answer(connection, request, pull, got, code)
+        if flags & FLAG_COMMIT_OFFSET and commit >= 0 and not self._config.is_slave:
+            self._metadata.consumer_offsets.commit(pull.group.group_name, *pull.key, commit, self._wall_ms())
+
+    def _read(self, fields: Fields) -> _Pull:
+        """@raise Refused: it must not be answered with messages."""
+        config = self._config
+        group_name, topic = fields.text("consumerGroup"), fields.text("topic")
+        queue_id, flags = fields.number("queueId"), fields.number("sysFlag")
+        if not config.broker_permission & PERM_READ:
+            raise Refused(Code.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden")
+        group = find_group(self._metadata, config, group_name, self._wall_ms())
+        if group is None:
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST,
+                          f"subscription group [{shown(group_name)}] does not exist")  # fmt: skip
+        if not group.consume_enable:
+            raise Refused(Code.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        self._check_queue(topic, queue_id)
+        subscription = self._subscription(fields, group, topic, flags)
+        refuse_expression(subscription)
+        suspend_ms = 0
+        if flags & FLAG_SUSPEND:
+            asked_ms = fields.number("suspendTimeoutMillis", 0, least=LONG_MIN, most=LONG_MAX)
+            suspend_ms = min(max(asked_ms, 0), SUSPEND_MS_MAX)
+            if not config.long_polling_enable:
+                suspend_ms = min(suspend_ms, SHORT_POLLING_MS)
+        bytes_max = config.max_transfer_bytes_on_message_in_memory
+        wanted_bytes = fields.number("maxMsgBytes", -1)  # of 5.x
+        return _Pull(
+            group=group, key=(topic, queue_id), codes=subscription.codes, suspend_ms=suspend_ms,
+            offset=fields.number("queueOffset", least=LONG_MIN, most=LONG_MAX),
+            count_max=min(fields.number("maxMsgNums"), config.max_transfer_count_on_message_in_memory),
+            bytes_max=min(wanted_bytes, bytes_max) if wanted_bytes > 0 else bytes_max,
+        )  # fmt: skip
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        found = self._metadata.topics.get(topic)
+        if found is None:
+            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{shown(topic)}] not exist, apply first please!")
+        if not found.can_read:
+            raise Refused(Code.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+        if not 0 <= queue_id < found.read_queue_nums:
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] readQueueNums:[{found.read_queue_nums}]",
+            )
+
+    def _subscription(self, fields: Fields, group: GroupConfig, topic: str, flags: int) -> Subscription:
+        if flags & FLAG_SUBSCRIPTION:
+            return parse_subscription(
+                topic, fields.text("subscription", SUB_ALL), kind=fields.text("expressionType", TAG)
+            )
+        data = self._table.data_of(group.group_name)
+        if data is None:
+            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if data.message_model == BROADCASTING and not group.consume_broadcast_enable:
+            raise Refused(
+                Code.NO_PERMISSION,
+                f"the consumer group[{group.group_name}] can not consume by broadcast way",
+            )
+        found = self._table.subscription_of(group.group_name, topic)
+        if found is None:
+            raise Refused(Code.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if found.version < fields.number("subVersion", 0, least=LONG_MIN, most=LONG_MAX):
+            raise Refused(Code.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return found
+
+    # -- messages --------------------------------------------------------------------------------
+
+    @property
+    def _is_lenient(self) -> bool:
+        return self._config.is_slave and not self._config.offset_check_in_slave
+
+    def _get(self, pull: _Pull) -> Got:
+        topic, queue_id = pull.key
+        try:
+            return get_messages(
+                self._store, topic, queue_id, pull.offset, tags_codes=pull.codes,
+                is_slave=self._is_lenient,
+                count_max=pull.count_max, bytes_max=pull.bytes_max,
+            )  # fmt: skip
+        except StoreError as error:
+            self.log.failure("messages of {topic}, queue {queue_id} cannot be read",
+                             topic=topic, queue_id=queue_id)  # fmt: skip
+            raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+
+    def _code_of(self, pull: _Pull, got: Got) -> Code:
+        if got.status in _NO_QUEUE and pull.offset == 0:
+            return Code.PULL_NOT_FOUND
+        code = _CODES[got.status]
+        return Code.PULL_RETRY_IMMEDIATELY if code == Code.PULL_OFFSET_MOVED and self._is_lenient else code
+
+    def _answer(
+        self, connection: CommandConnection, request: RemotingCommand, pull: _Pull, got: Got, code: Code
+    ) -> None:
+        broker_id = 0
+        if self._config.slave_read_enable:
+            is_slow = self._slow_bytes and got.records and self._lack(got) > self._slow_bytes
+            broker_id = pull.group.which_broker_when_consume_slowly if is_slow else pull.group.broker_id
+        body = b"".join(got.records)
+        self.messages += len(got.records)
+        if not body:
+            self.missed += 1
+        else:
+            self.found += 1
+            self._unread[connection] = self._unread.get(connection, 0) + len(body)
+            if self._call is None:
+                self._call = self._clock.callLater(0, self._turn)
+        connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
+            "suggestWhichBrokerId": str(broker_id), "nextBeginOffset": str(got.next_offset),
+            "minOffset": str(got.begin_offset), "maxOffset": str(got.end_offset),
+        })  # fmt: skip
+
+    def _lack(self, got: Got) -> int:
+        """How far the last message stands before the end of the log, bytes."""
+        return self._store.log.end_offset - int.from_bytes(got.records[-1][28:36], "big")
+
+    def _is_clogged(self, connection: CommandConnection) -> bool:
+        before = connection.unsent_bytes if connection.is_congested else 0
+        return max(before, self._unread.get(connection, 0)) >= UNREAD_BYTES_MAX
+
+    # -- what is held ----------------------------------------------------------------------------
+
+    def _hold(self, connection: CommandConnection, request: RemotingCommand, pull: _Pull) -> _Held | None:
+        """@return: None if it cannot be held."""
+        if self._count >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
+            return None
+        held = _Held(connection, request, pull, self._clock.seconds() + pull.suspend_ms / 1000)
+        self._held.setdefault(pull.key, {})[held] = None
+        self._by_connection.setdefault(connection, {})[held] = None
+        self._count += 1
+        return held
+
+    def _release(self, held: _Held) -> None:
+        key, connection = held.pull.key, held.connection
+        del self._held[key][held], self._by_connection[connection][held]
+        if not self._held[key]:
+            del self._held[key]
+        if not self._by_connection[connection]:
+            del self._by_connection[connection]
+        self._count -= 1
+
+    def arrived(self, arrived: Arrived) -> None:
+        """These queues have new messages."""
+        for key in arrived:
+            for held in self._held.get(key, ()):
+                self._wake(held)
+        self._look()
+
+    def _wake(self, held: _Held) -> None:
+        if not held.is_woken:
+            held.is_woken = True
+            self._woken.append(held)
+
+    def _turn(self) -> None:
+        self._call = None
+        self._unread.clear()  # what was answered before is in the transport's hands by now
+        self._look()
+
+    def _look(self) -> None:
+        """Look at those that were woken, unless it has been done in this turn."""
+        if self._call is not None:
+            return
+        for _ in range(min(len(self._woken), WOKEN_MAX)):
+            held = self._woken.popleft()
+            held.is_woken = False
+            if held in self._held.get(held.pull.key, ()):
+                self._try_again(held)
+        if self._woken and self._call is None:
+            self._call = self._clock.callLater(0, self._turn)
+
+    def _try_again(self, held: _Held, *, is_over: bool = False) -> None:
+        """Answer if there is something to say, or if its time is over."""
+        if self._is_clogged(held.connection):
+            held.is_postponed = True
+            return
+        pull = held.pull
+        try:
+            if is_over:
+                pull = attrs.evolve(self._read(Fields(held.request.ext_fields)), offset=pull.offset)
+            got = self._get(pull)
+        except Exception as error:
+            self._release(held)
+            self._refuse(held, error)
+            return
+        code = self._code_of(pull, got)
+        is_behind = got.status is GetStatus.NO_MATCHED_MESSAGE and got.next_offset >= got.end_offset
+        if not is_over and pull.suspend_ms and (code == Code.PULL_NOT_FOUND or is_behind):
+            held.is_postponed = False
+            if is_behind:
+                held.pull = attrs.evolve(pull, offset=got.next_offset)
+                held.has_moved = True
+            return
+        if code == Code.PULL_NOT_FOUND and held.has_moved:
+            code = Code.PULL_RETRY_IMMEDIATELY  # so that it asks further on next time
+        self._release(held)
+        self._answer(held.connection, held.request, pull, got, code)
+
+    def _refuse(self, held: _Held, error: Exception) -> None:
+        if isinstance(error, Refused):
+            held.connection.answer(held.request, code=error.code, remark=error.remark)
+        else:
+            self.log.failure("a request that was held has failed")
+            held.connection.answer(held.request, code=Code.SYSTEM_ERROR, remark=str(error))
+
+    def sweep(self) -> None:
+        """Answer what has waited for long enough. To be called about once a second."""
+        now_s = self._clock.seconds()
+        due = [held for of_key in self._held.values() for held in of_key
+               if held.is_postponed or held.deadline_s <= now_s]  # fmt: skip
+        for held in due:
+            self._try_again(held, is_over=held.deadline_s <= now_s)
+
+    def drained(self, connection: CommandConnection) -> None:
+        """It reads again."""
+        for held in list(self._by_connection.get(connection, ())):
+            if held.is_postponed:
+                self._wake(held)
+        self._look()
+
+    def connection_lost(self, connection: CommandConnection) -> None:
+        """Nobody waits there any more."""
+        self._unread.pop(connection, None)
+        for held in list(self._by_connection.get(connection, ())):
+            self._release(held)
+
+    def stop(self) -> None:
+        """Answer everything that is held; what comes now is answered at once."""
+        self._is_stopped = True
+        for held in [held for of_key in self._held.values() for held in of_key]:
+            self._release(held)
+            code = Code.PULL_RETRY_IMMEDIATELY if held.has_moved else Code.PULL_NOT_FOUND
+            held.connection.answer(
+                held.request, code=code, remark="the broker stops", ext_fields={
+                    "suggestWhichBrokerId": "0", "nextBeginOffset": str(held.pull.offset),
+                    "minOffset": "0", "maxOffset": str(held.pull.offset),
+                },
+            )  # fmt: skip
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._woken.clear()

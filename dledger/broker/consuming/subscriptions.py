@@ -1,0 +1,176 @@
+# -*- test-case-name: tests.broker.consuming.test_subscriptions -*-
+"""
+What a consumer wants of a topic: all of it, or messages with certain tags.
+
+A broker compares the hashes of tags, which stand in the consume queues; a consumer compares the tags
+themselves. Expressions of any other kind (SQL92) are refused, as by a broker without enablePropertyFilter.
+
+Source: FilterAPI, SubscriptionData, ExpressionMessageFilter, HeartbeatData (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from dledger.broker.metadata.java_json import read_document, to_object
+from dledger.broker.refusals import Code, Refused
+from protocols.wire.errors import BodyError
+from protocols.wire.fastjson import INT_BITS, LONG_BITS, shown, to_int
+from protocols.wire.rocketmq.message import java_hash
+
+#: Tags, topics of one group, groups of one client: more make no sense.
+TAGS_MAX = 1024
+TOPICS_MAX = 1024
+GROUPS_MAX = 256
+
+SUB_ALL = "*"
+TAG = "TAG"
+
+#: As Java spells them in a heartbeat.
+BROADCASTING = "BROADCASTING"
+
+
+@attrs.frozen(kw_only=True)
+class Subscription:
+    """
+    A topic and what is wanted of it.
+
+    @ivar expression: C{*}, or tags separated by C{||}.
+    @ivar codes: hashes of the tags; None for any.
+    @ivar version: rises when the consumer changes it; ms since 1970.
+    @ivar kind: C{TAG}, or another that is refused when messages are asked for.
+    """
+
+    topic: str
+    expression: str = SUB_ALL
+    codes: frozenset[int] | None = None
+    version: int = 0
+    kind: str = TAG
+
+
+def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version: int = 0) -> Subscription:
+    """
+    A subscription as a pull request has it.
+
+    @raise Refused: SUBSCRIPTION_PARSE_FAILED: too many tags.
+    """
+    kind = kind or TAG
+    if kind != TAG or expression in ("", SUB_ALL):
+        return Subscription(topic=topic, expression=expression or SUB_ALL, version=version, kind=kind)
+    tags = [tag for tag in (part.strip() for part in expression.split("||")) if tag]
+    if len(tags) > TAGS_MAX:
+        raise Refused(
+            Code.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription of {topic} has {len(tags)} tags, {TAGS_MAX} are allowed",
+        )
+    codes = frozenset(map(java_hash, tags))
+    return Subscription(topic=topic, expression=expression, codes=codes, version=version)
+
+
+def refuse_expression(subscription: Subscription) -> None:
+    """@raise Refused: SYSTEM_ERROR: it is none of tags."""
+    if subscription.kind != TAG:
+        raise Refused(
+            Code.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {subscription.kind}",
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerData:
+    """
+    A client's part in a group.
+
+    @ivar consume_type: C{CONSUME_PASSIVELY} of a push consumer, C{CONSUME_ACTIVELY} of others.
+    @ivar message_model: C{CLUSTERING} or C{BROADCASTING}.
+    """
+
+    group: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: Mapping[str, Subscription] = attrs.Factory(dict)
+
+
+@attrs.frozen(kw_only=True)
+class Heartbeat:
+    """What a client says of itself every 30 s."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...] = ()
+    producer_groups: tuple[str, ...] = ()
+
+
+def _text(document: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = document.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or not value or len(value) > 255:
+        raise BodyError(f"{name}={shown(value)} is no text of 1 to 255 characters")
+    return value
+
+
+def _items(document: Mapping[str, Any], name: str, most: int) -> list[dict[str, Any]]:
+    value = document.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BodyError(f"{name}={shown(value)} is not an array")
+    if len(value) > most:
+        raise BodyError(f"{name} has {len(value)} items, {most} are allowed")
+    return [to_object(item, f"item of {name}") for item in value]
+
+
+def read_subscription(document: Mapping[str, Any]) -> Subscription:
+    """
+    A subscription as a heartbeat has it.
+
+    @raise BodyError: it makes no sense.
+    @raise Refused: too many tags.
+    """
+    topic = _text(document, "topic")
+    expression = document.get("subString") or SUB_ALL
+    if not isinstance(expression, str):
+        raise BodyError(f"subString={shown(expression)} is not a text")
+    version = to_int(document.get("subVersion"), LONG_BITS, "subVersion") or 0
+    kind = _text(document, "expressionType", TAG)
+    found = parse_subscription(topic, expression, kind=kind, version=version)
+    codes = document.get("codeSet")
+    if found.codes is None or not isinstance(codes, list) or len(codes) > TAGS_MAX:
+        return found
+    # A client may know better than we how it writes its tags.
+    given = (to_int(code, INT_BITS, "item of codeSet") for code in codes)
+    return attrs.evolve(found, codes=found.codes | {code for code in given if code is not None})
+
+
+def _read_consumer(document: Mapping[str, Any]) -> ConsumerData:
+    subscriptions = map(read_subscription, _items(document, "subscriptionDataSet", TOPICS_MAX))
+    return ConsumerData(
+        group=_text(document, "groupName"),
+        consume_type=_text(document, "consumeType", "CONSUME_PASSIVELY"),
+        message_model=_text(document, "messageModel", "CLUSTERING"),
+        consume_from=_text(document, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+        subscriptions={subscription.topic: subscription for subscription in subscriptions},
+    )
+
+
+def read_heartbeat(body: bytes) -> Heartbeat:
+    """
+    The body of request 34.
+
+    @raise Refused: SYSTEM_ERROR: it makes no sense.
+    """
+    try:
+        document = read_document(body)
+        return Heartbeat(
+            client_id=_text(document, "clientID"),
+            consumers=tuple(map(_read_consumer, _items(document, "consumerDataSet", GROUPS_MAX))),
+            producer_groups=tuple(
+                _text(item, "groupName") for item in _items(document, "producerDataSet", GROUPS_MAX)
+            ),
+        )
+    except BodyError as error:
+        raise Refused(Code.SYSTEM_ERROR, f"heartbeat: {error}") from error

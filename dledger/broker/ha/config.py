@@ -1,0 +1,125 @@
+# -*- test-case-name: tests.broker.ha.test_config -*-
+"""
+Options of replication, with RocketMQ's names in snake_case and its defaults where it has them.
+
+Knows values and their limits. Touches neither disk nor network.
+
+Source: MessageStoreConfig.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import attrs
+from attrs.validators import deep_iterable, ge, in_, instance_of, le
+
+from protocols.wire.rocketmq.ha import BODY_SIZE_MAX, TRANSFER_BATCH_SIZE
+
+ASYNC_MASTER = "ASYNC_MASTER"
+SYNC_MASTER = "SYNC_MASTER"
+SLAVE = "SLAVE"
+
+ASYNC_FLUSH = "ASYNC_FLUSH"
+SYNC_FLUSH = "SYNC_FLUSH"
+
+#: RocketMQ 4.9: one slave, whichever, has to have the message.
+ANY_SLAVE = "any_slave"
+#: RocketMQ 5.x: so many replicas, the master among them, have to have it.
+IN_SYNC_REPLICAS = "in_sync_replicas"
+
+
+def _number(default: int, least: int = 0, most: int = 2**62) -> int:
+    value: int = attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class HAConfig:
+    """
+    One broker. Sizes in bytes, times in milliseconds.
+
+    @ivar broker_role: C{ASYNC_MASTER}, C{SYNC_MASTER} or C{SLAVE}.
+    @ivar flush_disk_type: C{SYNC_FLUSH}: a put waits for stable storage, and a slave reports only what is
+        on it. C{ASYNC_FLUSH}: the page cache counts.
+    @ivar sync_rule: what a SYNC_MASTER waits for: C{any_slave} or C{in_sync_replicas}.
+    @ivar in_sync_replicas: copies of a message, the master's included, before it is answered.
+    @ivar min_in_sync_replicas: with fewer replicas in sync a put is refused before it is stored.
+    @ivar enable_auto_in_sync_replicas: wait for no more than are in sync, but for C{min_in_sync_replicas}.
+    @ivar ha_max_gap_not_in_sync: a slave that lacks so many bytes is not in sync (haSlaveFallbehindMax).
+    @ivar slave_timeout: how long a put waits for slaves.
+    @ivar sync_flush_timeout: how long it waits for the disk.
+    @ivar pending_max: puts that may wait at once; more are refused before they are stored.
+    @ivar ha_start_at_first_file: an empty slave is sent the whole log, not only its last file.
+    @ivar ha_transfer_flushed_only: send slaves nothing that a power cut here could take back.
+    @ivar ha_slaves_max: connections of slaves at once.
+    @ivar ha_slaves_per_host: so many slaves on one address count as distinct ones.
+    @ivar ha_allowed_hosts: addresses that slaves may have; empty for any.
+    @ivar ha_full_history: an empty slave asks for the log from its beginning.
+    @ivar ha_verify_size: what a slave compares with its master, at least, before it goes on.
+    @ivar ha_verify_size_at_start: the same for its first connection: what a power cut may have damaged.
+    @ivar ha_flush_interval: how often a slave with C{ASYNC_FLUSH} flushes.
+    """
+
+    broker_role: str = attrs.field(default=ASYNC_MASTER, validator=in_((ASYNC_MASTER, SYNC_MASTER, SLAVE)))
+    flush_disk_type: str = attrs.field(default=ASYNC_FLUSH, validator=in_((ASYNC_FLUSH, SYNC_FLUSH)))
+    sync_rule: str = attrs.field(default=ANY_SLAVE, validator=in_((ANY_SLAVE, IN_SYNC_REPLICAS)))
+    in_sync_replicas: int = _number(1, 1, 64)
+    min_in_sync_replicas: int = _number(1, 1, 64)
+    enable_auto_in_sync_replicas: bool = attrs.field(default=False, validator=instance_of(bool))
+    ha_max_gap_not_in_sync: int = _number(256 * 1024 * 1024, 1)
+    slave_timeout: int = _number(3_000, 1, 3_600_000)
+    sync_flush_timeout: int = _number(5_000, 1, 3_600_000)
+    pending_max: int = _number(65_536, 1, 1_048_576)
+    ha_send_heartbeat_interval: int = _number(5_000, 10, 3_600_000)
+    ha_housekeeping_interval: int = _number(20_000, 20, 3_600_000)
+    ha_transfer_batch_size: int = _number(TRANSFER_BATCH_SIZE, 1, BODY_SIZE_MAX)
+    ha_start_at_first_file: bool = attrs.field(default=False, validator=instance_of(bool))
+    ha_transfer_flushed_only: bool = attrs.field(default=False, validator=instance_of(bool))
+    ha_slaves_max: int = _number(64, 1, 10_000)
+    ha_slaves_per_host: int = _number(1, 1, 10_000)
+    ha_allowed_hosts: tuple[str, ...] = attrs.field(
+        default=(), converter=tuple, validator=deep_iterable(instance_of(str))
+    )
+    ha_full_history: bool = attrs.field(default=False, validator=instance_of(bool))
+    ha_verify_size: int = _number(64 * 1024, 1, 1 << 40)
+    ha_verify_size_at_start: int = _number(16 * 1024 * 1024, 1, 1 << 40)
+    ha_flush_interval: int = _number(500, 10, 3_600_000)
+    ha_reconnect_min: int = _number(200, 1, 3_600_000)
+    ha_reconnect_max: int = _number(5_000, 1, 3_600_000)
+
+    @min_in_sync_replicas.validator
+    def _least_is_not_more(self, attribute: object, value: int) -> None:
+        if value > self.in_sync_replicas:
+            raise ValueError(
+                f"min_in_sync_replicas={value} exceeds in_sync_replicas={self.in_sync_replicas}: "
+                "no put could ever be waited for so long"
+            )
+
+    @ha_housekeeping_interval.validator
+    def _heartbeats_are_in_time(self, attribute: object, value: int) -> None:
+        if value <= self.ha_send_heartbeat_interval:
+            raise ValueError(
+                f"ha_housekeeping_interval={value} must exceed ha_send_heartbeat_interval="
+                f"{self.ha_send_heartbeat_interval}: an idle connection would be closed between two beats"
+            )
+
+    @ha_reconnect_max.validator
+    def _waits_grow(self, attribute: object, value: int) -> None:
+        if value < self.ha_reconnect_min:
+            raise ValueError(
+                f"ha_reconnect_max={value} is below ha_reconnect_min={self.ha_reconnect_min}"
+            )
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows another one."""
+        return self.broker_role == SLAVE
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        """Whether a put may have to wait for slaves."""
+        return self.broker_role == SYNC_MASTER
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether a put, or a report, waits for stable storage."""
+        return self.flush_disk_type == SYNC_FLUSH

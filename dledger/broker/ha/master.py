@@ -1,0 +1,271 @@
+# -*- test-case-name: tests.broker.ha.test_master -*-
+"""
+A master's side of replication: any number of slaves, each sent the log from where it stands.
+
+The log grows, L{HAMaster.appended} is called, and each slave that is not congested is sent what it lacks,
+at most L{TURN_SIZE_MAX} bytes; one that lacks more goes on in the next turn, so that none starves the others,
+or the broker. A congested one goes on when its connection is drained. Where nobody waits for slaves that
+happens at the end of a turn: the producer is answered first.
+
+Whoever reports nothing for the house-keeping interval is closed, whether it ever reported or not.
+
+Source: HAService.java, HAConnection.java (4.9.8), DefaultHAService.java (5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import StoreError
+from dledger.broker.ha.acks import Acks
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.group_transfer import GroupTransferService
+from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.slave_view import SlaveView
+from protocols.rocketmq.ha import FRAMES_MAX, HAConnection
+
+#: What is read of the log, and sent, in one call.
+READ_SIZE_MAX = 256 * 1024
+
+#: What one slave is sent before others have their turn.
+TURN_SIZE_MAX = 4 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class SlaveStatus:
+    """
+    One slave, for people.
+
+    @ivar address: C{host:port} of its end of the connection.
+    @ivar ack_offset: what it holds, as far as it has told; -1 before its first report.
+    @ivar transfer_offset: what it is sent next; -1 before its first report.
+    @ivar gap_bytes: what it lacks of our log, as far as it has told.
+    @ivar is_in_sync: whether that is less than C{ha_max_gap_not_in_sync}.
+    @ivar transferred_bytes: sent on this connection.
+    """
+
+    address: str
+    ack_offset: int
+    transfer_offset: int
+    gap_bytes: int
+    is_in_sync: bool
+    transferred_bytes: int
+
+
+@attrs.define(eq=False)
+class _Link:
+    connection: HAConnection
+    view: SlaveView
+    transferred_bytes: int = 0
+
+
+class HAMaster(Factory):
+    """
+    Invariant: C{_links} has every living connection, and C{acks} a mark for each of them.
+
+    @ivar acks: what the slaves hold.
+    @ivar transfers: puts that wait for them.
+    @ivar on_acked: called when one holds more, and the puts that waited for it have been told.
+    """
+
+    log = Logger()
+    noisy = False
+
+    def __init__(
+        self,
+        config: HAConfig,
+        commit_log: CommitLog,
+        clock: IReactorTime,
+        *,
+        failed: Callable[[Failure], None] = lambda failure: None,
+    ) -> None:
+        """
+        @param commit_log: open, and not appended to since.
+        @param failed: told that the log cannot be read any more; the broker has to stop.
+        """
+        self._config = config
+        self._commit_log = commit_log
+        self._clock = clock
+        self._failed = failed
+        self.acks = Acks(slaves_per_host=config.ha_slaves_per_host)
+        self.transfers = GroupTransferService(self.acks, pending_max=config.pending_max)
+        self.on_acked: Callable[[], None] = lambda: None
+        self._vouched_offset = commit_log.end_offset
+        self._links: dict[HAConnection, _Link] = {}
+        self._last_serial = 0
+        self._is_pump_asked = False
+        self._is_stopped = False
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def buildProtocol(self, address: IAddress | None) -> HAConnection | None:
+        """See L{Factory.buildProtocol}. Who may not connect is closed at once."""
+        host = str(getattr(address, "host", address))
+        refused = ""
+        if self._is_stopped:
+            refused = "this master is stopping"
+        elif self._config.ha_allowed_hosts and host not in self._config.ha_allowed_hosts:
+            refused = f"ha_allowed_hosts names only {', '.join(self._config.ha_allowed_hosts)}"
+        elif len(self._links) >= self._config.ha_slaves_max:
+            refused = f"there are {len(self._links)} connections, and ha_slaves_max allows no more"
+        if refused:
+            self.log.warn("slave from {host} refused: {reason}", host=host, reason=refused)
+            return None
+        self._last_serial += 1
+        return HAConnection(self, serial=self._last_serial)
+
+    def connected(self, connection: HAConnection) -> None:
+        """See L{protocols.rocketmq.ha.HAMasterSink}."""
+        now_ms = self._now_ms()
+        view = SlaveView(heard_ms=now_ms, sent_ms=now_ms, vouched_offset=self._vouched_offset)
+        self._links[connection] = _Link(connection, view)
+        self.acks.add(connection.serial, connection.host)
+        self.log.info("slave {address} connected", address=connection.address)
+
+    def reported(self, connection: HAConnection, offset: int) -> None:
+        """See L{protocols.rocketmq.ha.HAMasterSink}."""
+        link = self._links[connection]
+        is_first = link.view.request_offset < 0
+        reason = link.view.reported(
+            offset, self._commit_log, now_ms=self._now_ms(),
+            starts_at_first_file=self._config.ha_start_at_first_file,
+        )
+        if reason is not None:
+            self._refuse(connection, reason)
+            return
+        if is_first:
+            if not offset:
+                self.acks.begins_at(connection.serial, link.view.transfer_offset)
+            self.log.info(
+                "slave {address} holds {ack_offset} bytes; we send from {transfer_offset} on",
+                address=connection.address, ack_offset=offset, transfer_offset=link.view.transfer_offset,
+            )
+        if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
+            self.transfers.acked()
+            self.on_acked()
+        if is_first:
+            self._pump_soon()
+
+    def drained(self, connection: HAConnection) -> None:
+        """See L{protocols.rocketmq.ha.HAMasterSink}."""
+        self._pump(self._links[connection])
+
+    def connection_lost(self, connection: HAConnection, reason: str) -> None:
+        """See L{protocols.rocketmq.ha.HAMasterSink}."""
+        link = self._links.pop(connection)
+        self.acks.remove(connection.serial)
+        self.log.info(
+            "slave {address} is gone, it held {ack_offset}: {reason}",
+            address=connection.address, ack_offset=link.view.claimed_offset, reason=reason,
+        )
+
+    def _refuse(self, connection: HAConnection, reason: str) -> None:
+        self.log.warn("slave {address} refused: {reason}", address=connection.address, reason=reason)
+        connection.abort(f"refused: {reason}")
+
+    # -- the stream -----------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """Up to where slaves are sent the log."""
+        log = self._commit_log
+        return log.flushed_offset if self._config.ha_transfer_flushed_only else log.end_offset
+
+    def appended(self) -> None:
+        """
+        The log has grown, or more of it is on stable storage. Slaves are sent it when the turn ends, as many
+        appends are not many sends; but at once where a put waits for them, if this is the first of a turn.
+        """
+        if self._links and not self._is_pump_asked:
+            self._pump_soon()
+            if self._config.waits_for_slaves:
+                for link in list(self._links.values()):
+                    self._pump(link)
+
+    def _pump_soon(self) -> None:
+        if not self._is_pump_asked:
+            self._is_pump_asked = True
+            self._clock.callLater(0, self._pump_all)
+
+    def _pump_all(self) -> None:
+        self._is_pump_asked = False
+        for link in list(self._links.values()):
+            self._pump(link)
+
+    def _pump(self, link: _Link) -> None:
+        connection, view = link.connection, link.view
+        if not view.is_ready or self._is_stopped:
+            return
+        misplaced = view.misplaced(self._commit_log)
+        if misplaced is not None:
+            self._refuse(connection, misplaced)
+            return
+        end_offset = self.end_offset
+        batch_size = self._config.ha_transfer_batch_size
+        read_size_max = min(READ_SIZE_MAX, batch_size * FRAMES_MAX)
+        left = TURN_SIZE_MAX
+        while view.transfer_offset < end_offset and not (connection.is_congested or connection.is_lost):
+            if left <= 0:
+                self._pump_soon()
+                return
+            size = min(read_size_max, end_offset - view.transfer_offset)
+            try:
+                data = self._commit_log.read(view.transfer_offset, size)
+            except (OSError, StoreError):
+                self._failed(Failure())
+                return
+            assert data, f"nothing at {view.transfer_offset}, although the log ends at {end_offset}"
+            offset = view.transfer_offset
+            view.sent(len(data), self._now_ms())
+            link.transferred_bytes += len(data)
+            left -= len(data)
+            connection.transfer(offset, data, batch_size=batch_size)
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Heartbeats, house-keeping, deadlines. Called several times a second."""
+        now_ms = self._now_ms()
+        self.transfers.expire(now_ms)
+        for connection, link in list(self._links.items()):
+            view = link.view
+            if view.is_silent(now_ms, self._config.ha_housekeeping_interval):
+                connection.abort(f"no report for {now_ms - view.heard_ms} ms")
+                continue
+            self._pump(link)
+            if view.is_beat_due(now_ms, self._config.ha_send_heartbeat_interval):
+                # Behind a frame that the transport still holds there is nothing to prove.
+                if not (connection.is_congested or connection.is_lost):
+                    view.beat(now_ms)
+                    connection.heartbeat(view.transfer_offset)
+
+    def stop(self) -> None:
+        """Close every connection; puts that wait are answered."""
+        self._is_stopped = True
+        for connection in list(self._links):
+            connection.abort("this master is stopping")
+        self.transfers.stop()
+
+    def status(self) -> tuple[SlaveStatus, ...]:
+        """Every slave, in the order in which they connected."""
+        end_offset = self._commit_log.end_offset
+        gap_max = self._config.ha_max_gap_not_in_sync
+        return tuple(
+            SlaveStatus(
+                address=link.connection.address, ack_offset=link.view.claimed_offset,
+                transfer_offset=link.view.transfer_offset,
+                gap_bytes=end_offset - max(link.view.claimed_offset, 0),
+                is_in_sync=link.view.is_ready and end_offset - link.view.claimed_offset < gap_max,
+                transferred_bytes=link.transferred_bytes,
+            )
+            for link in self._links.values()
+        )
+
+    def _now_ms(self) -> int:
+        return round(self._clock.seconds() * 1000)

@@ -1,0 +1,355 @@
+# -*- test-case-name: tests.broker.ha.test_slave -*-
+"""
+A slave's side of replication: stays connected to its master, and keeps what it is sent.
+
+    connect -> report -> frames: compare or append, report -> lost -> wait -> connect ...
+
+A report goes out at once on connecting, after every read that brought something (with C{SYNC_FLUSH} after
+the flush that made it durable), and whenever nothing was reported for the heartbeat interval. Whoever is
+silent for the house-keeping interval is given up. Waits between attempts grow, and begin anew after a
+session that brought something.
+
+What the frames mean is decided by L{dledger.broker.ha.slave_session.Follower}.
+
+Source: HAService.HAClient (4.9.8), DefaultHAClient (5.3.3); differs: docs/ha.md 7.10, 7.11.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.interfaces import IAddress, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import StoreError
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.slave_session import Diverged, Follower, SessionEnded
+from protocols.rocketmq.ha import HAClient
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.ha import Piece
+
+
+@attrs.frozen(kw_only=True)
+class FollowerStatus:
+    """
+    The slave's view of itself, for people.
+
+    @ivar master: where it connects to; empty if it has no master.
+    @ivar is_connected: whether it is connected.
+    @ivar reported_offset: what it reported last; -1 if never.
+    @ivar master_offset: what the master sends next, as it has told on this connection; -1 if it has not.
+    @ivar is_comparing: whether it is sent what it holds already.
+    @ivar received_bytes: of log, since the process began.
+    @ivar sessions: connections that were made.
+    @ivar truncations: how often its log was cut.
+    @ivar last_reason: why the last connection or attempt ended; empty if none has.
+    @ivar heard_ago_ms, reported_ago_ms: since something came, and since it reported, last; -1: never did.
+    """
+
+    master: str
+    is_connected: bool
+    reported_offset: int
+    master_offset: int
+    is_comparing: bool
+    received_bytes: int
+    sessions: int
+    truncations: int
+    last_reason: str
+    heard_ago_ms: int = -1
+    reported_ago_ms: int = -1
+
+
+class HAFollower(Factory):
+    """
+    Invariant: at most one attempt to connect, one connection or one wait is under way; at most one flush.
+    """
+
+    log = Logger()
+    noisy = False
+
+    def __init__(
+        self,
+        config: HAConfig,
+        commit_log: CommitLog,
+        clock: IReactorTime,
+        *,
+        rng: random.Random,
+        failed: Callable[[Failure], None] = lambda failure: None,
+        appended: Callable[[], None] = lambda: None,
+        master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
+    ) -> None:
+        """
+        @param rng: spreads the attempts of many slaves.
+        @param failed: told that the log cannot go on; the broker has to stop.
+        @param appended: told after every read that made the log longer.
+        @param master_begin: asks the master where its log begins; used when C{ha_full_history} is wanted.
+        """
+        self._config = config
+        self._commit_log = commit_log
+        self._clock = clock
+        self._rng = rng
+        self._tell_failed = failed
+        self._tell_appended = appended
+        self._master_begin = master_begin
+        self.follower = Follower(
+            commit_log, reports_flushed=config.waits_for_disk, full_history=config.ha_full_history,
+            verify_size=config.ha_verify_size, verify_size_at_start=config.ha_verify_size_at_start,
+        )
+        self._endpoint: IStreamClientEndpoint | None = None
+        self._master = ""
+        self._client: HAClient | None = None
+        self._is_connecting = False
+        self._attempt: Deferred[Any] = succeed(None)
+        self._wait: Any = None
+        self._wait_ms = float(config.ha_reconnect_min)
+        self._is_running = False
+        self._heard_ms = self._began_ms = self._reported_ms = self._flushed_ms = 0
+        self._was_fruitful = True
+        self._master_begin_offset = -1
+        self._reported_offset = -1
+        self._flush: Deferred[None] | None = None
+        self._is_broken = False
+        self._received_bytes = 0
+        self._sessions = 0
+        self._last_reason = ""
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, and stay connected, as soon as there is a master."""
+        self._is_running = True
+        if self._endpoint is not None:
+            self._connect()
+
+    def follow(self, endpoint: IStreamClientEndpoint | None, master: str) -> None:
+        """
+        From now on this is the master; an old one is left.
+
+        @param endpoint: where its HA port is; None for no master.
+        @param master: the same for people.
+        """
+        if master == self._master and endpoint is not None and self._endpoint is not None:
+            return
+        self._endpoint, self._master = endpoint, master
+        self._wait_ms = float(self._config.ha_reconnect_min)
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+        if self._client is not None:
+            self._client.abort("there is another master now")
+        elif self._is_connecting:
+            self._attempt.cancel()
+        elif self._is_running and endpoint is not None:
+            self._connect()
+
+    def stop(self) -> Deferred[None]:
+        """@return: fires when the flush that is under way has ended; the log may be closed then."""
+        self._is_running = False
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+        if self._is_connecting:
+            self._attempt.cancel()
+        if self._client is not None:
+            self._client.abort("this slave is stopping")
+        stopped: Deferred[None] = Deferred()
+        if self._flush is None:
+            stopped.callback(None)
+        else:
+            self._flush.addCallback(lambda _: stopped.callback(None))
+        return stopped
+
+    @property
+    def reported_offset(self) -> int:
+        """What the master was told last on the connection that there is, or was; -1 for nothing."""
+        return self._reported_offset
+
+    def status(self) -> FollowerStatus:
+        """See L{FollowerStatus}."""
+        follower, now_ms = self.follower, self._now_ms()
+        return FollowerStatus(
+            master=self._master, is_connected=self._client is not None,
+            reported_offset=self._reported_offset, master_offset=follower.master_offset,
+            is_comparing=follower.is_comparing, received_bytes=self._received_bytes,
+            sessions=self._sessions, truncations=follower.truncations, last_reason=self._last_reason,
+            heard_ago_ms=now_ms - self._heard_ms if self._sessions else -1,
+            reported_ago_ms=now_ms - self._reported_ms if self._sessions else -1,
+        )
+
+    # -- connecting -----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        assert self._endpoint is not None and self._client is None and not self._is_connecting
+        self._is_connecting = True
+        asked: Deferred[Any] = succeed(-1)
+        if self._master_begin is not None and self._config.ha_full_history and self.follower.is_empty:
+            asked = maybeDeferred(self._master_begin)
+        self._attempt = asked
+        asked.addCallback(self._connect_knowing).addErrback(self._not_connected)
+
+    def _connect_knowing(self, master_begin_offset: int) -> Deferred[Any]:
+        assert self._endpoint is not None, "an attempt is cancelled when its master goes"
+        self._master_begin_offset = master_begin_offset
+        return self._endpoint.connect(self)
+
+    def _not_connected(self, failure: Failure) -> None:
+        self._is_connecting = False
+        self._ended(f"cannot connect: {failure.getErrorMessage()}", is_news=False)
+
+    def buildProtocol(self, address: IAddress | None) -> HAClient:
+        """See L{Factory.buildProtocol}."""
+        return HAClient(self)
+
+    def connected(self, client: HAClient) -> None:
+        """See L{protocols.rocketmq.ha.HASlaveSink}."""
+        self._is_connecting = False
+        self._client = client
+        self._sessions += 1
+        self._was_fruitful = True
+        self._heard_ms = self._began_ms = self._now_ms()
+        self._reported_offset = -1
+        if not self._is_running or self._is_broken:
+            client.abort("this slave is stopping")
+            return
+        try:
+            offset = self.follower.begin(self._master_begin_offset)
+        except (OSError, StoreError):
+            self._broken(Failure())
+            return
+        self.log.info(
+            "connected to master {master}; our log ends at {end_offset}, we ask for {offset} on",
+            master=self._master, end_offset=self._commit_log.end_offset, offset=offset,
+        )
+        self._report(offset)
+
+    def connection_lost(self, client: HAClient, reason: str) -> None:
+        """See L{protocols.rocketmq.ha.HASlaveSink}."""
+        if client is not self._client:
+            return
+        self._client = None
+        if self.follower.frames and self._was_fruitful:
+            self._wait_ms = float(self._config.ha_reconnect_min)
+        self.follower.end()
+        self._ended(f"connection lost: {reason}", is_news=True)
+
+    def _ended(self, reason: str, *, is_news: bool) -> None:
+        if is_news or reason != self._last_reason:
+            self.log.info("master {master}: {reason}", master=self._master, reason=reason)
+        self._last_reason = reason
+        if not self._is_running or self._endpoint is None or self._is_broken:
+            return
+        wait_s = self._wait_ms * (0.75 + 0.5 * self._rng.random()) / 1000
+        self._wait_ms = min(self._wait_ms * 2, self._config.ha_reconnect_max)
+        self._wait = self._clock.callLater(wait_s, self._waited)
+
+    def _waited(self) -> None:
+        self._wait = None
+        self._connect()
+
+    # -- the stream -----------------------------------------------------------------------------
+
+    def transferred(self, client: HAClient, pieces: Sequence[Piece]) -> None:
+        """See L{protocols.rocketmq.ha.HASlaveSink}."""
+        if client is not self._client:
+            return
+        self._heard_ms = self._now_ms()
+        before = self._commit_log.end_offset
+        self._received_bytes += sum(len(data) for _, data in pieces)
+        try:
+            self.follower.take_all(pieces)
+        except Diverged as ended:
+            self.log.error("slave of {master}: {reason}", master=self._master, reason=str(ended))
+            client.abort(str(ended))
+        except (SessionEnded, WireError) as ended:
+            self._misfits(client, str(ended))
+        except StoreError:
+            self._broken(Failure())
+            return
+        except OSError as error:
+            # A full disk may have room again.
+            self._misfits(client, f"cannot write: {error}")
+        if self._commit_log.end_offset > before:
+            self._tell_appended()
+        self._report_news()
+        self._flush_if_due(self._heard_ms)
+
+    def _misfits(self, client: HAClient, reason: str) -> None:
+        self.log.error("slave of {master}: {reason}", master=self._master, reason=reason)
+        self._was_fruitful = False
+        client.abort(reason)
+
+    def _report_news(self) -> None:
+        if self._client is not None:
+            offset = self.follower.reportable()
+            if offset > self._reported_offset:
+                self._report(offset)
+
+    def _report(self, offset: int) -> None:
+        assert self._client is not None
+        self._reported_offset = offset
+        self._reported_ms = self._now_ms()
+        self._client.report(offset)
+
+    # -- time and disk --------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Reports, house-keeping, flushes. Called several times a second."""
+        now_ms = self._now_ms()
+        self._flush_if_due(now_ms)
+        client = self._client
+        if client is None:
+            return
+        limit_ms = self._config.ha_housekeeping_interval
+        if now_ms - self._heard_ms > limit_ms:
+            client.abort(f"the master is silent for {now_ms - self._heard_ms} ms")
+        elif self._stalls(now_ms):
+            self._misfits(client, f"the master has nothing at {self.follower.expected_offset}, where we want "
+                          "to compare: its log is shorter, or begins later")
+        elif now_ms - self._reported_ms >= self._config.ha_send_heartbeat_interval:
+            self._report(self.follower.reportable())
+
+    def _stalls(self, now_ms: int) -> bool:
+        follower = self.follower
+        limit_ms = self._config.ha_housekeeping_interval
+        return follower.is_comparing and not follower.frames and now_ms - self._began_ms > limit_ms
+
+    def _flush_if_due(self, now_ms: int) -> None:
+        log = self._commit_log
+        if self._flush is not None or self._is_broken or log.flushed_offset >= log.end_offset:
+            return
+        if self._config.waits_for_disk or now_ms - self._flushed_ms >= self._config.ha_flush_interval:
+            self._flushed_ms = now_ms
+            self._flush = Deferred()
+            log.flush().addCallbacks(self._flushed, self._flush_failed)
+
+    def _flushed(self, _: int) -> None:
+        ended, self._flush = self._flush, None
+        assert ended is not None
+        if self._config.waits_for_disk:
+            self._report_news()
+        if self._is_running:
+            self._flush_if_due(self._now_ms())
+        ended.callback(None)
+
+    def _flush_failed(self, failure: Failure) -> None:
+        ended, self._flush = self._flush, None
+        assert ended is not None
+        self._broken(failure)
+        ended.callback(None)
+
+    def _broken(self, failure: Failure) -> None:
+        # What was not flushed may be gone from the page cache: nothing may be reported any more.
+        self._is_broken = True
+        if self._client is not None:
+            self._client.abort(f"our log is broken: {failure.getErrorMessage()}")
+        self._tell_failed(failure)
+
+    def _now_ms(self) -> int:
+        return round(self._clock.seconds() * 1000)

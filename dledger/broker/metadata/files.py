@@ -1,0 +1,129 @@
+# -*- test-case-name: tests.broker.metadata.test_files -*-
+"""
+All tables of a broker's metadata, and their files in C{config/}.
+
+A file is replaced by rename after fsync; before that its old content goes to C{.bak} in the same way. So
+at any moment one of the two is whole, and C{.bak} is read where the file itself is missing or makes no
+sense, as RocketMQ does.
+
+Source: ConfigManager, MixAll.string2File (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred, DeferredLock
+
+from dledger.base.disk.disk import Disk
+from dledger.base.errors import DirectoryError, StoreError
+from dledger.broker.metadata.tables import ConsumerOffsets, DelayOffsets, Groups, RequestModes, Table, Topics
+from dledger.node.flush import RunInThread
+from protocols.wire.errors import BodyError
+
+
+class Metadata:
+    """
+    Invariant: a table that is not dirty is what its file says.
+
+    @ivar restored: paths of files that made no sense or were gone, and were read from C{.bak}.
+    """
+
+    def __init__(self, disk: Disk, directory: str, *, now_ms: int) -> None:
+        """
+        Nothing is read: see L{load}.
+
+        @param directory: C{config} in the store's root.
+        @param now_ms: for data versions, ms since 1970.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._saving = DeferredLock()
+        self.topics = Topics(now_ms)
+        self.groups = Groups(now_ms)
+        self.consumer_offsets = ConsumerOffsets(now_ms)
+        self.delay_offsets = DelayOffsets(now_ms)
+        self.request_modes = RequestModes()
+        self.restored: list[str] = []
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Every table."""
+        return (self.topics, self.groups, self.consumer_offsets, self.delay_offsets, self.request_modes)
+
+    def load(self) -> None:
+        """
+        Read what files there are.
+
+        @raise DirectoryError: a file makes no sense, and neither does its C{.bak}.
+        @raise StoreError: one cannot be read.
+        """
+        for table in self.tables:
+            path = f"{self._directory}/{table.file_name}"
+            try:
+                self._load(table, path)
+            except OSError as error:
+                raise StoreError(f"{path} cannot be read: {error}") from error
+
+    def _load(self, table: Table, path: str) -> None:
+        reasons = []
+        for one in (path, path + ".bak"):
+            if not self._disk.exists(one):
+                continue
+            data = self._disk.read_file(one)
+            try:
+                table.load(data)
+            except BodyError as error:
+                reasons.append(f"{one}: {error}" if data else f"{one} is empty")
+                continue
+            if one != path:
+                self.restored.append(path)
+                table.is_dirty = True
+            return
+        if reasons:
+            raise DirectoryError(
+                f"{'; '.join(reasons)}. Put a sound copy there (a master or slave has one, and so has a "
+                "backup); or remove the file and its .bak to begin without"
+            )
+
+    def save(self, run_in_thread: RunInThread) -> Deferred[None]:
+        """
+        Write the tables that have changed, as they are now, off the reactor. One at a time: a call while
+        one is under way waits for that and goes on.
+
+        @return: fires when they are on stable storage. Fails with L{StoreError} if one is not; it stays
+            dirty then and is written again by the next call.
+        """
+        return self._saving.run(lambda: Deferred.fromCoroutine(self._save(run_in_thread)))
+
+    async def _save(self, run_in_thread: RunInThread) -> None:
+        dirty = [table for table in self.tables if table.is_dirty]
+        if not dirty:
+            return
+        steps = [self._write_step(table) for table in dirty]
+        for table in dirty:
+            table.is_dirty = False
+        try:
+            await run_in_thread(lambda: _run(steps))
+        except OSError as error:
+            for table in dirty:
+                table.is_dirty = True
+            raise StoreError(f"{self._directory} cannot be written: {error}") from error
+
+    def _write_step(self, table: Table) -> Callable[[], None]:
+        path, content, disk = f"{self._directory}/{table.file_name}", table.file_bytes(), self._disk
+
+        def write() -> None:
+            disk.makedirs(self._directory)
+            if disk.exists(path):
+                before = disk.read_file(path)
+                if before:
+                    disk.write_file(path + ".bak", before)
+            disk.write_file(path, content)
+
+        return write
+
+
+def _run(steps: list[Callable[[], None]]) -> None:
+    for step in steps:
+        step()

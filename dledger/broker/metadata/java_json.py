@@ -1,0 +1,163 @@
+# -*- test-case-name: tests.broker.metadata.test_java_json -*-
+"""
+Documents of RocketMQ's metadata, as fastjson writes them.
+
+Read: strict JSON, or with integer keys that are not quoted (C{{0:5,1:6}}), which is how Java writes its
+maps of queues; of any size that the caller allows. Other liberties are those of
+L{protocols.wire.fastjson}.
+
+Written: for the wire strict JSON, which fastjson reads as well; for files what Java writes there, tabs and
+all, so that a file that we load and save again keeps its bytes.
+
+Source: RemotingSerializable.toJson, JSON.toJSONString with PrettyFormat (fastjson 1.2.69, 1.2.83).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import attrs
+
+from protocols.wire.errors import BodyError
+from protocols.wire.fastjson import LONG_BITS, read_object, shown, to_int
+
+#: Longest document that is read: a remoting frame.
+DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
+
+_BARE_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?[0-9]{1,19})(?=\s*:)')
+
+
+#: A surrogate is always escaped: what is raw is UTF-8.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def read_document(data: bytes) -> dict[str, Any]:
+    """
+    One JSON object; integer keys become text.
+
+    @raise BodyError: anything else, half a surrogate pair in a text, more than L{DOCUMENT_BYTES_MAX} bytes.
+    """
+    if len(data) > DOCUMENT_BYTES_MAX:
+        raise BodyError(f"document of {len(data)} bytes; {DOCUMENT_BYTES_MAX} are allowed")
+    document = read_object(_BARE_KEY.sub(_quoted, data))
+    if _SURROGATE.search(data) is not None:
+        try:
+            wire_json(document)
+        except UnicodeEncodeError:
+            # It could be kept, but neither be written to a file nor be sent.
+            raise BodyError("a text holds half a surrogate pair") from None
+    return document
+
+
+def _quoted(match: re.Match[bytes]) -> bytes:
+    text = match[1]  # what stands in quotes stays as it is
+    return text if text is not None else match[2] + b'"' + match[3] + b'"'
+
+
+def wire_json(document: Mapping[str, Any]) -> bytes:
+    """Strict JSON without blanks; integer keys are quoted."""
+    text = json.dumps(
+        document, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fraction
+    )
+    return text.encode("utf-8")
+
+
+def _fraction(value: object) -> object:
+    """What was read as a fraction, as one again; as text if it is beyond what a double holds."""
+    if not isinstance(value, Decimal):
+        raise TypeError(f"{type(value).__name__} in a document")
+    number = float(value)
+    return number if isfinite(number) else str(value)
+
+
+def file_json(document: Mapping[str, Any]) -> bytes:
+    """What Java writes into files. A mapping with integer keys stands in one line, keys unquoted."""
+    return _pretty(document, 0).encode("utf-8")
+
+
+def _pretty(value: object, depth: int) -> str:
+    if isinstance(value, Mapping):
+        if not value:
+            return "{}"
+        end = "\n" + "\t" * depth + "}"
+        if all(isinstance(key, int) for key in value):
+            return "{" + ",".join(f"{key}:{_pretty(one, depth + 1)}" for key, one in value.items()) + end
+        inner = "\n" + "\t" * (depth + 1)
+        items = (f"{_text(key)}:{_pretty(one, depth + 1)}" for key, one in value.items())
+        return "{" + inner + ("," + inner).join(items) + end
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_pretty(one, depth + 1) for one in value) + "]"
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_fraction)
+
+
+def to_long(value: object, name: str) -> int:
+    """
+    A number of 64 bits.
+
+    @raise BodyError: it is none.
+    """
+    number = to_int(value, LONG_BITS, name)
+    if number is None:
+        raise BodyError(f"{name}={shown(value)} is not a number")
+    return number
+
+
+def to_object(value: object, name: str) -> dict[str, Any]:
+    """@raise BodyError: C{value} is not an object."""
+    if not isinstance(value, dict):
+        raise BodyError(f"{name}={shown(value)} is not an object")
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class DataVersion:
+    """
+    Which state of a table this is: equal means the same, different says nothing about which is newer.
+
+    @ivar timestamp: of the last change, ms since 1970.
+    @ivar counter: changes so far.
+    @ivar state_version: of 5.x; None where it was not written.
+    """
+
+    timestamp: int = 0
+    counter: int = 0
+    state_version: int | None = 0
+
+    def following(self, now_ms: int) -> DataVersion:
+        """The version after one more change."""
+        return attrs.evolve(self, timestamp=now_ms, counter=self.counter + 1)
+
+    def is_same(self, other: DataVersion) -> bool:
+        """Whether the two name one state."""
+        ours, theirs = self.state_version or 0, other.state_version or 0
+        return (self.timestamp, self.counter, ours) == (other.timestamp, other.counter, theirs)
+
+    def document(self) -> dict[str, int]:
+        """As it stands in files."""
+        if self.state_version is None:
+            return {"counter": self.counter, "timestamp": self.timestamp}
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+    def wire_document(self) -> dict[str, int]:
+        """As it goes to a slave: complete, since one of 5.x stumbles over what is missing."""
+        return attrs.evolve(self, state_version=self.state_version or 0).document()
+
+    @classmethod
+    def read(cls, value: object) -> DataVersion:
+        """@raise BodyError: C{value} is no version."""
+        document = to_object(value, "dataVersion")
+        state = document.get("stateVersion")
+        return cls(
+            timestamp=to_long(document.get("timestamp"), "timestamp"),
+            counter=to_long(document.get("counter"), "counter"),
+            state_version=None if state is None else to_long(state, "stateVersion"),
+        )

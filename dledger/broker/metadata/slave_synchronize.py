@@ -1,0 +1,216 @@
+# -*- test-case-name: tests.broker.metadata.test_slave_synchronize -*-
+"""
+A slave's copy of its master's metadata: asked for every ten seconds, and what a master answers.
+
+    21   topics                    201  subscription groups
+    43   offsets of consumers      45   offsets of delay levels
+    402  request modes (5.x)
+
+Rule 1: each item is asked for, checked and taken over by itself; one that fails leaves its table as it was
+and does not keep the others from coming.
+Rule 2: what was taken over is written to disk before the round has ended.
+Rule 3: an answer always has a data version: a slave of 5.x stumbles over one without.
+
+Knows neither sockets nor the name server: whoever does sets C{master_address}. The log itself comes another
+way, so for a while a slave may have messages of topics that it does not know, or the other way round.
+
+Source: SlaveSynchronize.java, AdminBrokerProcessor.java (4.9.8, 5.3.3); see docs/ha.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import DLedgerError, StoreError
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import Table
+from dledger.node.flush import RunInThread
+from protocols.rocketmq.commands import SUCCESS
+from protocols.wire.errors import BodyError
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
+
+GET_ALL_TOPIC_CONFIG = 21
+GET_ALL_CONSUMER_OFFSET = 43
+GET_ALL_DELAY_OFFSET = 45
+GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+GET_ALL_MESSAGE_REQUEST_MODE = 402
+
+#: In the order in which they are asked for.
+ITEMS: Mapping[int, str] = MappingProxyType({
+    GET_ALL_TOPIC_CONFIG: "topics",
+    GET_ALL_CONSUMER_OFFSET: "consumer offsets",
+    GET_ALL_DELAY_OFFSET: "delay offsets",
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscription groups",
+    GET_ALL_MESSAGE_REQUEST_MODE: "request modes",
+})  # fmt: skip
+
+FIRST_S = 3.0
+INTERVAL_S = 10.0
+TIMEOUT_S = 3.0
+
+
+def table_of(metadata: Metadata, code: int) -> Table | None:
+    """What a request asks for; None if it asks for something else."""
+    tables: dict[int, Table] = {
+        GET_ALL_TOPIC_CONFIG: metadata.topics,
+        GET_ALL_CONSUMER_OFFSET: metadata.consumer_offsets,
+        GET_ALL_DELAY_OFFSET: metadata.delay_offsets,
+        GET_ALL_SUBSCRIPTIONGROUP_CONFIG: metadata.groups,
+        GET_ALL_MESSAGE_REQUEST_MODE: metadata.request_modes,
+    }
+    return tables.get(code)
+
+
+def metadata_answer(metadata: Metadata, code: int) -> bytes | None:
+    """
+    Body of the answer to a slave's request, on whichever port it came.
+
+    A slave that asks for a page (after 5.3.3) gets everything: without a total in the header it takes that
+    for all there is.
+
+    @return: None if C{code} is none of L{ITEMS}.
+    """
+    table = table_of(metadata, code)
+    return None if table is None else table.wire_bytes()
+
+
+class Asker(Protocol):
+    """Where questions go: L{dledger.broker.command_client.CommandClient}."""
+
+    def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
+        """@return: fires with the answer, fails if none comes in time."""
+
+
+@attrs.frozen(kw_only=True)
+class Round:
+    """
+    How one round went.
+
+    @ivar changed: names of the items that were new.
+    @ivar failed: name of an item to why it could not be taken over.
+    """
+
+    changed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = attrs.Factory(dict)
+
+
+class SlaveSynchronize:
+    """
+    Invariant: at most one round is under way.
+
+    @ivar master_address: C{host:port} of the master; None or our own address: nothing is asked.
+    @ivar last: how the last round went; None if there was none.
+    @ivar rounds: how many there were.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, metadata: Metadata, asker: Asker, *, own_address: str, clock: IReactorTime,
+        run_in_thread: RunInThread, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._metadata = metadata
+        self._asker = asker
+        self._own_address = own_address
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._beginning: IDelayedCall | None = None
+        self._looping: LoopingCall | None = None
+        self._told: dict[str, str] = {}
+        self.master_address: str | None = None
+        self.last: Round | None = None
+        self.rounds = 0
+
+    def start(self) -> None:
+        """The first round comes after three seconds."""
+        self._beginning = self._clock.callLater(min(FIRST_S, self._interval_s), self._begin)
+
+    def _begin(self) -> None:
+        self._beginning = None
+        self._looping = LoopingCall(self._loop)
+        self._looping.clock = self._clock
+        self._looping.start(self._interval_s).addErrback(self._loop_failed)
+
+    def stop(self) -> None:
+        """No more rounds; one that is under way ends by itself."""
+        if self._beginning is not None:
+            self._beginning.cancel()
+            self._beginning = None
+        looping, self._looping = self._looping, None
+        if looping is not None and looping.running:
+            looping.stop()
+
+    def _loop(self) -> Deferred[None]:
+        return self.synchronize().addCallbacks(lambda _: None, self._round_failed)
+
+    def _round_failed(self, failure: Failure) -> None:
+        """The tables could not be written; the next round tries again."""
+        self.log.failure("metadata of the master cannot be kept", failure)
+
+    def _loop_failed(self, failure: Failure) -> None:
+        self.log.failure("metadata is not copied any more", failure)
+
+    def synchronize(self) -> Deferred[Round]:
+        """
+        One round.
+
+        @return: fires when every item has been taken over or has failed, and what is new is on disk. Fails
+            with L{StoreError} if it cannot be written.
+        """
+        return Deferred.fromCoroutine(self._synchronize())
+
+    async def _synchronize(self) -> Round:
+        address = self.master_address
+        changed: list[str] = []
+        failed: dict[str, str] = {}
+        if address is not None and address != self._own_address:
+            for code, name in ITEMS.items():
+                try:
+                    if await self._take_over(address, code):
+                        changed.append(name)
+                except StoreError:
+                    raise
+                except Exception as error:  # whatever it was: the others come all the same
+                    failed[name] = str(error) or type(error).__name__
+            await self._metadata.save(self._run_in_thread)
+        self.rounds += 1
+        self.last = Round(changed=tuple(changed), failed=failed)
+        self._tell(address, failed)
+        return self.last
+
+    async def _take_over(self, address: str, code: int) -> bool:
+        request = RemotingCommand(code=code, opaque=0)
+        answer = await self._asker.ask(address, request, timeout_s=self._timeout_s)
+        if code == GET_ALL_MESSAGE_REQUEST_MODE and answer.code == REQUEST_CODE_NOT_SUPPORTED:
+            return False  # a master of 4.9
+        if answer.code != SUCCESS:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, answered=answer.code, remark=answer.remark)
+        table = table_of(self._metadata, code)
+        assert table is not None
+        if not answer.body:
+            raise BodyError("an answer without a body")
+        return table.adopt(answer.body)
+
+    def _tell(self, address: str | None, failed: dict[str, str]) -> None:
+        """Each new failure once, and its end."""
+        for name, reason in failed.items():
+            if self._told.get(name) != reason:
+                self.log.warn(
+                    "{item} of master {address}: {reason}", item=name, address=address, reason=reason
+                )
+        for name in self._told:
+            if name not in failed:
+                self.log.info("{item} of master {address}: copied again", item=name, address=address)
+        self._told = failed

@@ -1,0 +1,533 @@
+# -*- test-case-name: tests.broker.metadata.test_tables -*-
+"""
+What a broker knows beside messages: topics, subscription groups, offsets of consumers and of delay levels.
+
+Each table is the same document in three places: in memory, in a file of C{config/}, in the answer to a
+slave. A slave takes over the whole of it or nothing.
+
+Rule 1: a table with another data version replaces ours; one with the same is not looked at. Consumer
+offsets are merged always, since their version does not step with every change: the master's number counts,
+but where a consumer has committed more here, until the master has caught up.
+Rule 2: fields that we do not know are kept, and written again.
+Rule 3: tables are changed on the reactor's thread, and written as they were then, elsewhere; see
+L{dledger.broker.metadata.files}.
+
+Source: TopicConfigManager, SubscriptionGroupManager, ConsumerOffsetManager, ScheduleMessageService,
+MessageRequestModeManager (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import attrs
+
+from dledger.broker.metadata.java_json import (
+    DataVersion,
+    file_json,
+    read_document,
+    to_long,
+    to_object,
+    wire_json,
+)
+from protocols.wire.errors import BodyError
+from protocols.wire.fastjson import INT_BITS, shown, to_int
+
+#: Bits of a topic's C{perm}.
+PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
+
+#: Topic whose settings new topics inherit; its name tells producers that they may be created on first use.
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+RETRY_PREFIX = "%RETRY%"
+
+_Entry = TypeVar("_Entry", bound="_Config")
+
+
+def _field_names(cls: type[Any]) -> dict[str, str]:
+    """Attribute to name in documents: C{read_queue_nums} to C{readQueueNums}."""
+    names = {}
+    for field in attrs.fields(cls):
+        if field.name != "rest":
+            head, *words = field.name.split("_")
+            names[field.name] = head + "".join(word.title() for word in words)
+    return names
+
+
+def _typed(value: object, like: object, name: str) -> Any:
+    if isinstance(like, bool):
+        if not isinstance(value, bool):
+            raise BodyError(f"{name}={shown(value)} is neither true nor false")
+        return value
+    if isinstance(like, int):
+        number = to_int(value, INT_BITS, name)
+        if number is None:
+            raise BodyError(f"{name}={shown(value)} is not a number")
+        return number
+    if not isinstance(value, str):
+        raise BodyError(f"{name}={shown(value)} is not a text")
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class _Config:
+    """An entry of a table. C{rest} holds the fields that we do not know."""
+
+    rest: Mapping[str, Any] = attrs.Factory(dict)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in files, keys in order."""
+        named = {name: getattr(self, attribute) for attribute, name in _field_names(type(self)).items()}
+        return dict(sorted({**self.rest, **named}.items()))
+
+    @classmethod
+    def read(cls: type[_Entry], value: object, name: str) -> _Entry:
+        """@raise BodyError: a field that we know has another type."""
+        document = dict(to_object(value, name))
+        fields: dict[str, Any] = {}
+        for attribute, key in _field_names(cls).items():
+            given = document.pop(key, None)
+            default = getattr(attrs.fields(cls), attribute).default
+            if given is not None:
+                fields[attribute] = _typed(given, default, f"{key} of {name}")
+        entry = cls(rest=document, **fields)
+        return entry
+
+
+@attrs.frozen(kw_only=True)
+class TopicConfig(_Config):
+    """
+    A topic. Field names are RocketMQ's.
+
+    @ivar perm: sum of L{PERM_READ}, L{PERM_WRITE}, L{PERM_INHERIT}.
+    """
+
+    topic_name: str = ""
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.topic_name
+
+    @property
+    def can_read(self) -> bool:
+        """Whether consumers may pull from it."""
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def can_write(self) -> bool:
+        """Whether producers may send to it."""
+        return bool(self.perm & PERM_WRITE)
+
+
+@attrs.frozen(kw_only=True)
+class GroupConfig(_Config):
+    """A subscription group. Field names are RocketMQ's."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its key in the table."""
+        return self.group_name
+
+
+class Table(Protocol):
+    """
+    One document.
+
+    @ivar is_dirty: it has changed since it was last written.
+    """
+
+    file_name: ClassVar[str]
+    is_dirty: bool
+
+    def file_bytes(self) -> bytes:
+        """Content of its file."""
+
+    def wire_bytes(self) -> bytes:
+        """Body of the answer to a slave."""
+
+    def load(self, data: bytes) -> None:
+        """Take what a file says. @raise BodyError: it makes no sense; nothing has changed."""
+
+    def adopt(self, data: bytes) -> bool:
+        """
+        Take what a master says.
+
+        @return: whether anything has changed.
+        @raise BodyError: it makes no sense; nothing has changed.
+        """
+
+
+class ConfigTable(Generic[_Entry]):
+    """
+    Entries by name, with a data version that steps with each change. See L{Table}.
+
+    @ivar entries: to be read only.
+    """
+
+    file_name: ClassVar[str]
+    _table_key: ClassVar[str]
+    _entry: type[_Entry]
+
+    def __init__(self, now_ms: int) -> None:
+        self.version = DataVersion(timestamp=now_ms)
+        self.entries: dict[str, _Entry] = {}
+        self.is_dirty = False
+        self._rest: dict[str, Any] = {}
+
+    def get(self, name: str) -> _Entry | None:
+        """The entry; None if there is none."""
+        return self.entries.get(name)
+
+    def put(self, entry: _Entry, now_ms: int) -> None:
+        """Add or replace an entry."""
+        name: str = entry.name  # type: ignore[attr-defined]
+        if self.entries.get(name) != entry:
+            self.entries[name] = entry
+            self._changed(now_ms)
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """@return: whether it was there."""
+        if self.entries.pop(name, None) is None:
+            return False
+        self._changed(now_ms)
+        return True
+
+    def _changed(self, now_ms: int) -> None:
+        self.version = self.version.following(now_ms)
+        self.is_dirty = True
+
+    def file_bytes(self) -> bytes:
+        """See L{Table.file_bytes}."""
+        table = {name: entry.document() for name, entry in self.entries.items()}
+        document = {**self._rest, "dataVersion": self.version.document(), self._table_key: table}
+        return file_json(dict(sorted(document.items())))
+
+    def wire_document(self) -> dict[str, Any]:
+        """
+        What a slave or a name server is told.
+
+        Attributes are left empty: slaves of 5.3.2 and 5.3.3 refuse the whole table for the names of any.
+        """
+        table = {name: {**entry.document(), "attributes": {}} for name, entry in self.entries.items()}
+        return {"dataVersion": self.version.wire_document(), self._table_key: table}
+
+    def wire_bytes(self) -> bytes:
+        """See L{Table.wire_bytes}."""
+        return wire_json(self.wire_document())
+
+    def _parse(self, data: bytes) -> tuple[DataVersion, dict[str, _Entry], dict[str, Any]]:
+        document = read_document(data)
+        version = DataVersion.read(document.pop("dataVersion", None))
+        table = to_object(document.pop(self._table_key, None), self._table_key)
+        entries = {}
+        for name, value in table.items():
+            entry = self._entry.read(value, name)
+            if entry.name != name:  # type: ignore[attr-defined]
+                raise BodyError(f"{self._table_key}: {shown(name)} stands for another name")
+            entries[name] = entry
+        return version, entries, document
+
+    def load(self, data: bytes) -> None:
+        """See L{Table.load}."""
+        self.version, self.entries, self._rest = self._parse(data)
+        self.is_dirty = False
+
+    def adopt(self, data: bytes) -> bool:
+        """See L{Table.adopt}."""
+        version, entries, _ = self._parse(data)
+        if version.is_same(self.version):
+            return False
+        self.version, self.entries = version, entries
+        self.is_dirty = True
+        return True
+
+
+class Topics(ConfigTable[TopicConfig]):
+    """C{topics.json}; answers request 21."""
+
+    file_name = "topics.json"
+    _table_key = "topicConfigTable"
+    _entry = TopicConfig
+
+    def add_system_topics(self, *, cluster: str, broker: str, now_ms: int) -> None:
+        """The topics that every broker has, where they are missing."""
+        inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
+        for name, queues, perm in (
+            ("SELF_TEST_TOPIC", 1, 6), (AUTO_CREATE_TOPIC, 8, inherit), ("BenchmarkTest", 1024, 6),
+            (cluster, 16, inherit), (broker, 1, inherit), ("OFFSET_MOVED_EVENT", 1, 6),
+            (SCHEDULE_TOPIC, 18, 6), (f"{cluster}_REPLY_TOPIC", 1, 6), ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6),
+        ):  # fmt: skip
+            if name not in self.entries:
+                self.put(TopicConfig(
+                    topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm
+                ), now_ms)  # fmt: skip
+
+    def create_on_send(
+        self, name: str, *, default_topic: str, queue_nums: int, now_ms: int,
+        topic_sys_flag: int | None = None,
+    ) -> TopicConfig | None:
+        """
+        The topic of a message that a producer sends; made if the default topic may be inherited from.
+
+        @param queue_nums: what the producer asks for; not more than the default topic has.
+        @param topic_sys_flag: of a new topic; None: as the default topic has.
+        @return: None if there is no such topic and none may be made.
+        """
+        found = self.entries.get(name)
+        if found is not None:
+            return found
+        default = self.entries.get(default_topic)
+        if default is None or not default.perm & PERM_INHERIT:
+            return None
+        queues = max(min(queue_nums, default.write_queue_nums), 0)
+        made = TopicConfig(
+            topic_name=name, read_queue_nums=queues, write_queue_nums=queues,
+            perm=default.perm & ~PERM_INHERIT,
+            topic_sys_flag=default.topic_sys_flag if topic_sys_flag is None else topic_sys_flag,
+            topic_filter_type=default.topic_filter_type,
+        )  # fmt: skip
+        self.put(made, now_ms)
+        return made
+
+    def wire_document(self) -> dict[str, Any]:
+        """See L{ConfigTable.wire_document}; with the empty tables of static topics that 5.x looks for."""
+        return {
+            **super().wire_document(),
+            "mappingDataVersion": DataVersion().document(),
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+
+
+class Groups(ConfigTable[GroupConfig]):
+    """C{subscriptionGroup.json}; answers request 201."""
+
+    file_name = "subscriptionGroup.json"
+    _table_key = "subscriptionGroupTable"
+    _entry = GroupConfig
+
+    def find(self, name: str, now_ms: int) -> GroupConfig:
+        """The group; made with the usual settings on first use, as RocketMQ does."""
+        found = self.entries.get(name)
+        if found is None:
+            found = GroupConfig(group_name=name)
+            self.put(found, now_ms)
+        return found
+
+    def wire_document(self) -> dict[str, Any]:
+        """See L{ConfigTable.wire_document}."""
+        return {**super().wire_document(), "forbiddenTable": {}}
+
+
+def _queues(value: object, name: str) -> dict[int, int]:
+    """A map of numbers to offsets."""
+    found = {}
+    for key, offset in to_object(value, name).items():
+        number = to_int(key, INT_BITS, f"key in {name}")
+        if number is None or number < 0:
+            raise BodyError(f"{name}: {shown(key)} is no number of a queue or level")
+        found[number] = to_long(offset, f"{name}, {number}")
+    return found
+
+
+class _Offsets:
+    """What the two tables of offsets share: an optional version."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.version: DataVersion | None = DataVersion(timestamp=now_ms)
+        self.is_dirty = False
+
+    def _document(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def file_bytes(self) -> bytes:
+        """See L{Table.file_bytes}."""
+        head = {} if self.version is None else {"dataVersion": self.version.document()}
+        return file_json({**head, "offsetTable": self._document()})
+
+    def wire_bytes(self) -> bytes:
+        """See L{Table.wire_bytes}; with a version always, since a slave of 5.x stumbles over none."""
+        version = self.version or DataVersion()
+        return wire_json({"dataVersion": version.wire_document(), "offsetTable": self._document()})
+
+    def _changed(self, now_ms: int) -> None:
+        self.version = (self.version or DataVersion()).following(now_ms)
+        self.is_dirty = True
+
+
+def _parse_offsets(data: bytes) -> tuple[DataVersion | None, dict[str, Any]]:
+    document = read_document(data)
+    version = document.get("dataVersion")
+    table = to_object(document.get("offsetTable"), "offsetTable")
+    return (None if version is None else DataVersion.read(version)), table
+
+
+class ConsumerOffsets(_Offsets):
+    """
+    C{consumerOffset.json}; answers request 43.
+
+    Invariant: C{_ahead} holds what consumers have committed here beyond what the master said last.
+    """
+
+    file_name: ClassVar[str] = "consumerOffset.json"
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self._table: dict[str, dict[int, int]] = {}
+        self._ahead: dict[tuple[str, int], int] = {}
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """A consumer has consumed everything before C{offset}."""
+        key = f"{topic}@{group}"
+        queues = self._table.setdefault(key, {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._ahead[key, queue_id] = offset
+            self._changed(now_ms)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The next message to consume; None if the group never committed there."""
+        return self._table.get(f"{topic}@{group}", {}).get(queue_id)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has committed."""
+        return [key.rpartition("@")[0] for key in self._table if key.rpartition("@")[2] == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have committed in the topic."""
+        return [key.rpartition("@")[2] for key in self._table if key.rpartition("@")[0] == topic]
+
+    def delete_topic(self, topic: str, now_ms: int) -> None:
+        """Forget what was consumed of a topic."""
+        self._delete([key for key in self._table if key.rpartition("@")[0] == topic], now_ms)
+
+    def delete_group(self, group: str, now_ms: int) -> None:
+        """Forget what a group has consumed."""
+        self._delete([key for key in self._table if key.rpartition("@")[2] == group], now_ms)
+
+    def _delete(self, gone: list[str], now_ms: int) -> None:
+        for key in gone:
+            del self._table[key]
+        self._ahead = {at: offset for at, offset in self._ahead.items() if at[0] not in set(gone)}
+        if gone:
+            self._changed(now_ms)
+
+    def _document(self) -> dict[str, Any]:
+        return dict(self._table)
+
+    def load(self, data: bytes) -> None:
+        """See L{Table.load}."""
+        version, table = _parse_offsets(data)
+        self._table = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
+        self.version = version
+        self._ahead = {}
+        self.is_dirty = False
+
+    def adopt(self, data: bytes) -> bool:
+        """See L{Table.adopt}. Keys that the master does not name stay."""
+        version, table = _parse_offsets(data)
+        theirs = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
+        changed = False
+        for key, queues in theirs.items():
+            ours = self._table.setdefault(key, {})
+            for queue_id, offset in queues.items():
+                ahead = self._ahead.get((key, queue_id), -1)
+                if offset >= ahead:
+                    self._ahead.pop((key, queue_id), None)
+                offset = max(offset, ahead)
+                if ours.get(queue_id) != offset:
+                    ours[queue_id] = offset
+                    changed = True
+        if version is not None and version != self.version:
+            self.version = version
+            changed = True
+        self.is_dirty = self.is_dirty or changed
+        return changed
+
+
+class DelayOffsets(_Offsets):
+    """C{delayOffset.json}; answers request 45."""
+
+    file_name: ClassVar[str] = "delayOffset.json"
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(now_ms)
+        self._table: dict[int, int] = {}
+
+    def get(self, level: int) -> int:
+        """The next message to deliver of a level."""
+        return self._table.get(level, 0)
+
+    def put(self, level: int, offset: int, now_ms: int) -> None:
+        """Every message before C{offset} of this level has been delivered."""
+        if self._table.get(level) != offset:
+            self._table[level] = offset
+            self._changed(now_ms)
+
+    def _document(self) -> dict[str, Any]:
+        return dict(self._table)  # type: ignore[arg-type]
+
+    def load(self, data: bytes) -> None:
+        """See L{Table.load}."""
+        version, table = _parse_offsets(data)
+        self._table, self.version = _queues(table, "offsets of delay levels"), version
+        self.is_dirty = False
+
+    def adopt(self, data: bytes) -> bool:
+        """See L{Table.adopt}."""
+        version, table = _parse_offsets(data)
+        theirs = _queues(table, "offsets of delay levels")
+        if (theirs, version) == (self._table, self.version):
+            return False
+        self._table, self.version = theirs, version
+        self.is_dirty = True
+        return True
+
+
+class RequestModes:
+    """C{messageRequestMode.json} of 5.x; answers request 402. Not interpreted."""
+
+    file_name: ClassVar[str] = "messageRequestMode.json"
+
+    def __init__(self) -> None:
+        self.is_dirty = False
+        self._map: dict[str, Any] = {}
+
+    def file_bytes(self) -> bytes:
+        """See L{Table.file_bytes}."""
+        return file_json({"messageRequestModeMap": self._map})
+
+    def wire_bytes(self) -> bytes:
+        """See L{Table.wire_bytes}."""
+        return wire_json({"messageRequestModeMap": self._map})
+
+    def load(self, data: bytes) -> None:
+        """See L{Table.load}."""
+        self._map = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
+        self.is_dirty = False
+
+    def adopt(self, data: bytes) -> bool:
+        """See L{Table.adopt}."""
+        theirs = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
+        if theirs == self._map:
+            return False
+        self._map, self.is_dirty = theirs, True
+        return True

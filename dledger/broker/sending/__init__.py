@@ -1,0 +1,1 @@
+"""Messages into the log: producers, native frames, send-back, schedule."""

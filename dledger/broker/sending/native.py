@@ -1,0 +1,248 @@
+# -*- test-case-name: tests.broker.sending.test_native -*-
+"""
+What our own producers and readers ask a broker for in native frames: PUT, READ, OFFSETS.
+
+A message that comes this way is stored like one that a RocketMQ producer sends: the same topics are made and
+the same ones refused, C{CLUSTER} is added, delays are kept.
+
+Rule 1: all PUTs of one read are one put, as in L{dledger.broker.sending.puts}. What is wrong with one frame refuses
+all of its messages, and costs the other frames nothing.
+Rule 2: an answer without offsets means that certainly nothing was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.metadata.tables import RETRY_PREFIX, SCHEDULE_TOPIC
+from dledger.broker.refusals import Code, Handlers, Refused
+from dledger.broker.sending.puts import NotPut, PutPipeline
+from dledger.broker.sending.send_properties import (
+    cluster_property,
+    delay_level,
+    for_schedule,
+    has_timer,
+    is_prepared,
+    stored_properties,
+    waits,
+)
+from dledger.broker.sending.sends import host_of
+from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.log_reads import LogReads
+from dledger.broker.store.plain_records import Placed, PlainForm, PlainMessage
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.broker import BrokerConnection, NativeRequests, NativeTicket
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.broker_frames import (
+    OffsetsAnswer,
+    PutAnswer,
+    PutRequest,
+    ReadRequest,
+    answer_parts,
+)
+from protocols.wire.rocketmq.broker_layout import BROKER_WIRE_VERSION, WIRE_VERSION_CODE, WIRE_VERSION_FIELD
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
+from protocols.wire.rocketmq.message import Host
+
+
+class _Put(NamedTuple):
+    """
+    A frame that can be stored.
+
+    @ivar queue_id: what the producer is told; messages that wait for their delay stand in another.
+    """
+
+    ticket: NativeTicket
+    messages: list[PlainMessage]
+    queue_id: int
+    waits: bool
+
+
+def _answer_of(put: _Put, placed: Placed, first: int, status: PutStatus) -> PutAnswer:
+    """@param first: which of the messages in C{placed} is the first of the put."""
+    return PutAnswer(
+        code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[first],
+        store_timestamp=placed.store_timestamp,
+        offsets=tuple(placed.offsets[first : first + len(put.messages)]),
+        remark="" if status.is_stored else status.name,
+    )  # fmt: skip
+
+
+class NativeCommands:
+    """
+    A L{NativeSink}; and, as a group of commands, what tells that native frames are understood.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, store: MessageStore, pipeline: PutPipeline, checks: TopicChecks, reads: LogReads,
+        config: BrokerConfig, *, store_host: Host, wall_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._checks = checks
+        self._reads = reads
+        self._config = config
+        self._wall_ms = wall_ms
+        self._cluster = cluster_property(config.broker_cluster_name)
+        self._levels = len(config.store.delay_levels_ms)
+        self.store_host = store_host
+
+    def handlers(self) -> Handlers:
+        """See L{dledger.broker.router.Commands}."""
+        return {WIRE_VERSION_CODE: self._say_version}
+
+    def _say_version(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        connection.answer(request, ext_fields={WIRE_VERSION_FIELD: str(BROKER_WIRE_VERSION)})
+
+    def drained(self, connection: CommandConnection) -> None:
+        """A reader takes answers again."""
+        self._reads.grown()
+
+    # -- NativeSink ------------------------------------------------------------------------------
+
+    def natives_received(self, connection: BrokerConnection, requests: NativeRequests) -> None:
+        """See L{NativeSink.natives_received}."""
+        puts: list[tuple[NativeTicket, PutRequest]] = []
+        try:
+            for ticket, request in requests:
+                if isinstance(request, PutRequest):
+                    puts.append((ticket, request))
+                elif isinstance(request, ReadRequest):
+                    self._reads.read(connection, ticket, request)
+                else:
+                    connection.answer_native(ticket, self._offsets())
+            if puts:
+                self._put(connection, puts)
+        except Exception:
+            # Some of them may have been answered: only the end of the connection answers the rest.
+            self.log.failure("native request of {address} failed", Failure(), address=connection.address)
+            connection.abort("a request failed in an unforeseen way")
+
+    def _offsets(self) -> OffsetsAnswer:
+        log, config = self._store.log, self._config
+        return OffsetsAnswer(
+            begin_offset=log.begin_offset, end_offset=log.record_end, flushed_offset=log.flushed_offset,
+            file_size=log.file_size, broker_id=config.broker_id, broker_name=config.broker_name,
+            broker_role=config.ha.broker_role,
+        )  # fmt: skip
+
+    # -- puts ------------------------------------------------------------------------------------
+
+    def _put(self, connection: BrokerConnection, requests: Sequence[tuple[NativeTicket, PutRequest]]) -> None:
+        refused = self._pipeline.refusal()
+        if refused is not None:
+            for ticket, request in requests:
+                self._refuse(connection, ticket, refused, len(request.bodies))
+            return
+        born_host = host_of(connection)
+        puts: list[_Put] = []
+        for ticket, request in requests:
+            try:
+                put = self._prepared(ticket, request, born_host, connection.address)
+            except Refused as error:
+                connection.answer_native(ticket, PutAnswer(code=error.code, remark=error.remark))
+            except ValueError as error:
+                remark = f"the message is illegal: {error}"
+                connection.answer_native(ticket, PutAnswer(code=Code.MESSAGE_ILLEGAL, remark=remark))
+            else:
+                puts.append(put)
+        if puts:
+            self._store_all(connection, puts)
+
+    def _store_all(self, connection: BrokerConnection, puts: list[_Put]) -> None:
+        messages: list[PlainMessage] = []
+        for put in puts:
+            messages += put.messages
+        try:
+            placed, done = self._pipeline.put_plain(messages, waits=any([put.waits for put in puts]))
+        except NotPut as error:
+            for put in puts:
+                self._refuse(connection, put.ticket, error, len(put.messages))
+            return
+        at = 0
+        later = []
+        for put in puts:
+            if put.waits:
+                later.append((put, at))
+            else:
+                self._answer(connection, put, placed, at, PutStatus.PUT_OK)
+            at += len(put.messages)
+
+        if not later:
+            return
+        tickets = [put.ticket for put, _ in later]
+        # While slaves or the disk are at work there is time to make the answers that will be wanted.
+        ready = None if done.called else self._stored(later, placed)
+
+        def answer(status: PutStatus) -> None:
+            if ready is not None and status is PutStatus.PUT_OK:
+                connection.answer_natives_made(tickets, ready)
+                return
+            for put, first in later:
+                self._answer(connection, put, placed, first, status)
+
+        done.addCallback(answer)
+
+    def _prepared(self, ticket: NativeTicket, request: PutRequest, born_host: Host, address: str) -> _Put:
+        """@raise Refused: it must not be stored. @raise ValueError: nor can it."""
+        if not request.bodies:
+            raise ValueError("a PUT without messages")
+        topic = self._checks.writable(request.topic)
+        queue_id = self._checks.queue_of(topic, request.queue_id, address)
+        properties = request.properties
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise ValueError(f"properties of {len(properties)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
+        if request.sys_flag & TRANSACTION_MASK or is_prepared(properties):
+            raise Refused(Code.NO_PERMISSION, "there are no transactions here")
+        if has_timer(properties):
+            raise Refused(Code.SYSTEM_ERROR, "there are delay levels only (DELAY), no timers")
+        name, stored_in, kept = topic.topic_name, queue_id, stored_properties(properties, self._cluster)
+        level = delay_level(kept)
+        if level > 0 and not name.startswith(RETRY_PREFIX):
+            level = min(level, self._levels)
+            kept = for_schedule(kept, topic=name, queue_id=queue_id, level=level)
+            name, stored_in = SCHEDULE_TOPIC, level - 1
+        born_timestamp = request.born_timestamp or self._wall_ms()
+        longest = NewMessage(
+            topic=name, queue_id=stored_in, body=max(request.bodies, key=len), properties_data=kept,
+            flag=request.flag, sys_flag=request.sys_flag, born_timestamp=born_timestamp, born_host=born_host,
+            store_host=self.store_host,
+        )
+        self._pipeline.check((longest,))
+        form = PlainForm(longest)
+        messages = [PlainMessage(form, stored_in, born_timestamp, kept, body) for body in request.bodies]
+        return _Put(ticket, messages, queue_id, waits(properties))
+
+    @staticmethod
+    def _stored(puts: Sequence[tuple[_Put, int]], placed: Placed) -> list[bytes]:
+        """The frames of the answers to puts that slaves and disk have, too."""
+        return [
+            part for put, first in puts
+            for part in answer_parts(_answer_of(put, placed, first, PutStatus.PUT_OK), put.ticket.opaque)
+        ]  # fmt: skip
+
+    @staticmethod
+    def _answer(
+        connection: BrokerConnection, put: _Put, placed: Placed, first: int, status: PutStatus
+    ) -> None:
+        connection.answer_native(put.ticket, _answer_of(put, placed, first, status))
+
+    def _refuse(
+        self, connection: BrokerConnection, ticket: NativeTicket, error: NotPut, count: int
+    ) -> None:
+        # After a failed write nobody knows what is on the disk: places that are not known say so.
+        is_unknown = error.status is PutStatus.UNKNOWN_ERROR
+        connection.answer_native(ticket, PutAnswer(
+            code=error.status.remoting_code, offsets=(-1,) * count if is_unknown else (), remark=str(error),
+        ))  # fmt: skip
+

@@ -1,0 +1,230 @@
+# -*- test-case-name: tests.broker.sending.test_schedule -*-
+"""
+Messages that wait for their delay: one queue for each level in the topic C{SCHEDULE_TOPIC_XXXX}; when its
+time has come a message is stored again, in the topic and queue that it was meant for.
+
+The time stands in the consume queue in place of the tags' hash. How far each level has been delivered is part
+of the metadata, written every few seconds and copied by slaves: after a crash, or at a slave that becomes a
+master, some messages may come twice, and none is lost.
+
+Rule 1: messages of one level are delivered in order; what is due of all levels goes into one append.
+Rule 2: work is bounded in each turn of the reactor, and there is one timer, for whatever is due first.
+Rule 3: what cannot be delivered now is tried again; what never can be (the message is gone from the log, or
+has no topic to go to) is passed over, and logged.
+Rule 4: a master only: a slave gets what its master has delivered.
+
+Source: ScheduleMessageService.java (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from dledger.base.errors import StoreError
+from dledger.broker.consuming.queries import record_at
+from dledger.broker.metadata.tables import DelayOffsets
+from dledger.broker.sending.puts import NotPut, PutPipeline
+from dledger.broker.store.consume_queue import Unit
+from dledger.broker.store.consume_queues import is_topic
+from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
+from dledger.broker.store.reput import Arrived
+from dledger.broker.store.store import MessageStore
+from protocols.wire.rocketmq.message import Host, decode_message, encode_properties
+
+#: Messages, and bytes of their records, that are delivered in one turn; one at least.
+TURN_MESSAGES = 128
+TURN_BYTES = 1024 * 1024
+
+#: Wall clocks are set: nobody sleeps for longer without looking at it again. Not above the shortest delay
+#: that can be written.
+SLEEP_S_MAX = 1.0
+#: After messages were refused.
+RETRY_S = 0.2
+
+_QUEUE_ID_MAX = 2**31 - 1
+_PREPARED_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+
+class _Due(NamedTuple):
+    """
+    What one level has to deliver now.
+
+    @ivar following: offset in its queue behind that.
+    @ivar wait_ms: until the next message is due; -1: there is none.
+    """
+
+    messages: list[NewMessage]
+    size: int
+    following: int
+    wait_ms: int
+
+
+class ScheduleMessageService:
+    """
+    Invariant: C{_call} is the turn that is scheduled, or None: nothing waits.
+
+    @ivar delivered: messages so far.
+    @ivar passed_over: messages that could not be delivered.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *, store_host: Host,
+        clock: IReactorTime, wall_ms: Callable[[], int],
+    ) -> None:
+        """@param wall_ms: milliseconds since 1970."""
+        self._store = store
+        self._offsets = offsets
+        self._pipeline = pipeline
+        self._store_host = store_host
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._delays_ms = store.config.delay_levels_ms
+        self._call: IDelayedCall | None = None
+        self._is_running = False
+        self._problem = ""
+        self.delivered = 0
+        self.passed_over = 0
+
+    def start(self) -> None:
+        """Deliver from now on."""
+        self._is_running = True
+        self._again(0.0)
+
+    def stop(self) -> None:
+        """Deliver no more."""
+        self._is_running = False
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def arrived(self, arrived: Arrived) -> None:
+        """These queues have new messages."""
+        if self._is_running and any(topic == SCHEDULE_TOPIC for topic, _ in arrived):
+            self._again(0.0)
+
+    def _again(self, wait_s: float) -> None:
+        """Look again in so many seconds. What is meant already is no later than any new message is due."""
+        if self._call is None:
+            self._call = self._clock.callLater(wait_s, self._turn)
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._call = None
+        if self._pipeline.is_closed:
+            return  # the broker stops; the rest comes when it is back
+        messages: list[NewMessage] = []
+        moves: dict[int, int] = {}
+        wait_ms, size = -1, 0
+        try:
+            for level in range(1, len(self._delays_ms) + 1):
+                if len(messages) >= TURN_MESSAGES or size >= TURN_BYTES:
+                    wait_ms = 0
+                    break
+                due = self._due(level, TURN_MESSAGES - len(messages), TURN_BYTES - size)
+                messages += due.messages
+                size += due.size
+                if due.following != self._offsets.get(level):
+                    moves[level] = due.following
+                if due.wait_ms >= 0 and (wait_ms < 0 or due.wait_ms < wait_ms):
+                    wait_ms = due.wait_ms
+            if messages:
+                self._pipeline.put([[message] for message in messages], waits=False)
+        except (NotPut, StoreError, OSError) as error:
+            self._failed(str(error))
+            return
+        self._done(len(messages), moves)
+        if wait_ms >= 0:
+            self._again(min(wait_ms / 1000, SLEEP_S_MAX))
+
+    def _failed(self, problem: str) -> None:
+        if not self._problem:
+            self.log.warn("delayed messages have to wait: {reason}", reason=problem)
+        self._problem = problem
+        if self._is_running:
+            self._again(RETRY_S)
+
+    def _done(self, count: int, moves: dict[int, int]) -> None:
+        now_ms = self._wall_ms()
+        for level, offset in moves.items():
+            self._offsets.put(level, offset, now_ms)
+        self.delivered += count
+        if self._problem:
+            self._problem = ""
+            self.log.info("delayed messages are delivered again")
+
+    # -- one level -------------------------------------------------------------------------------
+
+    def _due(self, level: int, count_max: int, bytes_max: int) -> _Due:
+        """What is due of a level, at most so much, but one message at least."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        at = self._offsets.get(level)
+        if queue is None:
+            return _Due([], 0, at, -1)
+        begin, end = queue.begin_index, queue.next_index
+        if not begin <= at <= end:
+            corrected = min(max(at, begin), end)
+            self.log.warn(
+                "delay level {delay_level}: offset {offset} is outside {begin}..{end}, {corrected} is taken",
+                delay_level=level, offset=at, begin=begin, end=end, corrected=corrected,
+            )
+            at = corrected
+        messages: list[NewMessage] = []
+        size, now_ms = 0, self._wall_ms()
+        for unit in queue.read(at, count_max):
+            due_ms = self._due_ms(unit, level, now_ms)
+            if due_ms > now_ms:
+                return _Due(messages, size, at, due_ms - now_ms)
+            if messages and size + unit.size > bytes_max:
+                return _Due(messages, size, at, 0)
+            message = self._message(unit)
+            at = unit.queue_offset + 1
+            if message is not None:
+                messages.append(message)
+                size += unit.size
+        return _Due(messages, size, at, 0 if at < end else -1)
+
+    def _due_ms(self, unit: Unit, level: int, now_ms: int) -> int:
+        """When it is due. A time further off than its delay was made by a clock that has been set back."""
+        return unit.tags_code if unit.tags_code <= now_ms + self._delays_ms[level - 1] else now_ms
+
+    def _message(self, unit: Unit) -> NewMessage | None:
+        """The message as it is stored again; None if that cannot be."""
+        record = record_at(self._store, unit.offset)
+        if record is None:
+            self._pass_over(unit, "it is not in the log")
+            return None
+        message = decode_message(record)
+        properties = message.properties
+        topic, queue = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
+        if not is_topic(topic) or topic in (_PREPARED_TOPIC, SCHEDULE_TOPIC):
+            self._pass_over(unit, f"its topic would be {topic!r}")
+            return None
+        if not (queue.isascii() and queue.isdecimal() and int(queue[:11]) <= _QUEUE_ID_MAX):
+            self._pass_over(unit, f"its queue would be {queue!r}")
+            return None
+        properties.pop("DELAY", None)
+        properties["WAIT"] = "false"
+        try:
+            made = NewMessage(
+                topic=topic, queue_id=int(queue), body=message.body, flag=message.flag,
+                properties_data=encode_properties(properties), sys_flag=message.sys_flag,
+                born_timestamp=message.born_timestamp, born_host=message.born_host,
+                store_host=self._store_host, reconsume_times=message.reconsume_times,
+            )
+            self._pipeline.check([made])
+        except ValueError as error:
+            self._pass_over(unit, str(error))
+            return None
+        return made
+
+    def _pass_over(self, unit: Unit, reason: str) -> None:
+        self.passed_over += 1
+        self.log.error("the delayed message at {offset} is passed over: {reason}",
+                       offset=unit.offset, reason=reason)  # fmt: skip

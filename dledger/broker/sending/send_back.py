@@ -1,0 +1,149 @@
+# -*- test-case-name: tests.broker.sending.test_send_back -*-
+"""
+CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not deal with comes once more, later.
+
+It is stored again, in the group's topic for retries, with a delay that grows with each time; the third level
+(10 s) is the first. When it has come often enough, or its consumer says so (a level below 0), it goes to the
+group's dead letters, where nobody consumes unless he is told to.
+
+Rule: the copy has everything that the message had; C{RETRY_TOPIC} and C{ORIGIN_MESSAGE_ID} say what it was at
+first, and its number of times has risen by one.
+
+Source: AbstractSendMessageProcessor.consumerSendMsgBack (5.3.3), SendMessageProcessor (4.9.8).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.consuming.consumers import find_group
+from dledger.broker.consuming.queries import record_at
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
+from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.sending.puts import NotPut, PutPipeline
+from dledger.broker.sending.send_properties import for_schedule
+from dledger.broker.sending.topic_checks import DLQ_PREFIX, TopicChecks
+from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
+from dledger.broker.store.store import MessageStore
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.message import Host, Message, decode_message, encode_properties
+
+CONSUMER_SEND_MSG_BACK = 36
+
+#: Level of the first delay of a message that came for the first time.
+FIRST_LEVEL = 3
+
+#: From this version on a client's own maximum counts.
+_V3_4_9 = 121
+
+
+class SendBack:
+    """The group of commands."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
+        checks: TopicChecks, *, store_host: Host, wall_ms: Callable[[], int], rng: random.Random,
+    ) -> None:
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param rng: chooses among the queues for retries.
+        """
+        self._config = config
+        self._store = store
+        self._metadata = metadata
+        self._pipeline = pipeline
+        self._checks = checks
+        self._store_host = store_host
+        self._wall_ms = wall_ms
+        self._rng = rng
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {CONSUMER_SEND_MSG_BACK: self._send_back}
+
+    def _send_back(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        fields = Fields(request.ext_fields)
+        name = fields.text("group")
+        group = find_group(self._metadata, self._config, name, self._wall_ms())
+        if group is None:
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {shown(name)}")
+        if not self._config.broker_permission & PERM_WRITE:
+            raise Refused(Code.NO_PERMISSION,
+                          f"the broker[{self._config.broker_ip1}] sending message is forbidden")  # fmt: skip
+        if group.retry_queue_nums > 0:  # a group without queues for retries wants none
+            refused = self._pipeline.refusal()
+            if refused is not None:
+                raise Refused(Code.SYSTEM_ERROR, str(refused))
+            try:
+                self._put(self._copy(fields, request, group))
+            except (ValueError, WireError, NotPut) as error:
+                raise Refused(Code.SYSTEM_ERROR, str(error)) from error
+        connection.answer(request)
+
+    def _copy(self, fields: Fields, request: RemotingCommand, group: GroupConfig) -> NewMessage:
+        message = self._find(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
+        level, most = fields.number("delayLevel"), group.retry_max_times
+        if request.version >= _V3_4_9:
+            most = fields.number("maxReconsumeTimes", most)
+        properties = message.properties
+        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
+        properties["WAIT"] = "false"
+        properties.pop("DELAY", None)
+        if level < 0 or message.reconsume_times >= most:
+            topic = self._checks.made_for_retries(DLQ_PREFIX + group.group_name)
+            return self._made(message, _writable(topic), 0, encode_properties(properties))
+        topic = self._checks.made_for_retries(
+            RETRY_PREFIX + group.group_name, queue_nums=group.retry_queue_nums,
+            sys_flag=_UNIT_SUB if fields.flag("unitMode", False) else 0,
+        )  # fmt: skip
+        level = min(level or FIRST_LEVEL + message.reconsume_times, len(self._config.store.delay_levels_ms))
+        queue_id = self._rng.randrange(group.retry_queue_nums)
+        name, data = _writable(topic), encode_properties(properties)
+        if level > 0:
+            data = for_schedule(data, topic=name, queue_id=queue_id, level=level)
+            name, queue_id = SCHEDULE_TOPIC, level - 1
+        return self._made(message, name, queue_id, data)
+
+    def _find(self, offset: int) -> Message:
+        try:
+            record = record_at(self._store, offset)
+        except OSError as error:
+            raise Refused(Code.SYSTEM_ERROR, f"reading the message at {offset}: {error}") from error
+        if record is None:
+            raise Refused(Code.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        return decode_message(record)
+
+    def _made(self, message: Message, topic: str, queue_id: int, properties: bytes) -> NewMessage:
+        return NewMessage(
+            topic=topic, queue_id=queue_id, body=message.body, properties_data=properties, flag=message.flag,
+            sys_flag=message.sys_flag, born_timestamp=message.born_timestamp, born_host=message.born_host,
+            store_host=self._store_host, reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip
+
+    def _put(self, message: NewMessage) -> None:
+        """
+        Nobody waits for slaves or the disk: the message is there already.
+
+        @raise ValueError: it cannot be stored.
+        @raise NotPut: it must not be stored now.
+        """
+        self._pipeline.check([message])
+        self._pipeline.put([[message]], waits=False)
+
+
+#: Of C{topicSysFlag}: subscriptions of units.
+_UNIT_SUB = 0x2
+
+
+def _writable(topic: TopicConfig) -> str:
+    """@raise Refused: nobody may send to it."""
+    if not topic.can_write:
+        raise Refused(Code.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
+    return topic.topic_name

@@ -1,0 +1,138 @@
+# -*- test-case-name: tests.broker.sending.test_send_properties -*-
+"""
+A message's properties between the producer and the log.
+
+They are copied, not written anew, but for what the broker takes out and puts in: C{WAIT=true} is not worth
+its bytes, C{CLUSTER} says where the message was stored, and what waits for its delay carries its real topic
+and queue.
+
+Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, MessageExtBatchEncoder (4.9.8).
+"""
+
+from __future__ import annotations
+
+from dledger.broker.store.records import property_of
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
+from protocols.wire.rocketmq.message import decode_properties, encode_properties
+
+_WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
+_WAITS = b"WAIT\x01true"
+#: How the names of all L{_TIMERS} begin.
+_TIMER = b"TIMER_D"
+_TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
+
+
+def is_false(value: bytes | None) -> bool:
+    """Whether Java would read C{false}: anything else than C{true}, if there is something."""
+    return value is not None and value.lower() != b"true"
+
+
+def waits(properties: bytes) -> bool:
+    """Whether the producer waits for slaves and disk (property C{WAIT})."""
+    return _WAIT not in properties or not is_false(property_of(properties, _WAIT))
+
+
+def is_prepared(properties: bytes) -> bool:
+    """Whether it is the first half of a transaction (property C{TRAN_MSG})."""
+    if _PREPARED not in properties:
+        return False
+    value = property_of(properties, _PREPARED)
+    return value is not None and value.lower() == b"true"
+
+
+def has_timer(properties: bytes) -> bool:
+    """Whether it is to come at a time of its own, as in 5.x (properties C{TIMER_...})."""
+    return _TIMER in properties and any(property_of(properties, name) is not None for name in _TIMERS)
+
+
+def delay_level(properties: bytes) -> int:
+    """
+    How long it is to wait (property C{DELAY}); 0 for not at all.
+
+    @raise ValueError: it is no number of 32 bits.
+    """
+    if _DELAY not in properties:
+        return 0
+    value = property_of(properties, _DELAY)
+    if value is None:
+        return 0
+    digits = value[1:] if value[:1] in (b"-", b"+") else value
+    if not (digits.isdigit() and len(digits) <= 10):
+        raise ValueError(f"DELAY={value[:40]!r} is not a number")
+    return int(value)
+
+
+def _without_wait(properties: bytes) -> bytes:
+    """Without C{WAIT=true}, wherever it stands."""
+    at = properties.find(_WAITS)
+    if at < 0:
+        return properties
+    end = at + len(_WAITS)
+    is_whole = (at == 0 or properties[at - 1] == 2) and (end == len(properties) or properties[end] == 2)
+    return properties[:at] + properties[end + 1 :] if is_whole else properties
+
+
+def stored_properties(properties: bytes, added: bytes) -> bytes:
+    """
+    What is stored of them.
+
+    @param added: what the broker adds, each with its 0x02: see L{cluster_property}.
+    """
+    kept = _without_wait(properties)
+    if _CLUSTER in kept and property_of(kept, _CLUSTER) is not None:
+        # It was stored before, perhaps elsewhere.
+        named = decode_properties(kept)
+        named.pop("CLUSTER", None)
+        kept = encode_properties(named)
+    if kept and kept[-1] != 2:
+        return kept + b"\x02" + added
+    return kept + added
+
+
+def plain_properties(text: str, added: bytes) -> tuple[bytes, bool] | None:
+    """
+    The short road to what is stored of a message's properties, and to whether its producer waits.
+
+    @return: None where something stands in them that has to be looked at closely.
+    """
+    if (
+        "DELAY\x01" in text or "TRAN_MSG\x01" in text or "CLUSTER\x01" in text or "\0" in text
+        or "TIMER_D" in text
+    ):  # fmt: skip
+        return None
+    kept = text.encode("utf-8")
+    if len(kept) + len(added) >= PROPERTIES_BYTES_MAX:
+        return None
+    has_to_wait = True
+    if _WAIT in kept:
+        kept = _without_wait(kept)
+        has_to_wait = waits(kept)
+    if kept and kept[-1] != 2:
+        return kept + b"\x02" + added, has_to_wait
+    return kept + added, has_to_wait
+
+
+def cluster_property(cluster: str) -> bytes:
+    """The property that every stored message has."""
+    return encode_properties({"CLUSTER": cluster})
+
+
+def for_schedule(properties: bytes, *, topic: str, queue_id: int, level: int) -> bytes:
+    """
+    Properties, as L{stored_properties} made them, of a message that waits for its delay.
+
+    @param topic, queue_id: where it goes then.
+    @param level: of its delay, if that is another than its producer said.
+    """
+    named = decode_properties(properties)
+    named["DELAY"] = str(level)
+    named["REAL_TOPIC"] = topic
+    named["REAL_QID"] = str(queue_id)
+    return encode_properties(named)
+
+
+def without_delay(properties: bytes) -> bytes:
+    """Properties of a message that must not wait, whatever its producer said."""
+    named = decode_properties(properties)
+    named.pop("DELAY", None)
+    return encode_properties(named)

@@ -1,0 +1,142 @@
+# -*- test-case-name: tests.broker.sending.test_sends -*-
+"""
+Whether a producer may send to a topic; made on first use, as RocketMQ does.
+
+Every way by which messages come in asks here, so that all of them refuse the same.
+
+Source: AbstractSendMessageProcessor.msgCheck, TopicValidator, TopicConfigManager (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zlib import crc32
+
+from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
+from dledger.broker.refusals import Code, Refused
+from dledger.broker.store.consume_queues import is_topic
+from protocols.wire.fastjson import shown
+
+TOPIC_CHARACTERS_MAX = 127
+
+DLQ_PREFIX = "%DLQ%"
+
+#: Topics in which the broker keeps its own messages.
+FORBIDDEN = frozenset({
+    "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+})  # fmt: skip
+
+#: Topics that messages may make; administrators may make more.
+TOPICS_MAX = 65_536
+
+#: Of C{topicSysFlag}: units, and subscriptions of units.
+_UNIT, _UNIT_SUB = 0x1, 0x2
+
+
+class TopicChecks:
+    """
+    @ivar on_created: called when a topic was made, so that it is kept, and name servers hear of it.
+    """
+
+    def __init__(
+        self, metadata: Metadata, config: BrokerConfig, *, wall_ms: Callable[[], int],
+        on_created: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._topics = metadata.topics
+        self._config = config
+        self._wall_ms = wall_ms
+        self._turn = crc32(config.broker_name.encode())
+        self.on_created = on_created
+
+    def writable(
+        self, name: str, *, default_topic: str = AUTO_CREATE_TOPIC, queue_nums: int | None = None,
+        is_unit: bool = False,
+    ) -> TopicConfig:
+        """
+        The topic of a message that a producer sends; made if it may be.
+
+        @param default_topic: whose settings a new one inherits.
+        @param queue_nums: of a new one; None: as the default topic has.
+        @raise Refused: there is no such topic, or messages must not be sent to it.
+        """
+        found = self._topics.entries.get(name)
+        if found is None:
+            found = self._make(name, default_topic, queue_nums, is_unit)
+        elif name in FORBIDDEN:
+            raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        if not found.perm & PERM_WRITE:
+            raise Refused(Code.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+        if found.order and not self._config.broker_permission & PERM_WRITE:
+            raise Refused(Code.NO_PERMISSION,
+                          f"the broker[{self._config.broker_ip1}] sending message is forbidden")  # fmt: skip
+        return found
+
+    def _make(self, name: str, default_topic: str, queue_nums: int | None, is_unit: bool) -> TopicConfig:
+        refuse_name(name)
+        if name in FORBIDDEN:
+            raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+        if len(self._topics.entries) >= TOPICS_MAX:
+            raise Refused(Code.SYSTEM_ERROR, f"topic[{name}] not exist, and there are {TOPICS_MAX} already")
+        is_retry = name.startswith(RETRY_PREFIX)
+        sys_flag = (_UNIT_SUB if is_retry else _UNIT) if is_unit else None
+        made = None
+        if default_topic != AUTO_CREATE_TOPIC or self._config.auto_create_topic_enable:
+            default = self._topics.entries.get(default_topic)
+            wanted = queue_nums if queue_nums is not None else default.write_queue_nums if default else 0
+            made = self._topics.create_on_send(
+                name, default_topic=default_topic, queue_nums=wanted, now_ms=self._wall_ms(),
+                topic_sys_flag=sys_flag,
+            )  # fmt: skip
+        if made is None and is_retry:
+            return self.made_for_retries(name, sys_flag=sys_flag or 0)
+        if made is None:
+            raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
+        self.on_created()
+        return made
+
+    def made_for_retries(self, name: str, *, queue_nums: int = 1, sys_flag: int = 0) -> TopicConfig:
+        """The topic where a group's messages go once more, or for good; made if it is not there."""
+        found = self._topics.entries.get(name)
+        if found is None:
+            found = TopicConfig(
+                topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
+                perm=PERM_READ | PERM_WRITE, topic_sys_flag=sys_flag,
+            )  # fmt: skip
+            self._topics.put(found, self._wall_ms())
+            self.on_created()
+        return found
+
+    def queue_of(self, topic: TopicConfig, queue_id: int, producer: str) -> int:
+        """
+        The queue that a producer means; one after the other if it leaves that to us.
+
+        @raise Refused: there is no such queue.
+        """
+        queues = topic.write_queue_nums
+        if queue_id < 0:
+            if queues < 1:
+                raise Refused(Code.NO_PERMISSION, f"the topic[{topic.topic_name}] has no queue to write to")
+            self._turn += 1
+            return self._turn % queues
+        if queue_id >= max(queues, topic.read_queue_nums):
+            raise Refused(
+                Code.SYSTEM_ERROR,
+                f"request queueId[{queue_id}] is illegal, topic {topic.topic_name} has "
+                f"writeQueueNums={queues}, readQueueNums={topic.read_queue_nums} Producer: {producer}",
+            )
+        return queue_id
+
+
+def refuse_name(name: str) -> None:
+    """@raise Refused: no topic may have this name. The words are RocketMQ's."""
+    if not name.strip():
+        raise Refused(Code.SYSTEM_ERROR, "The specified topic is blank.")
+    if len(name) > TOPIC_CHARACTERS_MAX:
+        raise Refused(Code.SYSTEM_ERROR, f"The specified topic is longer than topic max length: "
+                                         f"{shown(name)}, {TOPIC_CHARACTERS_MAX} are allowed")  # fmt: skip
+    if not is_topic(name):
+        raise Refused(Code.SYSTEM_ERROR, "The specified topic contains illegal characters, allowing only "
+                                         f"^[%|a-zA-Z0-9_-]+$: {shown(name)}")  # fmt: skip

@@ -1,0 +1,1 @@
+"""One RocketMQ store: commit log, consume queues, dispatching, recovery."""

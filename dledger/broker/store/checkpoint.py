@@ -1,0 +1,100 @@
+# -*- test-case-name: tests.broker.store.test_checkpoint -*-
+"""
+Two small files that tell the next start how the last run ended: C{checkpoint} and C{abort}.
+
+C{abort} stands as long as a store is open: who finds it knows that the last run crashed. C{checkpoint}
+has 4096 bytes, of which five numbers are used; the first three are store timestamps of the last record
+that was on stable storage in the log, in the consume queues and in the index.
+
+Source: StoreCheckpoint.java, DefaultMessageStore.createTempFile (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import attrs
+from construct import Int64sb, Struct
+
+from dledger.base.disk.disk import Disk
+from protocols.wire.layout import struct_of
+
+ABORT_NAME = "abort"
+CHECKPOINT_NAME = "checkpoint"
+CHECKPOINT_SIZE = 4096
+
+CHECKPOINT_DECLARATION = Struct(
+    "physic_msg_timestamp" / Int64sb,  # of the last record on stable storage, ms
+    "logics_msg_timestamp" / Int64sb,  # of the last record whose consume queue unit is
+    "index_msg_timestamp" / Int64sb,  # of the last record whose index entry is
+    "master_flushed_offset" / Int64sb,  # 5.x only
+    "confirm_phy_offset" / Int64sb,  # 5.x only
+)
+_NUMBERS = struct_of(CHECKPOINT_DECLARATION)
+
+#: Java goes so far back behind the older of the timestamps.
+_MARGIN_MS = 3_000
+
+
+@attrs.frozen(kw_only=True)
+class Checkpoint:
+    """The numbers of the file; fields as in the declaration, 0 where nothing is known."""
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+
+    @property
+    def safe_timestamp(self) -> int:
+        """What was stored up to here is on stable storage, log and queues; ms, 0 if nothing is known."""
+        return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _MARGIN_MS, 0)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The bytes of the file."""
+    return _NUMBERS.pack(
+        checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp,
+        checkpoint.master_flushed_offset, checkpoint.confirm_phy_offset,
+    ).ljust(CHECKPOINT_SIZE, b"\0")
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """
+    What a file says. One that is too short says nothing: recovery then begins at the first file.
+    """
+    if len(data) < _NUMBERS.size:
+        return Checkpoint()
+    physic, logics, index, flushed, confirmed = _NUMBERS.unpack_from(data)
+    return Checkpoint(
+        physic_msg_timestamp=physic, logics_msg_timestamp=logics, index_msg_timestamp=index,
+        master_flushed_offset=flushed, confirm_phy_offset=confirmed,
+    )
+
+
+def read_small(disk: Disk, path: str) -> bytes | None:
+    """Content of a small file; None if it is absent."""
+    return disk.read_file(path) if disk.exists(path) else None
+
+
+class AbortFile:
+    """The file that says "a store is open, or was when its process ended"."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._path = f"{root}/{ABORT_NAME}"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the last run did not end in order."""
+        return self._disk.exists(self._path)
+
+    def put(self, text: str) -> None:
+        """Make it, durably. @param text: what 5.x writes: the number of the process."""
+        if not self.is_there:
+            self._disk.write_file(self._path, text.encode("ascii"))
+
+    def remove(self) -> None:
+        """The run has ended in order; durable."""
+        if self.is_there:
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(self._path.rpartition("/")[0])

@@ -1,0 +1,346 @@
+# -*- test-case-name: tests.broker.store.test_consume_queue -*-
+"""
+One consume queue: where in the commit log the messages of one queue of one topic stand.
+
+Units of 20 bytes in files of equal size; unit C{i} stands at byte C{20 * i}. Everything in it can be made
+again from the commit log, so nothing here waits for stable storage; the log mark says up to which record the
+units are there.
+
+Rule 1: units follow one another without a gap, and their offsets rise. A record that is in the queue
+already is passed over. One that says it belongs further behind is put at the end all the same, as
+RocketMQ does (a master that lost units goes on counting), and is counted.
+Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; what is before it is
+filled with units that no reader takes for messages.
+Rule 3: a unit with a size of 0 ends the queue.
+Rule 4: a record with index 0 behind others says that its topic was deleted and made again: the queue begins
+anew with it. RocketMQ passes over everything up to the old end then, on slaves and after a rebuild.
+
+Source: ConsumeQueue.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from construct import Int32sb, Int64sb, Struct
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.segment import SegmentList, file_name, list_segments
+from dledger.base.errors import DirectoryError
+from dledger.broker.store.store_config import UNIT_SIZE
+from protocols.wire.layout import struct_of
+
+UNIT_DECLARATION = Struct(
+    "offset" / Int64sb,  # of the record in the log
+    "size" / Int32sb,  # of the record
+    "tags_code" / Int64sb,  # hash of its tags, or when it is to be delivered
+)
+UNIT = struct_of(UNIT_DECLARATION)
+assert UNIT.size == UNIT_SIZE
+
+#: Size in a unit that stands for no message.
+FILLER_SIZE = 0x7FFFFFFF
+_FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+
+#: Bytes of new units that are held before they are written whether or not it was asked for.
+PENDING_BYTES_MAX = 256 * 1024
+_READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
+
+_Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
+
+
+class Unit(NamedTuple):
+    """
+    One message's place.
+
+    @ivar queue_offset: its index in the queue.
+    @ivar offset: of its record in the log.
+    @ivar size: of its record, bytes.
+    """
+
+    queue_offset: int
+    offset: int
+    size: int
+    tags_code: int
+
+
+class _Segments(SegmentList):
+    """Files that take room on the disk only as they fill: there are many queues, most of them small."""
+
+    def create(self, offset: int) -> None:
+        """See L{SegmentList.create}; the file has its length, but no room is reserved."""
+        assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
+        self._disk.makedirs(self.directory)
+        file = self._disk.open(self.path(offset), create=True)
+        self.offsets.append(offset)
+        self._handles[offset] = file
+        self.dirty[offset] = file
+        self.directory_dirty = True
+        file.pwrite(b"\0", self.file_size - 1)
+        self._shed(offset)
+
+
+class ConsumeQueue:
+    """
+    Invariant: units C{begin_index} to C{next_index - 1} are there; C{_pending} holds the last of them, which
+    are not written yet.
+
+    @ivar next_index: of the unit that is put next.
+    @ivar log_end: behind the record of the last unit; 0 if there is none.
+    @ivar misplaced: records that were put at another index than they say; see rule 1.
+    @ivar begun_anew: how often it was; see rule 4.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        self._segments = _Segments(disk, directory, file_size, offsets)
+        self._pending = bytearray()
+        self._begin_index = offsets[0] // UNIT_SIZE if offsets else 0
+        self.next_index = self._begin_index
+        self.log_end = 0
+        self.misplaced = 0
+        self.begun_anew = 0
+
+    @classmethod
+    def open(
+        cls, disk: Disk, directory: str, file_size: int, *, log_begin: int, log_end: int, is_trusted: bool,
+        crashed: bool,
+    ) -> ConsumeQueue:
+        """
+        The queue in C{directory} as far as its records stand in the log.
+
+        @param log_begin, log_end: units of other records do not count, and those behind are cut.
+        @param is_trusted: all units below C{log_end} are known to be there.
+        @param crashed: names of files may be in the cache only, so the next flush takes the directory, too.
+        @raise DirectoryError: foreign files.
+        @raise OSError: it cannot be read or cut.
+        """
+        listing = list_segments(disk, directory, file_size, "mapped_file_size_consume_queue")
+        offsets = listing.offsets
+        sound = all(two == one + file_size for one, two in zip(offsets, offsets[1:], strict=False))
+        if listing.unfinished and not crashed:
+            raise DirectoryError(
+                f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
+                f"mapped_file_size_consume_queue={file_size}: start with the size that it was made with"
+            )
+        gone = listing.unfinished if sound else (*offsets, *listing.unfinished)
+        for offset in reversed(gone):  # what a crash left of making a file
+            disk.unlink(f"{directory}/{file_name(offset)}")
+        queue = cls(disk, directory, file_size, offsets if sound else ())
+        queue._recover(log_begin, log_end, is_trusted=is_trusted)
+        queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
+        return queue
+
+    def _recover(self, log_begin: int, log_end: int, *, is_trusted: bool) -> None:
+        offsets = self._segments.offsets
+        if not offsets:
+            return
+        first, behind = offsets[0] // UNIT_SIZE, (offsets[-1] + self._segments.file_size) // UNIT_SIZE
+        if is_trusted:
+            end = self._search(first, behind, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
+        else:
+            third = offsets[max(len(offsets) - 3, 0)] // UNIT_SIZE
+            end = self._scan(third, behind)
+            end = self._search(first, end, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
+        self._segments.cut(end * UNIT_SIZE)
+        self.next_index = end
+        self._note_last()
+        self._begin_index = first
+        self.expire(log_begin)
+
+    def _search(self, low: int, high: int, is_behind: _Predicate) -> int:
+        """The first index from C{low} on whose unit is behind, as all after it are; C{high} if none is."""
+        while low < high:
+            middle = (low + high) // 2
+            if is_behind(self._unit(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _scan(self, index: int, behind: int) -> int:
+        """The first index from C{index} on whose unit is none, or whose record stands before the last one."""
+        last = -1
+        while index < behind:
+            data = self._segments.pread(min(_READ_BYTES, (behind - index) * UNIT_SIZE), index * UNIT_SIZE)
+            for offset, size, _ in UNIT.iter_unpack(data):
+                if size <= 0 or offset < 0 or (size != FILLER_SIZE and offset <= last):
+                    return index
+                if size != FILLER_SIZE:
+                    last = offset
+                index += 1
+        return index
+
+    def _unit(self, index: int) -> tuple[int, int, int]:
+        start = self.next_index - len(self._pending) // UNIT_SIZE
+        if self._pending and index >= start:
+            offset, size, code = UNIT.unpack_from(self._pending, (index - start) * UNIT_SIZE)
+        else:
+            offset, size, code = UNIT.unpack(self._segments.pread(UNIT_SIZE, index * UNIT_SIZE))
+        return offset, size, code
+
+    def _note_last(self) -> None:
+        """Find out behind which record the last unit's stands."""
+        self.log_end = 0
+        if self._segments.offsets and self.next_index > self._segments.offsets[0] // UNIT_SIZE:
+            offset, size, _ = self._unit(self.next_index - 1)
+            self.log_end = offset + size if size != FILLER_SIZE else 0
+
+    # -- put -------------------------------------------------------------------------------------
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether units wait to be written."""
+        return bool(self._pending)
+
+    def put(self, index: int, offset: int, size: int, tags_code: int) -> bool:
+        """
+        Put the unit of a record. It can be read at once, and is written by L{write}.
+
+        @param index: where the record says that it belongs.
+        @return: False if it was there already.
+        @raise OSError: units had to be written, and could not be.
+        """
+        if offset + size <= self.log_end:
+            return False
+        if index < self.next_index:
+            if index or offset < self.log_end:
+                return False
+            self.destroy()
+            self.begun_anew += 1
+        if index > self.next_index:
+            if self._begin_index == self.next_index and not self.log_end:
+                self._begin(index)
+            else:
+                self.misplaced += 1
+        self._pending += UNIT.pack(offset, size, tags_code)
+        self.next_index += 1
+        self.log_end = offset + size
+        if len(self._pending) >= PENDING_BYTES_MAX:
+            self.write()
+        return True
+
+    def _begin(self, index: int) -> None:
+        """Rule 2: nothing is in the queue, and this is its first unit."""
+        while self._segments.offsets:
+            self._segments.drop_last()
+        base = self._segments.base(index * UNIT_SIZE)
+        self._segments.create(base)
+        self._segments.pwrite(_FILLER * (index - base // UNIT_SIZE), base)
+        self.next_index = self._begin_index = index
+
+    def write(self) -> None:
+        """
+        Write what waits.
+
+        @raise OSError: it could not be written.
+        """
+        position = self.next_index * UNIT_SIZE - len(self._pending)
+        view = memoryview(bytes(self._pending))
+        segments = self._segments
+        while view:
+            base = segments.base(position)
+            if not segments.has(base):
+                segments.create(base)
+            size = min(len(view), base + segments.file_size - position)
+            segments.pwrite(view[:size], position)
+            position += size
+            view = view[size:]
+        self._pending.clear()
+
+    # -- read ------------------------------------------------------------------------------------
+
+    @property
+    def begin_index(self) -> int:
+        """The lowest index whose record is still in the log; L{next_index} if none is."""
+        return self._begin_index
+
+    def read(self, index: int, count: int) -> list[Unit]:
+        """
+        Up to C{count} units from C{index} on; fewer at the end of the queue.
+
+        @param index: C{begin_index} to C{next_index}.
+        @raise OSError: it cannot be read.
+        """
+        assert self._begin_index <= index <= self.next_index, (self._begin_index, index, self.next_index)
+        found: list[Unit] = []
+        end = min(index + count, self.next_index)
+        written = self.next_index - len(self._pending) // UNIT_SIZE
+        while index < end:
+            if index < written:
+                data = self._segments.pread((min(end, written) - index) * UNIT_SIZE, index * UNIT_SIZE)
+            else:
+                data = bytes(self._pending[(index - written) * UNIT_SIZE : (end - written) * UNIT_SIZE])
+            for offset, size, code in UNIT.iter_unpack(data):
+                found.append(Unit(index, offset, size, code))
+                index += 1
+        return found
+
+    # -- what changes with the log -----------------------------------------------------------------
+
+    def cut(self, log_end: int) -> None:
+        """Drop the units of records from C{log_end} on. @raise OSError: it failed."""
+        if self.log_end <= log_end:
+            return
+        self.write()
+        low = max(self._begin_index, self._segments.offsets[0] // UNIT_SIZE)
+        end = self._search(low, self.next_index, lambda unit: unit[0] >= log_end)
+        self._segments.cut(end * UNIT_SIZE)
+        self.next_index = end
+        self._begin_index = min(self._begin_index, end)
+        self._note_last()
+
+    def expire(self, log_begin: int) -> None:
+        """
+        The log begins at C{log_begin} now: delete files none of whose records are there.
+
+        @raise OSError: it failed.
+        """
+        if self._pending:
+            self.write()
+        segments = self._segments
+        if not segments.offsets:
+            return
+        self._begin_index = self._search(
+            max(self._begin_index, segments.offsets[0] // UNIT_SIZE), self.next_index,
+            lambda unit: unit[1] != FILLER_SIZE and unit[0] >= log_begin,
+        )
+        while len(segments.offsets) > 1 and segments.offsets[1] <= self._begin_index * UNIT_SIZE:
+            segments.drop_first()
+
+    def destroy(self) -> None:
+        """Delete every file. @raise OSError: it failed."""
+        self._pending.clear()
+        while self._segments.offsets:
+            self._segments.drop_last()
+        self.next_index = self._begin_index = self.log_end = 0
+
+    # -- files -----------------------------------------------------------------------------------
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything is on stable storage and nothing of it is in the hands of a flush."""
+        segments = self._segments
+        return not (self._pending or segments.dirty or segments.directory_dirty or segments.busy)
+
+    def take_dirty(self) -> tuple[list[File], str]:
+        """
+        For a flush: write what waits, and hand out what has writes that are not on stable storage.
+
+        @return: the files, and the directory if names in it are new, else an empty text. L{release} follows.
+        """
+        self.write()
+        files = self._segments.take_dirty()
+        self._segments.busy = frozenset(files)
+        directory = self._segments.directory if self._segments.directory_dirty else ""
+        self._segments.directory_dirty = False
+        return files, directory
+
+    def release(self) -> None:
+        """The flush that was under way has ended."""
+        self._segments.release()
+
+    def close(self) -> None:
+        """Release the handles; they are taken again when needed."""
+        self._segments.close()
+

@@ -1,0 +1,228 @@
+# -*- test-case-name: tests.broker.store.test_log_reads -*-
+"""
+The commit log for readers that follow it: whole records from an offset on, as they stand there.
+
+Rule 1: only whole records are given, and of them only what is a record by its size, its magic and its own
+offset; blanks are passed over.
+Rule 2: a reader at the end waits, up to a deadline that it names and we bound. There are so many who wait at
+most; the next one is answered at once, with nothing.
+Rule 3: who does not take answers is given no more of them, and what is read in one turn is bounded.
+
+A reader may see records that no slave has and that are not flushed, like a consumer.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from dledger.broker.store.commit_log import CommitLog
+from protocols.rocketmq.broker import BrokerConnection, NativeTicket
+from protocols.turn import Turn
+from protocols.wire.ledger.push_layout import NATIVE_FRAME_BYTES_MAX
+from protocols.wire.rocketmq.broker_frames import (
+    PULL_OFFSET_MOVED,
+    QUERY_NOT_FOUND,
+    SUCCESS,
+    SYSTEM_ERROR,
+    ReadAnswer,
+    ReadRequest,
+)
+from protocols.wire.rocketmq.layout import (
+    HEAD_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_MESSAGE_SIZE,
+    START,
+    START_SIZE,
+)
+
+#: Bytes of records in one answer, whatever was asked for.
+READ_BYTES_MAX = 4 * 1024 * 1024
+#: Bytes that are read for all who wait, in one turn of the reactor.
+TURN_BYTES_MAX = 16 * 1024 * 1024
+#: The longest wait, ms.
+WAIT_MS_MAX = 30_000
+READERS_MAX = 1024
+
+#: What stands around records in an answer, at most.
+_AROUND = 8192
+#: Of a record: size, magic, physical offset.
+_WALKED = Struct(">ii20xq12x")
+assert _WALKED.size == HEAD_SIZE
+_MAGICS = (MAGIC_V1, MAGIC_V2)
+
+
+def _whole(data: bytes, offset: int, room: int) -> tuple[int, str]:
+    """
+    Where the last record ends that is whole in C{data}.
+
+    @param offset: of the first byte in the log, where a record begins.
+    @param room: bytes from there to the end of its file.
+    @return: and why no further record begins there; empty if it is blank or merely cut.
+    """
+    at, size = 0, len(data)
+    while size - at >= HEAD_SIZE:
+        length, magic, own = _WALKED.unpack_from(data, at)
+        if magic not in _MAGICS or own != offset + at or not MIN_MESSAGE_SIZE <= length <= room - at:
+            break
+        if at + length > size:
+            return at, ""
+        at += length
+    if _is_blank(data, at):
+        return at, ""
+    if size - at < HEAD_SIZE:
+        return at, "" if at else f"no record begins at {offset}: {size} bytes are left"
+    length, magic, own = _WALKED.unpack_from(data, at)
+    return at, f"no record begins at {offset + at}: size={length}, magic={magic & 0xFFFFFFFF:08x}, at={own}"
+
+
+def _is_blank(data: bytes, at: int) -> bool:
+    return len(data) - at >= START_SIZE and START.unpack_from(data, at)[1] == MAGIC_BLANK
+
+
+def read_records(log: CommitLog, offset: int, max_bytes: int) -> ReadAnswer:
+    """
+    Records from C{offset} on, up to the end of a file; at least one if there is one.
+
+    @param max_bytes: of records; more only if the first one is longer.
+    """
+    begin, end, file_size = log.begin_offset, log.record_end, log.file_size
+
+    def answer(code: int, following: int, remark: str = "") -> ReadAnswer:
+        return ReadAnswer(code=code, log_begin_offset=begin, log_end_offset=end, next_offset=following,
+                          remark=remark)  # fmt: skip
+
+    if offset < begin:
+        return answer(PULL_OFFSET_MOVED, begin, f"offset {offset} has expired; the log begins at {begin}")
+    at = offset
+    while at < end:
+        room = file_size - at % file_size
+        size = min(max(max_bytes, HEAD_SIZE), READ_BYTES_MAX, end - at)
+        try:
+            data = log.read(at, size)
+            whole, problem = _whole(data, at, room)
+            if not whole and not problem and not _is_blank(data, 0):
+                first = START.unpack_from(data)[0]
+                if first > NATIVE_FRAME_BYTES_MAX - _AROUND:
+                    return answer(SYSTEM_ERROR, at, f"record at {at}: too long for a frame: {first} bytes")
+                data = log.read(at, first)
+                whole, problem = _whole(data, at, room)
+        except OSError as error:
+            return answer(SYSTEM_ERROR, at, f"the log cannot be read at {at}: {error}")
+        if not whole and not _is_blank(data, 0):
+            return answer(QUERY_NOT_FOUND, at, problem or f"no whole record stands at {at}")
+        following = at + room if whole == room or _is_blank(data, whole) else at + whole
+        if whole:
+            return ReadAnswer(
+                code=SUCCESS, log_begin_offset=begin, log_end_offset=end, begin_offset=at,
+                next_offset=following, records=data[:whole],
+            )  # fmt: skip
+        at = following
+    return answer(SUCCESS, at)
+
+
+@attrs.define(eq=False)
+class _Reader:
+    connection: BrokerConnection
+    ticket: NativeTicket
+    request: ReadRequest
+    deadline_s: float
+
+
+class LogReads:
+    """
+    Invariant: C{_waiting} are the requests without an answer, in the order in which they came; C{_timer} runs
+    while there are any, and ends with the first deadline at the latest.
+    """
+
+    def __init__(self, log: CommitLog, *, clock: IReactorTime, turn: Turn) -> None:
+        self._log = log
+        self._clock = clock
+        self._turn = turn
+        self._waiting: list[_Reader] = []
+        self._timer: IDelayedCall | None = None
+        self._is_asked = False
+        self._left = TURN_BYTES_MAX
+
+    @property
+    def waiting(self) -> int:
+        """Readers that wait for records."""
+        return len(self._waiting)
+
+    def read(self, connection: BrokerConnection, ticket: NativeTicket, request: ReadRequest) -> None:
+        """Answer, now or when there is something, or when the reader has waited for long enough."""
+        wait_ms = min(max(request.wait_ms, 0), WAIT_MS_MAX) if len(self._waiting) < READERS_MAX else 0
+        reader = _Reader(connection, ticket, request, self._clock.seconds() + wait_ms / 1000)
+        if self._answer(reader, is_late=wait_ms == 0):
+            return
+        self._waiting.append(reader)
+        self._watch()
+
+    def grown(self) -> None:
+        """The log has new bytes, or somebody takes answers again: who waits gets a look as the turn ends."""
+        if self._waiting and not self._is_asked:
+            self._is_asked = True
+            self._turn.work(self._serve)
+
+    def close(self) -> None:
+        """Answer all who wait with nothing."""
+        waiting, self._waiting = self._waiting, []
+        for reader in waiting:
+            self._answer(reader, is_late=True)
+        self._watch()
+
+    def _answer(self, reader: _Reader, *, is_late: bool) -> bool:
+        """Whether it was answered, or nobody is there any more."""
+        connection, request = reader.connection, reader.request
+        if connection.is_lost:
+            return True
+        at = request.begin_offset
+        if connection.is_congested or self._left <= 0:
+            if not is_late:
+                return False
+            answer = ReadAnswer(
+                code=SUCCESS, log_begin_offset=self._log.begin_offset, log_end_offset=self._log.record_end,
+                next_offset=at,
+            )  # fmt: skip
+        else:
+            answer = read_records(self._log, at, request.max_bytes)
+            if answer.code == SUCCESS and not answer.records and not is_late:
+                return False
+            self._spend(len(answer.records))
+        connection.answer_native(reader.ticket, answer)
+        return True
+
+    def _spend(self, size: int) -> None:
+        if self._left == TURN_BYTES_MAX and size:
+            self._turn.work(self._refill)
+        self._left -= size
+
+    def _refill(self) -> None:
+        self._left = TURN_BYTES_MAX
+        self.grown()
+
+    def _serve(self) -> None:
+        self._is_asked = False
+        now_s = self._clock.seconds()
+        waiting, self._waiting = self._waiting, []
+        self._waiting = [
+            reader for reader in waiting
+            if not self._answer(reader, is_late=now_s >= reader.deadline_s)
+        ]  # fmt: skip
+        self._watch()
+
+    def _watch(self) -> None:
+        if not self._waiting:
+            if self._timer is not None and self._timer.active():
+                self._timer.cancel()
+            self._timer = None
+            return
+        first_s = min(reader.deadline_s for reader in self._waiting)
+        if self._timer is None or not self._timer.active():
+            self._timer = self._clock.callLater(max(0.0, first_s - self._clock.seconds()), self._serve)
+        elif first_s < self._timer.getTime():
+            self._timer.reset(max(0.0, first_s - self._clock.seconds()))

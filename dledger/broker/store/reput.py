@@ -1,0 +1,292 @@
+# -*- test-case-name: tests.broker.store.test_reput -*-
+"""
+Puts the records of the commit log into their consume queues, behind whoever appends.
+
+L{Dispatcher} is the work: from an offset, so many bytes at a time, record by record. L{ReputMessageService}
+does it on the reactor, a slice per turn, whenever the log has grown.
+
+Rule 1: a record is put when it is whole and ends at or below the bound. The rest of one at the end of
+the log comes later; that is no damage.
+Rule 2: what is no record, and can become none, stops the service: the owner is told. Damage is not
+the end of the log.
+Rule 3: prepared and rolled back transactions are passed over. Bodies are not looked at.
+
+Source: ReputMessageService in DefaultMessageStore.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import StoreError
+from dledger.broker.store.consume_queues import UNWRITTEN_MAX, ConsumeQueues
+from dledger.broker.store.records import read_plain_record, read_record
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
+
+#: What is dispatched in one turn of the reactor. It is short, as a slave's report may be waiting, or what it
+#: is to report; but a quarter of what there is, or the dispatch would fall behind who is answered at once.
+SLICE_RECORDS_MIN = 128
+SLICE_RECORDS_MAX = 1024
+SLICE_BYTES_MAX = 1024 * 1024
+BACKLOG_TURNS = 4
+
+#: Seconds for which slaves have precedence. (RocketMQ looks for new records every millisecond.)
+DEFERRED_S = 0.002
+
+#: A slave's log is being copied in bulk when it has grown by so much since the turn before: by all that is
+#: read in a turn, or nearly.
+BULK_BYTES = 240 * 1024
+
+#: It still is for so many turns after that: a slave that is faster than its master has to wait now and then.
+BULK_PAUSE_TURNS = 8
+
+#: Of so many turns in which it has, one dispatches, and as little as can be.
+BULK_TURNS = 32
+
+#: Topic and number of the queues that have new messages.
+Arrived = set[tuple[str, int]]
+
+
+class Log(Protocol):
+    """The part of a commit log that is read here."""
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of every file."""
+
+    @property
+    def begin_offset(self) -> int:
+        """The lowest offset that is held."""
+
+    @property
+    def record_end(self) -> int:
+        """Behind the last whole record."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to C{size} bytes of one file from C{offset} on."""
+
+
+class Dispatcher:
+    """
+    Invariant: every record before C{offset} has been dispatched, and one begins there.
+
+    @ivar offset: where the next record begins.
+    @ivar store_timestamp: of the last record that was dispatched, ms; 0 for none.
+    @ivar dispatched: records so far.
+    """
+
+    def __init__(
+        self, log: Log, queues: ConsumeQueues, delay_levels_ms: Sequence[int], *, offset: int
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._delay_levels_ms = delay_levels_ms
+        self._topics: dict[bytes, str] = {}
+        self.offset = offset
+        self.store_timestamp = 0
+        self.dispatched = 0
+
+    def step(self, *, bound: int, bytes_max: int = SLICE_BYTES_MAX) -> Arrived:
+        """
+        Dispatch records that end at or below C{bound}: at least one, then no more than C{bytes_max} bytes.
+
+        @return: the queues that have new messages; empty if nothing was there to do.
+        @raise StoreError: there is no record where one must be, or reading or writing failed.
+        """
+        try:
+            return self._step(bound, bytes_max)
+        except WireError as error:
+            raise StoreError(f"the commit log is damaged: {error}", offset=self.offset) from error
+        except OSError as error:
+            raise StoreError(f"dispatching: {error}", offset=self.offset) from error
+
+    def _step(self, bound: int, bytes_max: int) -> Arrived:
+        log = self._log
+        arrived: Arrived = set()
+        bound = min(bound, log.record_end)
+        self.offset = max(self.offset, log.begin_offset)
+        left = bytes_max
+        while self.offset < bound and left > 0:
+            base = self.offset
+            room = log.file_size - base % log.file_size
+            data = log.read(base, min(max(left, START_SIZE), bound - base))
+            size, magic = START.unpack_from(data) if len(data) >= START_SIZE else (0, 0)
+            if magic == MAGIC_BLANK:
+                self.offset += room
+                continue
+            if bound - base < min(max(size, START_SIZE), room):
+                break  # the bound is not where a record ends
+            if len(data) < size <= room:
+                data = log.read(base, size)
+            left -= self._slice(data, base, room, arrived)
+        if self._queues.unwritten >= UNWRITTEN_MAX:  # else the store does so now and then: a write costs more
+            self._queues.write()
+        return arrived
+
+    def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
+        """Dispatch the whole records in C{data}, the first of which is whole. @return: their bytes."""
+        at, end = 0, len(data)
+        put, levels = self._queues.put, self._delay_levels_ms
+        topics = self._topics
+        while end - at >= START_SIZE:
+            record = read_plain_record(data, at, room - at, levels)
+            if record is None:
+                size, magic = START.unpack_from(data, at)
+                if magic == MAGIC_BLANK or (at and 0 < size > end - at):
+                    break  # the next read begins here
+                record = read_record(data, at, base + at, room - at, levels)
+            size, raw, queue_id, index, code, self.store_timestamp, is_queued = record
+            if is_queued:
+                topic = topics.get(raw) or self._topic(raw)
+                if put(topic, queue_id, index, base + at, size, code):
+                    arrived.add((topic, queue_id))
+            self.dispatched += 1
+            at += size
+            self.offset = base + at
+        return at
+
+    def _topic(self, raw: bytes) -> str:
+        topic = raw.decode("utf-8", "replace")
+        if len(self._topics) < 65536:
+            self._topics[raw] = topic
+        return topic
+
+    def cut(self, log_end: int) -> None:
+        """The log ends at C{log_end} now, where a record ends; its queues have been cut."""
+        self.offset = min(self.offset, log_end)
+
+
+class ReputMessageService:
+    """
+    Invariant: C{_call} is the turn that is scheduled, or None.
+
+    @ivar gives_way: for a slave: while its log is copied in bulk little is dispatched, or the copy would take
+        as long as the dispatch.
+    @ivar defers: for a synchronous master: whether slaves are at work on what was appended. The dispatch
+        waits for L{release} then, L{DEFERRED_S} at most: answering the producer comes first.
+    @ivar bound: how far records may become visible; asked at each turn.
+    @ivar arrived: called after a turn that made messages visible.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, dispatcher: Dispatcher, *, clock: IReactorTime, bound: Callable[[], int],
+        arrived: Callable[[Arrived], None], failed: Callable[[Failure], None],
+    ) -> None:
+        """
+        @param failed: told once, with a L{StoreError}, when nothing more can be dispatched.
+        """
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._failed = failed
+        self._call: IDelayedCall | None = None
+        self._is_running = False
+        self._waiters: list[Deferred[None]] = []
+        self._last_bound = bound()
+        self._record_size = SLICE_BYTES_MAX // SLICE_RECORDS_MAX
+        self._passed_turns = 0
+        self._bulk_turns = 0
+        self._is_deferred = False
+        self.gives_way = False
+        self.defers: Callable[[], bool] = lambda: False
+        self.bound = bound
+        self.arrived = arrived
+
+    @property
+    def offset(self) -> int:
+        """Every record before it is in its queue."""
+        return self._dispatcher.offset
+
+    @property
+    def behind_bytes(self) -> int:
+        """What is still to be dispatched."""
+        return max(self.bound() - self._dispatcher.offset, 0)
+
+    def start(self) -> None:
+        """Dispatch from now on."""
+        self._is_running = True
+        self.wake()
+
+    def wake(self) -> None:
+        """The log has grown, or the bound has risen: look at it in a turn of its own, see L{defers}."""
+        if self._is_running and self._call is None:
+            self._schedule(DEFERRED_S if self.defers() else 0)
+
+    def release(self) -> None:
+        """What the dispatch was deferred for is over: dispatch in a turn of its own."""
+        if self._is_deferred and self._call is not None:
+            self._is_deferred = False
+            self._call.reset(0)
+
+    def _schedule(self, delay_s: float) -> None:
+        self._is_deferred = delay_s > 0
+        self._call = self._clock.callLater(delay_s, self._turn)
+
+    def _turn(self) -> None:
+        self._call = None
+        before, count, bound = self._dispatcher.offset, self._dispatcher.dispatched, self.bound()
+        records = self._share(bound)
+        if not records:
+            self._schedule(0)
+            return
+        try:
+            arrived = self._dispatcher.step(
+                bound=bound, bytes_max=min(records * self._record_size, SLICE_BYTES_MAX)
+            )
+        except StoreError:
+            self.stop()
+            failure = Failure()
+            self.log.failure("dispatching has stopped at {offset}", failure, offset=self._dispatcher.offset)
+            self._failed(failure)
+            return
+        count = self._dispatcher.dispatched - count
+        if count > 0:
+            self._record_size = (self._dispatcher.offset - before) // count
+        if before != self._dispatcher.offset < self.bound():
+            self._schedule(0)
+        else:
+            self._tell()
+        if arrived:
+            self.arrived(arrived)
+
+    def _share(self, bound: int) -> int:
+        """How many records this turn is worth; 0: it belongs to who copies the log."""
+        grown, self._last_bound = bound - self._last_bound, bound
+        self._bulk_turns = BULK_PAUSE_TURNS if grown >= BULK_BYTES else max(self._bulk_turns - 1, 0)
+        if self.gives_way and self._bulk_turns:
+            self._passed_turns = (self._passed_turns + 1) % BULK_TURNS
+            return 0 if self._passed_turns else SLICE_RECORDS_MIN
+        self._passed_turns = 0
+        backlog = (bound - self._dispatcher.offset) // self._record_size // BACKLOG_TURNS
+        return min(max(backlog, SLICE_RECORDS_MIN), SLICE_RECORDS_MAX)
+
+    def caught_up(self) -> Deferred[None]:
+        """@return: fires when every whole record below the bound is in its queue, or the service stops."""
+        waiter: Deferred[None] = Deferred()
+        if not self._is_running:
+            waiter.callback(None)
+        else:
+            self._waiters.append(waiter)
+            self.wake()
+        return waiter
+
+    def _tell(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.callback(None)
+
+    def stop(self) -> None:
+        """Dispatch no more; what was dispatched stays."""
+        self._is_running = False
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._tell()

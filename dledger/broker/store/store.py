@@ -1,0 +1,392 @@
+# -*- test-case-name: tests.broker.store.test_store -*-
+"""
+One RocketMQ store: its directory, its commit log, its consume queues, and what keeps them going.
+
+L{MessageStore.open} locks and recovers a directory, whoever wrote it last; L{MessageStore.start} begins
+to dispatch and tells when all that was there has been. Every half second what was written is flushed; every
+ten seconds the queues are, too, and the checkpoint is written.
+
+Rule: the checkpoint never says more than what was on stable storage before it was written, and
+the mark says what the checkpoint will say before that is there.
+
+Source: DefaultMessageStore.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.expiry import Expiry
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.broker.store import commit_log
+from dledger.broker.store.checkpoint import (
+    CHECKPOINT_NAME,
+    AbortFile,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_small,
+)
+from dledger.broker.store.commit_log import Appended, CommitLog
+from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.broker.store.plain_records import Placed, PlainMessage
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.reput import Arrived, Dispatcher, ReputMessageService
+from dledger.broker.store.store_config import StoreConfig
+from dledger.node.flush import RunInThread
+from protocols.wire.ledger.codes import ResponseCode
+
+LOCK_NAME = "lock"
+TICK_S = 0.5
+CHECKPOINT_TICKS = 20
+
+
+def _lock(config: StoreConfig, disk: Disk) -> File:
+    root = config.store_path_root_dir
+    try:
+        disk.makedirs(root)
+        return disk.lock(f"{root}/{LOCK_NAME}")
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise DirectoryError(
+                f"{root} is in use by another process: stop that one first, or name another "
+                "store_path_root_dir"
+            ) from error
+        raise DirectoryError(f"{root} must be a directory that this user can write to: {error}") from error
+
+
+class MessageStore:
+    """
+    Invariant: the abort file is there from L{open} until L{close} has brought everything to stable storage.
+
+    @ivar log: the commit log.
+    @ivar queues: the consume queues.
+    @ivar reput: what puts the log's records into the queues.
+    @ivar is_ready: every message that was there at the start is in its queue, so new ones can be appended.
+    @ivar on_grown: called when the log has new bytes.
+    @ivar on_arrived: called with the queues that have new messages.
+    """
+
+    log_events = Logger()
+
+    def __init__(
+        self, config: StoreConfig, disk: Disk, lock: File, log: CommitLog, queues: ConsumeQueues,
+        dispatcher: Dispatcher, *, clock: IReactorTime, run_in_thread: RunInThread,
+        failed: Callable[[Failure], None],
+    ) -> None:
+        self.config = config
+        self.log = log
+        self.queues = queues
+        self.is_ready = False
+        self.on_grown: Callable[[], None] = lambda: None
+        self.on_arrived: Callable[[Arrived], None] = lambda _: None
+        self.reput = ReputMessageService(
+            dispatcher, clock=clock, bound=lambda: log.record_end, arrived=self._arrived, failed=self._fail
+        )
+        self._disk = disk
+        self._lock = lock
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._failed = failed
+        self._has_failed = False
+        self._cuts = 0
+        self._ticks = 0
+        self._ticking: LoopingCall | None = None
+        self._checkpoint_waiters: list[Deferred[None]] = []
+        self._checkpoint = b""
+        self._expiry = Expiry(config.expiry_config)
+        log.on_cut = self._log_cut
+        log.on_grown = self._log_grown
+
+    @classmethod
+    def open(
+        cls, config: StoreConfig, disk: Disk, *, is_slave: bool, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None],
+    ) -> MessageStore:
+        """
+        Lock, check and recover the store in C{config.store_path_root_dir}; it is made if absent.
+
+        @param is_slave: see L{CommitLog.open}.
+        @param failed: told once if the store cannot go on; it is to be abandoned then.
+        @raise DirectoryError: it must not be opened as it is.
+        @raise StoreError: reading or repairing it failed.
+        """
+        lock = _lock(config, disk)
+        log: CommitLog | None = None
+        try:
+            root = config.store_path_root_dir
+            abort = AbortFile(disk, root)
+            checkpoint = read_small(disk, f"{root}/{CHECKPOINT_NAME}")
+            seen = commit_log.look(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
+            abort.put(str(os.getpid()))
+            log = CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)
+            queues, offset = _open_queues(config, disk, seen, log)
+            dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
+            store = cls(
+                config, disk, lock, log, queues, dispatcher,
+                clock=clock, run_in_thread=run_in_thread, failed=failed,
+            )  # fmt: skip
+            store.reput.gives_way = is_slave
+            return store
+        except BaseException as error:
+            if log is not None:
+                log.abandon()
+            lock.close()
+            if isinstance(error, OSError):
+                raise StoreError(f"{config.store_path_root_dir} cannot be opened: {error}") from error
+            raise
+
+    def start(self) -> Deferred[None]:
+        """
+        Dispatch and flush from now on.
+
+        @return: fires when everything that was there has been dispatched; the store is ready then.
+        """
+        self._ticking = LoopingCall(self._tick)
+        self._ticking.clock = self._clock
+        self._ticking.start(TICK_S, now=False).addErrback(self._fail)
+        if self.log.why_recovered:
+            self.log_events.warn(
+                "commit log ends at {offset}: {reason}",
+                offset=self.log.end_offset, reason=self.log.why_recovered,
+            )
+        self.reput.start()
+        return self.reput.caught_up().addCallback(lambda _: self._ready())
+
+    def _ready(self) -> None:
+        if not self._has_failed:
+            self.log.queue_offsets = self.queues.next_indexes()
+            self.is_ready = True
+
+    # -- use -------------------------------------------------------------------------------------
+
+    def append(self, batches: Sequence[Sequence[NewMessage]], now_ms: int) -> list[tuple[Appended, ...]]:
+        """
+        See L{CommitLog.append}.
+
+        @raise DLedgerError: also DISK_FULL when the file system is nearly full, and LEADER_NOT_READY: the
+            queue offsets of new messages are not known yet.
+        """
+        self._refuse()
+        return self.log.append(batches, now_ms)
+
+    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
+        """See L{CommitLog.append_plain}. @raise DLedgerError: as L{append}."""
+        self._refuse()
+        return self.log.append_plain(messages, now_ms)
+
+    def _refuse(self) -> None:
+        """@raise DLedgerError: no message may be stored now."""
+        if not self.is_ready:
+            raise DLedgerError(ResponseCode.LEADER_NOT_READY, bytes_to_dispatch=self.reput.behind_bytes)
+        if self._expiry.disk_full:
+            raise DLedgerError(ResponseCode.DISK_FULL, reason=self.why_full)
+
+    def _log_grown(self) -> None:
+        self.on_grown()  # first, as slaves are sent it: a put may be waiting for them
+        self.reput.wake()
+
+    def _arrived(self, arrived: Arrived) -> None:
+        self.on_arrived(arrived)
+
+    def _log_cut(self, end: int) -> None:
+        """The log ends earlier, or begins elsewhere: so do the queues."""
+        self._cuts += 1
+        try:
+            if self.log.begin_offset == end:
+                self.queues.destroy()
+            else:
+                self.queues.cut(end)
+        except OSError as error:
+            raise StoreError(f"cutting the consume queues: {error}") from error
+        self._dispatcher.offset = end if self.log.begin_offset == end else min(self._dispatcher.offset, end)
+        if self.is_ready:
+            self.log.queue_offsets = self.queues.next_indexes()
+
+    # -- room ------------------------------------------------------------------------------------
+
+    @property
+    def why_full(self) -> str:
+        """Why no more messages are taken, as of the last look at the disk; empty if they are."""
+        return self._expiry.why_full
+
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from: int) -> list[str]:
+        """
+        Look at the room on the disk; delete the oldest files of the log, and what points there of the queues.
+
+        @param now_s: seconds since 1970.
+        @param local_hour: 0 to 23.
+        @param keep_from: bytes from here on are still needed, by a slave or a reader. A disk that is nearly
+            full does not ask; the last file, and what is not dispatched yet, stay in any case.
+        @return: paths of the log files that are gone.
+        @raise StoreError: it failed.
+        """
+        gone: list[str] = []
+        try:
+            self._look()
+            last = min(self.reput.offset, self.log.flushed_record_end)
+            while len(gone) < Expiry.FILES_MAX and (second := self.log.second_file) is not None:
+                free_to_go = second <= keep_from
+                if second > last or not self.log.wants_to_expire(
+                    self._expiry, now_s, local_hour, free_to_go=free_to_go
+                ):
+                    break
+                gone.append(self.log.expire_first())
+            if gone:
+                self.queues.expire(self.log.begin_offset)
+                self._look()
+        except OSError as error:
+            raise StoreError(f"deleting old files: {error}") from error
+        return gone
+
+    def _look(self) -> None:
+        self.log.look_at_room(self._expiry, self._disk)
+
+    # -- flush -----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        try:
+            self.queues.write()
+        except OSError as error:
+            self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
+            return
+        self.log.flush().addErrback(self._fail)
+        if self._ticks % CHECKPOINT_TICKS == 0:
+            if self.reput.behind_bytes:
+                self.log_events.info(
+                    "dispatching: at {offset}, {bytes} bytes to go",
+                    offset=self.reput.offset, bytes=self.reput.behind_bytes,
+                )
+            self.checkpoint()
+
+    def checkpoint(self) -> Deferred[None]:
+        """
+        Bring log and queues to stable storage, off the reactor, and write the checkpoint.
+
+        @return: fires when it is done, or has failed (who opened the store is told). One at a time: while
+            one is under way, this is that one.
+        """
+        done: Deferred[None] = Deferred()
+        self._checkpoint_waiters.append(done)
+        if len(self._checkpoint_waiters) == 1:
+            under_way = Deferred.fromCoroutine(self._write_checkpoint())
+            under_way.addErrback(self._fail)
+            under_way.addBoth(self._checkpointed)
+        return done
+
+    def _checkpointed(self, _: object) -> None:
+        waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
+        for waiter in waiters:
+            waiter.callback(None)
+
+    async def _write_checkpoint(self) -> None:
+        cuts = self._cuts
+        offset, timestamp = self._dispatcher.offset, self._dispatcher.store_timestamp
+        await self.log.flush()
+        with_files = self.queues.prepare_flush()
+        try:
+            await self._run_in_thread(lambda: _run(with_files))
+        finally:
+            self.queues.finish_flush()
+        if cuts != self._cuts:
+            return  # what was dispatched then is not what is there now
+        self.log.record_dispatched(offset)
+        if not timestamp:
+            return
+        content = encode_checkpoint(
+            Checkpoint(physic_msg_timestamp=timestamp, logics_msg_timestamp=timestamp)
+        )
+        if content != self._checkpoint:
+            sync_note = self.log.note_checkpoint(content)
+            path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"
+            await self._run_in_thread(lambda: _run([sync_note, lambda: self._disk.write_file(path, content)]))
+            self._checkpoint = content
+
+    # -- end -------------------------------------------------------------------------------------
+
+    def _fail(self, failure: Failure) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self.is_ready = False
+            self.log_events.failure("the store cannot go on", failure)
+            self._failed(failure)
+
+    def close(self) -> Deferred[None]:
+        """
+        Dispatch what is whole, bring everything to stable storage, and say that the end was in order.
+
+        @return: fires when the directory is released. Fails with L{StoreError} if something could not be
+            brought to stable storage; the next start will find a crash then.
+        """
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        if self._ticking is not None and self._ticking.running:
+            self._ticking.stop()
+        await self.reput.caught_up()
+        self.reput.stop()
+        self.is_ready = False
+        await self.checkpoint()
+        await self.log.idle()
+        try:
+            if not self._has_failed:
+                self.log.clean_close()
+                AbortFile(self._disk, self.config.store_path_root_dir).remove()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Release everything without writing; the next start finds a crash. More than once is harmless."""
+        if self._ticking is not None and self._ticking.running:
+            self._ticking.stop()
+        self.is_ready = False
+        self.reput.stop()
+        self.log.abandon()
+        self.queues.close()
+        self._lock.close()
+
+
+def _run(steps: Sequence[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
+
+
+def _open_queues(
+    config: StoreConfig, disk: Disk, seen: commit_log.LogSeen, log: CommitLog
+) -> tuple[ConsumeQueues, int]:
+    """The queues, and from where on the log must be dispatched again."""
+    begin, end = log.begin_offset, log.end_offset
+    if seen.mark is not None:
+        known = max(min(seen.mark.dispatched_offset, end), begin)
+    elif seen.crashed:
+        # As RocketMQ: everything behind the checkpoint is put again.
+        safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
+        known = min(log.start_after_crash(safe), end)
+    else:
+        known = end
+    queues = ConsumeQueues.open(
+        config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None, crashed=seen.crashed
+    )
+    if begin == end:
+        try:
+            queues.destroy()
+        except OSError as error:
+            raise StoreError(f"deleting consume queues: {error}") from error
+        return queues, end
+    if seen.mark is None and not seen.crashed:
+        known = max(queues.log_end, begin)
+    if seen.mark is None:
+        log.record_dispatched(known)
+    return queues, known
+

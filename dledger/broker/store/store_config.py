@@ -1,0 +1,141 @@
+# -*- test-case-name: tests.broker.store.test_store_config -*-
+"""
+Options of a RocketMQ store, with RocketMQ's names in snake_case and its defaults.
+
+Knows values and their limits. Touches neither disk nor network.
+
+Source: MessageStoreConfig.java (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+from attrs.validators import ge, instance_of, le
+
+from dledger.config import DLedgerConfig
+
+UNIT_SIZE = 20
+
+#: Room for everything in a record but its body, bytes.
+RECORD_OVERHEAD_MAX = 64 * 1024
+
+_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
+_LEVEL_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """
+    Milliseconds of each delay level, level 1 first.
+
+    @raise ValueError: something else than numbers with one of the units s, m, h, d.
+    """
+    levels = []
+    for word in text.split():
+        match = _LEVEL.fullmatch(word)
+        if match is None:
+            raise ValueError(
+                f"message_delay_level: {word!r} is not a delay; write a number and a unit (s, m, h, d): 30s"
+            )
+        levels.append(int(match[1]) * _LEVEL_MS[match[2]])
+    return tuple(levels)
+
+
+@attrs.frozen(kw_only=True)
+class StoreConfig:
+    """
+    One store. Sizes in bytes, times as their names say.
+
+    @ivar store_path_root_dir: holds everything but, if C{store_path_commit_log} is set, the commit log.
+    @ivar mapped_file_size_commit_log: length of each commit log file; one for a master and its slaves.
+    @ivar mapped_file_size_consume_queue: length of each consume queue file, whole units of 20 bytes.
+    @ivar file_reserved_time_h: a commit log file that was not written for so long may go.
+    @ivar delete_when: hours of the day in which old files go, separated by semicolons.
+    @ivar disk_max_used_space_ratio: percent of the file system in use above which old files go at any hour.
+    @ivar disk_space_clean_forcibly_ratio: share in use above which the oldest files go, whatever their age.
+    @ivar disk_space_warning_level_ratio: share in use above which messages are refused.
+    """
+
+    store_path_root_dir: str = attrs.field(validator=instance_of(str))
+    store_path_commit_log: str = attrs.field(default="", validator=instance_of(str))
+    mapped_file_size_commit_log: int = attrs.field(
+        default=1024**3, validator=[instance_of(int), ge(4096), le(2**31 - 1)]
+    )
+    mapped_file_size_consume_queue: int = attrs.field(
+        default=300_000 * UNIT_SIZE, validator=[instance_of(int), ge(UNIT_SIZE), le(2**31 - 1)]
+    )
+    max_message_size: int = attrs.field(
+        default=4 * 1024**2, validator=[instance_of(int), ge(1), le(64 * 1024**2)]
+    )
+    message_delay_level: str = attrs.field(default=_LEVELS, validator=instance_of(str))
+    file_reserved_time_h: int = attrs.field(default=72, validator=[instance_of(int), ge(1)])
+    delete_when: str = attrs.field(default="04", validator=instance_of(str))
+    disk_max_used_space_ratio: int = attrs.field(default=75, validator=[instance_of(int), ge(10), le(95)])
+    disk_space_clean_forcibly_ratio: float = attrs.field(
+        default=0.85, validator=[instance_of(float), ge(0.1), le(1.0)]
+    )
+    disk_space_warning_level_ratio: float = attrs.field(
+        default=0.90, validator=[instance_of(float), ge(0.1), le(1.0)]
+    )
+
+    @store_path_root_dir.validator
+    def _root_is_named(self, attribute: object, value: str) -> None:
+        if not value:
+            raise ValueError("store_path_root_dir is empty: name the directory that holds the store")
+
+    @mapped_file_size_consume_queue.validator
+    def _whole_units(self, attribute: object, value: int) -> None:
+        if value % UNIT_SIZE:
+            raise ValueError(
+                f"mapped_file_size_consume_queue={value} is not a multiple of {UNIT_SIZE}: "
+                f"{value - value % UNIT_SIZE} and {value - value % UNIT_SIZE + UNIT_SIZE} are"
+            )
+
+    @message_delay_level.validator
+    def _levels_are_delays(self, attribute: object, value: str) -> None:
+        parse_delay_levels(value)
+
+    @delete_when.validator
+    def _hours(self, attribute: object, value: str) -> None:
+        for hour in value.split(";"):
+            if not (hour.isascii() and hour.isdecimal() and int(hour) < 24):
+                raise ValueError(f"delete_when={value!r}: {hour!r} is not an hour; write hours of the day, "
+                                 "0 to 23, separated by semicolons")
+
+    @property
+    def commit_log_path(self) -> str:
+        """Directory of the commit log's files."""
+        return self.store_path_commit_log or f"{self.store_path_root_dir}/commitlog"
+
+    @property
+    def consume_queue_path(self) -> str:
+        """Directory of the consume queues: C{TOPIC/QUEUEID} below it."""
+        return f"{self.store_path_root_dir}/consumequeue"
+
+    @property
+    def config_path(self) -> str:
+        """Directory of the metadata."""
+        return f"{self.store_path_root_dir}/config"
+
+    @property
+    def record_size_max(self) -> int:
+        """The longest record that is believed, bytes."""
+        return min(self.max_message_size + RECORD_OVERHEAD_MAX, self.mapped_file_size_commit_log)
+
+    @property
+    def expiry_config(self) -> DLedgerConfig:
+        """What decides which files go, in the words of the ledger's own expiry."""
+        return DLedgerConfig(
+            file_reserved_hours=self.file_reserved_time_h,
+            delete_when=self.delete_when,
+            disk_space_ratio_to_check_expired=self.disk_max_used_space_ratio / 100,
+            disk_space_ratio_to_force_clean=self.disk_space_clean_forcibly_ratio,
+            disk_full_ratio=self.disk_space_warning_level_ratio,
+        )
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """Milliseconds of each delay level, level 1 first."""
+        return parse_delay_levels(self.message_delay_level)

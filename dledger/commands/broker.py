@@ -1,0 +1,129 @@
+# -*- test-case-name: tests.commands.test_broker -*-
+"""
+C{dledger tail --broker}: the messages in a RocketMQ broker's log, each on a line, in the order of the log.
+
+What is damaged is shown as what it is, and does not end the output. A broker that goes is waited for when it
+is followed; that is said beside the output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import attrs
+import click
+
+from dledger.broker.client.blocking import Broker
+from dledger.broker.client.native_tail import From
+from dledger.commands.common import say, shown
+from dledger.commands.rocketmq import body_json, columns_of, fields_of
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.message import Message, decode_message, plain_body
+
+#: How messages may be shown; C{text} is C{rocketmq} here.
+STYLES = ("text", "rocketmq", "json", "raw")
+
+
+def read_offset(context: click.Context, param: click.Parameter, value: str | None) -> From | None:
+    """An offset in a log, or one of its ends; None if none was given."""
+    if value is None:
+        return None
+    if value == "begin":
+        return "begin"
+    if value == "end":
+        return "end"
+    if not (value.isascii() and value.isdecimal() and len(value) < 19):
+        raise click.BadParameter(f"{value!r} is neither an offset, 0 or more, nor begin or end")
+    return int(value)
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """
+    What of a log is to be shown.
+
+    @ivar topics: empty for all.
+    @ivar count: of messages at most; None for all.
+    """
+
+    from_offset: From
+    follow: bool
+    topics: tuple[str, ...] = ()
+    count: int | None = None
+
+
+def _read(record: bytes, offset: int) -> tuple[Message | None, bytes, str]:
+    """A message, its body as it was sent, and what is wrong with either."""
+    try:
+        message = decode_message(record, physical_offset=offset)
+    except WireError as error:
+        return None, record, str(error)
+    try:
+        return message, plain_body(message), ""
+    except WireError as error:
+        return message, message.body, str(error)
+
+
+def record_line(record: bytes, offset: int, style: str) -> tuple[str, bytes]:
+    """
+    Topic of a record, and what is shown of it.
+
+    @return: the topic is empty if it cannot be told.
+    """
+    message, body, problem = _read(record, offset)
+    if style == "raw":
+        line = body + b"\n"
+    elif style == "json":
+        document: dict[str, Any] = {"offset": offset, "kind": "damaged" if message is None else "message"}
+        if problem:
+            document["problem"] = problem
+        if message is not None:
+            document |= fields_of(message, offset)
+        line = json.dumps(document | body_json(body), ensure_ascii=False).encode("utf-8") + b"\n"
+    elif message is None:
+        line = f"offset={offset}\tDAMAGED: {problem}\t{shown(record[:200])}\n".encode()
+    else:
+        line = "\t".join([f"offset={offset}", *columns_of(message, body, problem)]).encode("utf-8") + b"\n"
+    return "" if message is None else message.topic, line
+
+
+def tail_broker(address: str, wanted: Wanted, style: str, timeout_s: float) -> None:
+    """
+    Show messages of a broker's log on standard output.
+
+    @raise UsageError: no such address or style.
+    @raise DLedgerError: the broker is not there, or does not have that offset.
+    """
+    if style not in STYLES:
+        raise click.UsageError(f"--format {style}: with --broker one of {', '.join(STYLES)}")
+    try:
+        broker = Broker(address, timeout=timeout_s)
+    except ValueError as error:
+        raise click.UsageError(f"--broker: {error}") from None
+
+    def trouble(reason: str) -> None:
+        if wanted.follow:
+            say(f"dledger: {reason}; waiting" if reason else f"dledger: {address} is back")
+
+    left = wanted.count
+    with broker:
+        batches = broker.tail(
+            wanted.from_offset, follow=wanted.follow, topics=wanted.topics or None, on_trouble=trouble
+        )
+        for batch in batches if left is None or left else ():
+            lines = []
+            for offset, record in batch.records():
+                topic, line = record_line(record, offset, style)
+                if wanted.topics and topic not in wanted.topics:
+                    continue
+                lines.append(line)
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        break
+            sys.stdout.buffer.write(b"".join(lines))
+            sys.stdout.buffer.flush()
+            if left == 0:
+                return

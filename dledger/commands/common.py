@@ -1,0 +1,136 @@
+# -*- test-case-name: tests.commands.test_main -*-
+"""
+What the commands share: how errors become one line and an exit status, how entries are shown.
+
+Exit status: 0 done; 1 failed, nothing happened that was not said; 2 an append has an unknown outcome;
+64 the command line makes no sense; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from dledger.base.errors import DLedgerError
+from dledger.client.values import AppendError, Entry, UnknownOutcome
+
+EXIT_FAILED = 1
+EXIT_UNKNOWN = 2
+EXIT_USAGE = 64
+EXIT_INTERRUPTED = 130
+
+FORMATS = ("text", "json", "raw")
+
+
+def say(text: str) -> None:
+    """A line for people, beside the output."""
+    click.echo(text, err=True)
+
+
+def describe(error: DLedgerError) -> str:
+    """One line: what was refused and why."""
+    facts = {name: value for name, value in error.facts.items() if value not in (None, "")}
+    reason = facts.pop("reason", None)
+    acknowledged = facts.pop("acknowledged", None)
+    later = facts.pop("acknowledged_later", 0)
+    line = f"{error.code.name} ({int(error.code)})"
+    if reason is not None:
+        line += f": {reason}"
+    if facts:
+        line += " [" + ", ".join(f"{name}={value}" for name, value in facts.items()) + "]"
+    if isinstance(error, AppendError):
+        done = acknowledged if acknowledged is not None else sum(run.count for run in error.appended)
+        line += f"; acknowledged {done}"
+        if later:
+            line += f" from the start and {later} behind the first that was not"
+        line += f", unknown {error.unknown}, not appended {error.failed}"
+    return line
+
+
+class Commands(click.Group):
+    """A group of commands whose errors are one line and an exit status."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As C{click.Group.main}; see the module about exit status."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            error.show()
+            sys.exit(EXIT_USAGE)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(EXIT_FAILED)
+        except (KeyboardInterrupt, click.Abort):
+            sys.exit(EXIT_INTERRUPTED)
+        except UnknownOutcome as error:
+            say(f"dledger: unknown outcome: {describe(error)}")
+            sys.exit(EXIT_UNKNOWN)
+        except DLedgerError as error:
+            say(f"dledger: {describe(error)}")
+            sys.exit(EXIT_FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                _leave_pipe()
+            say(f"dledger: {error}")
+            sys.exit(EXIT_FAILED)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _leave_pipe() -> NoReturn:
+    """Who read our output has enough: no message, and none from the interpreter's last flush."""
+    try:
+        sys.stdout.close()
+    except OSError:
+        pass
+    sys.exit(EXIT_FAILED)
+
+
+def shown(body: bytes) -> str:
+    """A body on one line: text as it is, everything else escaped."""
+    text = body.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """C{body} where it is text, C{body_base64} where it is not."""
+    document: dict[str, Any] = {"index": entry.index, "term": entry.term, "pos": entry.pos}
+    try:
+        document["body"] = entry.body.decode("utf-8")
+    except UnicodeDecodeError:
+        document["body_base64"] = base64.b64encode(entry.body).decode("ascii")
+    return document
+
+
+def write_entries(entries: Sequence[Entry], style: str) -> None:
+    """To standard output: C{text}: index, term and body; C{json}: one object a line; C{raw}: bodies."""
+    if style == "raw":
+        data = b"".join(entry.body + b"\n" for entry in entries)
+    elif style == "json":
+        lines = [json.dumps(entry_json(entry), ensure_ascii=False) for entry in entries]
+        data = "".join(line + "\n" for line in lines).encode("utf-8")
+    else:
+        data = "".join(f"{e.index}\t{e.term}\t{shown(e.body)}\n" for e in entries).encode("utf-8")
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def write_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """A document to standard output."""
+    click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))

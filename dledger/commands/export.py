@@ -1,0 +1,270 @@
+# -*- test-case-name: tests.spark.test_export_cli -*-
+"""
+C{dledger export}: a log into Parquet files or lines of JSON, once or for as long as it grows.
+
+Arrow and PySpark are imported when the command runs: whoever has not installed them has every other command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import attrs
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from dledger.commands.common import EXIT_INTERRUPTED, say, write_json
+
+#: A member as the other commands are told of it.
+_MEMBER = re.compile(r"\w+-.+:\d{1,5}")
+_MISSING = "dledger export needs Arrow, and with --engine spark PySpark: pip install 'dledger[spark]' ({0})"
+
+
+class _Rate(ProgressColumn):
+    """Rows and bytes of the log a second, since the start of this run."""
+
+    def render(self, task: Task) -> Text:
+        """The text for a task."""
+        seconds = max(task.elapsed or 0.0, 1e-9)
+        rows, size = task.fields["rows"], task.fields["log_bytes"]
+        return Text(f"{rows:,} rows, {rows / seconds:,.0f}/s, {size / seconds / 1e6:,.1f} MB/s")
+
+
+def source_options(source: str, group: str) -> dict[str, str]:
+    """
+    What SOURCE names: a directory, or members of a group.
+
+    @raise UsageError: neither.
+    """
+    if Path(source).is_dir():
+        return {"path": source}
+    members = [piece.strip() for piece in re.split("[;,]", source) if piece.strip()]
+    if members and all(map(_MEMBER.fullmatch, members)):
+        return {"bootstrap": ";".join(members), "group": group}
+    raise click.UsageError(f"{source!r} is no directory, and no members (n0-host:port;n1-host:port)")
+
+
+def _names(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+def _pairs(flag: str, values: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"{flag} {text!r}: write {flag} name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE")
+@click.argument("out", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--format", "style", type=click.Choice(["parquet", "jsonl"]), default="parquet",
+              show_default=True)  # fmt: skip
+@click.option("--engine", type=click.Choice(["arrow", "spark"]), default="arrow", show_default=True,
+              help="arrow: in this process; spark: as jobs of a Spark session.")  # fmt: skip
+@click.option("--columns", multiple=True, metavar="NAME,...", help="Columns, in this order. [default: all]")
+@click.option("--partition-by", multiple=True, metavar="NAME,...",
+              help="A folder for each value of these columns, as Hive does.")  # fmt: skip
+@click.option("--compression", type=click.Choice(["snappy", "zstd", "gzip", "none"]), default="snappy",
+              show_default=True, help="Of Parquet.")  # fmt: skip
+@click.option("--part-bytes", type=click.IntRange(min=1), default=128 * 1024 * 1024, show_default=True,
+              help="Bytes of the log in one file at most, about.")  # fmt: skip
+@click.option("--from", "first", type=click.IntRange(min=0), default=None,
+              help="First index of a new export. [default: the first there is]")  # fmt: skip
+@click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
+              help="Any option of the Spark source, as verifyCrc=true; see docs/spark.md.")  # fmt: skip
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is committed from now on.")
+@click.option("--interval", type=click.FloatRange(min=0.001), default=1.0, show_default=True,
+              help="With --follow: seconds between two looks at the log.")  # fmt: skip
+@click.option("--max-delay", type=click.FloatRange(min=0), default=60.0, show_default=True,
+              help="With --follow: seconds after which a file is finished although it is not full; "
+                   "0: never.")  # fmt: skip
+@click.option("--master", default=None, help="With --engine spark: where it runs. [default: local[*]]")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="With --engine spark: Spark's settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--progress/--no-progress", default=None, help="Default: on a terminal.")
+@click.option("-v", "--verbose", is_flag=True, help="Say every part that is finished.")
+@click.pass_context
+def export(context: click.Context, /, **given: Any) -> None:
+    """
+    Write the committed entries of SOURCE into files in the directory OUT, each row exactly once.
+
+    SOURCE is a member's directory (ours or Java's, live or stopped), or the addresses of members.
+    An export that was interrupted, or a log that has grown, goes on where OUT ends: give the same
+    command again.
+    """
+    command = _Command(**given)
+    group = getattr(context.find_root().obj, "group", "default")
+    try:
+        from dledger.spark.export.files import ExportError
+        from dledger.spark.log import ReadError
+        from dledger.spark.options import OptionError
+    except ImportError as error:
+        raise click.ClickException(_MISSING.format(error)) from None
+    try:
+        command.run(group)
+    except OptionError as error:
+        raise click.UsageError(str(error)) from None
+    except (ExportError, ReadError, ImportError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@attrs.frozen(kw_only=True)
+class _Command:
+    """The command line."""
+
+    source: str
+    out: Path
+    style: str
+    engine: str
+    columns: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    compression: str
+    part_bytes: int
+    first: int | None
+    options: tuple[str, ...]
+    follow: bool
+    interval: float
+    max_delay: float
+    master: str | None
+    conf: tuple[str, ...]
+    as_json: bool
+    progress: bool | None
+    verbose: bool
+
+    def run(self, group: str) -> None:
+        """Do it."""
+        from dledger.spark.export.exporter import ExportSettings, ExportSource
+
+        if self.engine == "spark" and self.follow:
+            raise click.UsageError("--follow is for --engine arrow; a stream of Spark follows a log as well")
+        if self.engine != "spark" and (self.master is not None or self.conf):
+            raise click.UsageError("--master and --conf are for --engine spark")
+        settings = ExportSettings(
+            format=self.style, columns=_names(self.columns), partition_by=_names(self.partition_by),
+            compression=self.compression, part_bytes=self.part_bytes,
+            max_delay_ms=round(self.max_delay * 1000),
+        )
+        options = {**source_options(self.source, group), **_pairs("--option", self.options)}
+        if self.first is not None:
+            options["startingOffsets"] = str(self.first)
+        source = ExportSource.of(options, settings.columns, settings.partition_by)
+        begin_s = time.monotonic()
+        with _warnings_said(), self._exporter(source, settings) as exporter:
+            self._drive(exporter)
+            summary = {
+                "rows": exporter.progress.rows, "log_bytes": exporter.progress.log_bytes,
+                "seconds": round(time.monotonic() - begin_s, 3), "begin": exporter.progress.begin,
+                "next": exporter.directory.next_index, "end": exporter.progress.end,
+                "total_rows": exporter.directory.rows,
+            }
+        if self.as_json:
+            write_json(summary)
+        else:
+            click.echo(_summary_line(summary, self.out))
+
+    def _exporter(self, source: Any, settings: Any) -> Any:
+        if self.engine == "spark":
+            from dledger.spark.export.spark_exporter import SparkExporter
+            from dledger.spark.session import session
+
+            spark = session("dledger export", master=self.master or "local[*]",
+                            config=_pairs("--conf", self.conf))
+            return SparkExporter.open(self.out, spark, source, settings)
+        from dledger.spark.export.exporter import Exporter
+
+        return Exporter.open(self.out, source, settings)
+
+    def _drive(self, exporter: Any) -> None:
+        console = Console(stderr=True)
+        shows = console.is_terminal if self.progress is None else self.progress
+        columns = (TextColumn("export"), BarColumn(), _Rate(), TimeRemainingColumn())
+        stop = threading.Event()
+        with _on_sigterm(stop), Progress(
+            *columns, console=console, transient=True, disable=not shows
+        ) as bar:
+            task = bar.add_task("export", total=None, rows=0, log_bytes=0)
+
+            def show(progress: Any) -> None:
+                bar.update(
+                    task, completed=progress.next - progress.begin, total=progress.end - progress.begin,
+                    rows=progress.rows, log_bytes=progress.log_bytes,
+                )
+
+            def part(part: Any) -> None:
+                if self.verbose:
+                    line = f"exported {part.first} to {part.last}: {part.rows} rows"
+                    bar.console.print(line, highlight=False, soft_wrap=True)
+
+            exporter.on_progress, exporter.on_part, exporter.should_stop = show, part, stop.is_set
+            if self.follow:
+                self._follow(exporter, stop)
+                return
+            exporter.step(round(time.monotonic() * 1000), is_last=True)
+        if stop.is_set():
+            say("dledger: stopped before the end; the same command goes on where it was")
+            raise click.exceptions.Exit(EXIT_INTERRUPTED)
+
+    def _follow(self, exporter: Any, stop: threading.Event) -> None:
+        from dledger.spark.export.follow import Follower
+
+        follower = Follower(exporter, interval_ms=max(1, round(self.interval * 1000)))
+        follower.on_trouble = lambda error, wait_ms: say(
+            f"dledger: {error}; trying again in {wait_ms / 1000:g} s"
+        )
+        wait_ms = 0
+        while not stop.wait(wait_ms / 1000):
+            wait_ms = follower.turn(round(time.monotonic() * 1000))
+
+
+@contextlib.contextmanager
+def _on_sigterm(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM asks to stop between two batches; what is finished stays, what is not is read again."""
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, asked)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _warnings_said() -> Iterator[None]:
+    """What the source passes over, as an option allows, is a line for people."""
+    with warnings.catch_warnings():
+        from dledger.spark.log import ScanWarning
+
+        warnings.simplefilter("always", ScanWarning)
+        warnings.showwarning = lambda message, *_rest, **_more: say(f"dledger: {message}")
+        yield
+
+
+def _summary_line(summary: Mapping[str, Any], out: Path) -> str:
+    if not summary["rows"]:
+        return f"nothing new: {out} holds {summary['total_rows']:,} rows, up to offset {summary['next'] - 1}"
+    rate = summary["log_bytes"] / max(summary["seconds"], 1e-9) / 1e6
+    return (
+        f"exported {summary['rows']:,} rows in {summary['seconds']:.1f} s ({rate:,.1f} MB/s of log); "
+        f"{out} holds {summary['total_rows']:,}, up to offset {summary['next'] - 1}"
+    )
+

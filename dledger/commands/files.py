@@ -1,0 +1,169 @@
+# -*- test-case-name: tests.commands.test_files -*-
+"""
+The commands that look at a member's files: C{dledger verify} and C{dledger readfile}.
+
+Neither changes anything; both work on the directory of a running member, ours or Java's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import attrs
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from dledger.client.values import Entry
+from dledger.commands.common import EXIT_FAILED, shown, write_json
+from dledger.commands.rocketmq import message_columns
+from dledger.storage.reader import ReadOnlyDisk
+from dledger.storage.verify import VerifyReport, verify_directory
+from protocols.wire.ledger.entry import (
+    BLANK,
+    BLANK_MAGIC,
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT,
+    INDEX_UNIT_SIZE,
+    MAGIC,
+    decode_header,
+)
+
+_INDEX_FOLDER = "index"
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.option("--data", "data_path", default="", help="Where the data files are, if not in DIRECTORY/data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def verify(context: click.Context, directory: str, data_path: str, as_json: bool) -> None:
+    """
+    Check every record, checksum and index unit in a member's DIRECTORY.
+
+    Exit status 1 when something was found.
+    """
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("verify", total=None)
+        report = verify_directory(
+            ReadOnlyDisk(),
+            directory,
+            data_path=data_path,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if as_json:
+        write_json({**attrs.asdict(report), "is_clean": report.is_clean})
+    else:
+        _print_report(report)
+    if not report.is_clean:
+        context.exit(EXIT_FAILED)
+
+
+def _print_report(report: VerifyReport) -> None:
+    for finding in report.findings:
+        at = f" at {finding.offset}" if finding.offset >= 0 else ""
+        entry = f", entry {finding.index}" if finding.index >= 0 else ""
+        click.echo(f"{finding.file}{at}{entry}: {finding.sentence}")
+    if report.findings_count > len(report.findings):
+        click.echo(f"... and {report.findings_count - len(report.findings)} more")
+    click.echo(
+        f"{report.path}: {report.entries} entries, {report.data_bytes} bytes, indexes "
+        f"{report.begin_index} to {report.end_index}, committed {report.committed_index}"
+    )
+    if report.without_body_crc:
+        click.echo(f"{report.without_body_crc} records carry no checksum (written by Java)")
+    if report.repair_end_index >= 0:
+        click.echo(f"the member is repairing, up to entry {report.repair_end_index}")
+    count = report.findings_count
+    click.echo("clean" if report.is_clean else "1 finding" if count == 1 else f"{count} findings")
+
+
+@click.command(name="readfile")
+@click.argument("path", type=click.Path(exists=True))
+@click.option("--pos", type=click.IntRange(min=0), default=0, help="First stream offset looked at.")
+@click.option("--size", type=int, default=-1, help="So many bytes of records; -1 for all.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=None, help="At most so many records.")
+@click.option("--body", "with_body", is_flag=True, help="Show bodies, too.")
+@click.option("--format", "style", type=click.Choice(["text", "rocketmq"]), default="text", show_default=True,
+              help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")  # fmt: skip
+def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool, style: str) -> None:
+    """
+    Show the headers of the records in PATH: a data file, an index file, or a directory of such.
+    """
+    bodies = style if style == "rocketmq" else "text" if with_body else ""
+    files = _files(Path(path))
+    if not files:
+        raise click.ClickException(f"{path} holds no data file (20 digits, the offset of its first byte)")
+    left = count
+    end = pos + size if size >= 0 else None
+    for file in files:
+        lines = _units(file) if file.parent.name == _INDEX_FOLDER else _records(file, pos, end, bodies)
+        for line in lines:
+            click.echo(line)
+            if left is not None:
+                left -= 1
+                if not left:
+                    return
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    folder = path / "data" if (path / "data").is_dir() else path
+    return sorted(file for file in folder.iterdir() if len(file.name) == 20 and file.name.isdecimal())
+
+
+def _records(file: Path, pos: int, end: int | None, bodies: str) -> Iterator[str]:
+    base = int(file.name) if file.name.isdecimal() else 0
+    if end is not None and base >= end:
+        return
+    with file.open("rb") as stream:
+        length = stream.seek(0, 2)
+        at = max(0, pos - base)
+        while at + BLANK.size <= length and (end is None or base + at < end):
+            line, step = _record(stream, at, base, length, bodies)
+            if line:
+                yield line
+            if not step:
+                return
+            at += step
+
+
+def _record(stream: IO[bytes], at: int, base: int, length: int, bodies: str) -> tuple[str, int]:
+    """A line about what stands at C{at}, and how far the next record is; 0 when there is none."""
+    stream.seek(at)
+    data = stream.read(ENTRY_HEADER_SIZE)
+    magic, size = BLANK.unpack_from(data)
+    if magic == BLANK_MAGIC:
+        return f"pos={base + at} blank size={size}", 0
+    if magic == 0 and size == 0:
+        return "", 0
+    if len(data) < ENTRY_HEADER_SIZE or magic != MAGIC or size < ENTRY_HEADER_SIZE or at + size > length:
+        raise click.ClickException(f"{stream.name} at {at}: no record (magic={magic}, size={size})")
+    header = decode_header(data)
+    line = (
+        f"index={header.index} term={header.term} pos={header.pos} size={header.size} "
+        f"magic={header.magic} channel={header.channel} chainCrc={header.chain_crc & 0xFFFFFFFF:08x} "
+        f"bodyCrc={header.body_crc & 0xFFFFFFFF:08x}"
+    )
+    if bodies:
+        body = stream.read(size - ENTRY_HEADER_SIZE)
+        if bodies == "rocketmq":
+            entry = Entry(index=header.index, term=header.term, pos=header.pos, body=body)
+            line = "\t".join([line, *message_columns(entry)])
+        else:
+            line += f" body={shown(body)}"
+    return line, size
+
+
+def _units(file: Path) -> Iterator[str]:
+    with file.open("rb") as stream:
+        while len(data := stream.read(INDEX_UNIT_SIZE)) == INDEX_UNIT_SIZE:
+            magic, pos, size, index, term = INDEX_UNIT.unpack(data)
+            if magic != MAGIC:
+                return
+            yield f"index={index} term={term} pos={pos} size={size}"

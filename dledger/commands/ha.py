@@ -1,0 +1,168 @@
+# -*- test-case-name: tests.commands.test_ha -*-
+"""
+C{dledger ha-status}: replication between RocketMQ brokers, Java's or ours, in mqadmin's shape and as JSON.
+
+Source: HAStatusSubCommand (5.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+import click
+from click.core import ParameterSource
+from twisted.internet.defer import Deferred, gatherResults
+
+from dledger.base.addresses import parse_address
+from dledger.base.endpoints import tcp_endpoints
+from dledger.base.reactor_thread import ReactorThread
+from dledger.broker.client.ha_status import Asker, HAReport, brokers_of, report_of, sentence, with_lack
+from dledger.commands.common import EXIT_FAILED, say, write_json
+
+#: mqadmin's own widths.
+_SLAVE_HEADER = "%-32s  %-16s %16s %16s %16s %16s"
+_SLAVE_ROW = "%-32s  %-16d %16d %16.2f %16s %16d"
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    for one in value.split(";"):
+        try:
+            parse_address(one.strip())
+        except ValueError:
+            raise click.BadParameter(f"{one!r} is no address: write host:port") from None
+    return value
+
+
+@click.command("ha-status")
+@click.option("--broker", callback=_address, metavar="HOST:PORT", help="Ask this broker; several with ';'.")
+@click.option("--namesrv", callback=_address, envvar="NAMESRV_ADDR", metavar="HOST:PORT",
+              help="Ask every broker that this name server knows. [env NAMESRV_ADDR]")  # fmt: skip
+@click.option("--cluster", default="", help="With --namesrv: only brokers of this cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def ha_status(
+    context: click.Context, broker: str | None, namesrv: str | None, cluster: str, as_json: bool
+) -> None:
+    """
+    Show what slaves hold of their masters' logs.
+
+    Brokers of RocketMQ older than 5.0 do not tell about their slaves: of these, where their logs end.
+    Exit status 1 when a broker does not answer.
+    """
+    if broker is not None and context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT:
+        namesrv = None
+    if broker is not None and (namesrv is not None or cluster):
+        raise click.UsageError("either --broker, or --namesrv with or without --cluster")
+    if broker is None and namesrv is None:
+        raise click.UsageError("which brokers? give --broker host:port or --namesrv host:port")
+    reports = _fetch(broker, namesrv or "", cluster, context.obj.timeout)
+    if as_json:
+        write_json([attrs.asdict(report) for report in reports])
+    else:
+        for report in reports:
+            click.echo("\n".join(["", *_lines(report)]))
+    for report in reports:
+        if report.problem:
+            say(f"dledger: broker {report.address}: {report.problem}")
+    if any(report.problem for report in reports):
+        context.exit(EXIT_FAILED)
+
+
+def _fetch(broker: str | None, namesrv: str, cluster: str, timeout_s: float) -> list[HAReport]:
+    thread = ReactorThread("dledger-ha-status")
+    try:
+        asker = Asker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
+        addresses = None if broker is None else _split(broker)
+        return thread.wait(
+            lambda: Deferred.fromCoroutine(fetch_reports(asker.ask, addresses, _split(namesrv), cluster))
+        )
+    finally:
+        thread.stop(lambda: None)
+
+
+def _split(addresses: str) -> list[str]:
+    return [one.strip() for one in addresses.split(";") if one.strip()]
+
+
+async def fetch_reports(
+    ask: Any, brokers: Sequence[str] | None, name_servers: Sequence[str], cluster: str
+) -> list[HAReport]:
+    """
+    What the brokers say: those that are named, or those that the first name server knows that answers.
+
+    @raise DLedgerError: no name server answers, or none knows the cluster.
+    """
+    if brokers is not None:
+        known = [HAReport(address=address) for address in brokers]
+    else:
+        for number, name_server in enumerate(name_servers, 1):
+            try:
+                known = await brokers_of(ask, name_server, cluster)
+                break
+            except Exception as error:
+                if number == len(name_servers):
+                    raise
+                say(f"dledger: {sentence(error)}")
+    asked = [Deferred.fromCoroutine(report_of(ask, one)) for one in known]
+    return with_lack(await gatherResults(asked))
+
+
+def _moment(ms: int) -> str:
+    """As mqadmin shows times, here."""
+    if ms <= 0:
+        return "never"
+    return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S,") + f"{ms % 1000:03d}"
+
+
+def _lines(report: HAReport) -> list[str]:
+    if report.problem:
+        return [f"#BrokerAddr\t{report.address}", f"#Problem\t{report.problem}"]
+    if not report.has_ha_status:
+        return _runtime_lines(report)
+    if report.is_master:
+        return _master_lines(report)
+    return [
+        f"#MasterAddr\t{report.master}",
+        f"#CommitLogMaxOffset\t{report.max_offset}",
+        f"#TransferSpeed(KB/s)\t{report.bytes_per_second / 1024:.2f}",
+        f"#LastReadTime\t{_moment(report.last_read_ms)}",
+        f"#LastWriteTime\t{_moment(report.last_write_ms)}",
+        f"#MasterFlushOffset\t{report.master_flush_offset}",
+    ]
+
+
+def _master_lines(report: HAReport) -> list[str]:
+    lines = [
+        f"#MasterAddr\t{report.address}",
+        f"#MasterCommitLogMaxOffset\t{report.max_offset}",
+        f"#SlaveNum\t{len(report.slaves)}",
+        f"#InSyncSlaveNum\t{report.in_sync_slaves}",
+        _SLAVE_HEADER % ("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status",
+                         "#TransferFromWhere"),
+    ]  # fmt: skip
+    for slave in report.slaves:
+        lines.append(_SLAVE_ROW % (
+            slave.address, slave.ack_offset, slave.lack_bytes, slave.bytes_per_second / 1024,
+            "OK" if slave.is_in_sync else "Fall Behind", slave.transfer_offset,
+        ))  # fmt: skip
+    return lines
+
+
+def _runtime_lines(report: HAReport) -> list[str]:
+    """Of a broker that knows nothing of 907."""
+    role = {True: "master", False: "slave", None: "not told"}[report.is_master]
+    lines = [
+        f"#BrokerAddr\t{report.address}",
+        f"#Version\t{report.version or 'not told'}",
+        f"#Role\t{role}",
+        f"#CommitLogMinOffset\t{report.min_offset}",
+        f"#CommitLogMaxOffset\t{report.max_offset}",
+    ]
+    if report.lack_bytes >= 0:
+        lines.append(f"#Diff\t{report.lack_bytes}")
+    return lines

@@ -1,0 +1,302 @@
+# -*- test-case-name: tests.commands.test_main -*-
+"""
+The command line: append to a log, read it, look at its members, hand leadership over, check its files.
+
+Data go to standard output, everything else to standard error. For the exit status see
+L{dledger.commands.common}.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import attrs
+import click
+import twisted
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+import dledger
+from dledger.base.errors import DLedgerError
+from dledger.client.blocking import AppendInterrupted
+from dledger.client.values import Entry
+from dledger.commands.broker import Wanted, read_offset, tail_broker
+from dledger.commands.common import (
+    EXIT_INTERRUPTED,
+    EXIT_UNKNOWN,
+    FORMATS,
+    Commands,
+    say,
+    write_entries,
+    write_json,
+)
+from dledger.commands.export import export
+from dledger.commands.files import read_file, verify
+from dledger.commands.ha import ha_status
+from dledger.commands.rocketmq import write_messages
+from dledger.commands.status import status
+from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
+
+#: Entries are written out in pieces of so many at most.
+_WRITE_AT_ONCE = 1_000
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """The group that the commands are about."""
+
+    peers: str
+    group: str
+    timeout: float
+    wire: str
+
+    def open(self) -> Any:
+        """Its log. @raise UsageError: no peers, or none that make sense."""
+        if not self.peers:
+            raise click.UsageError(
+                "which members? give --peers 'n0-host:port;n1-host:port' or set DLEDGER_PEERS"
+            )
+        try:
+            return dledger.connect(self.peers, group=self.group, timeout=self.timeout, wire=self.wire)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--peers", envvar="DLEDGER_PEERS", default="", metavar="ID-HOST:PORT;...",
+              help="Members of the group; some are enough. [env DLEDGER_PEERS]")  # fmt: skip
+@click.option("--group", envvar="DLEDGER_GROUP", default="default", show_default=True,
+              help="Name of the group. [env DLEDGER_GROUP]")  # fmt: skip
+@click.option("--timeout", type=click.FloatRange(min=0.01), default=10.0, show_default=True,
+              help="Seconds in which a call has an outcome.")  # fmt: skip
+@click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
+              show_default=True, help="Format of requests.")  # fmt: skip
+@click.pass_context
+def cli(context: click.Context, peers: str, group: str, timeout: float, wire: str) -> None:
+    """A replicated commit log: append to it, read it, look after it."""
+    context.obj = Target(peers=peers, group=group, timeout=timeout, wire=wire)
+
+
+class _Lines:
+    """Lines of files as bodies, without their line ends; counts the bytes that were read."""
+
+    def __init__(self, files: tuple[IO[bytes], ...]) -> None:
+        self._files = files
+        self.bytes_read = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for file in self._files:
+            for line in file:
+                self.bytes_read += len(line)
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _total_bytes(files: tuple[IO[bytes], ...]) -> int | None:
+    total = 0
+    for file in files:
+        if not file.seekable():
+            return None
+        here = file.tell()
+        total += file.seek(0, 2) - here
+        file.seek(here)
+    return total
+
+
+@cli.command()
+@click.argument("bodies", nargs=-1)
+@click.option("--file", "files", type=click.File("rb"), multiple=True,
+              help="Append every line of this file; - is standard input.")  # fmt: skip
+@click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True,
+              help="Appends under way at once.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--progress/--no-progress", default=None, help="Default: on a terminal.")
+@click.pass_context
+def append(
+    context: click.Context,
+    bodies: tuple[str, ...],
+    files: tuple[IO[bytes], ...],
+    window: int,
+    as_json: bool,
+    progress: bool | None,
+) -> None:
+    """
+    Append BODIES, or every line of files, or of standard input, in order.
+
+    Ends at the first that is not acknowledged: exit status 1 when it is certainly not in the log,
+    2 when it may be. Nothing is tried again silently in that case.
+    """
+    target: Target = context.obj
+    if bodies and files:
+        raise click.UsageError("either BODIES or --file")
+    if not bodies and not files:
+        files = (sys.stdin.buffer,)
+    lines = _Lines(files)
+    source = (body.encode("utf-8", "surrogateescape") for body in bodies) if bodies else lines
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(), BarColumn(), TextColumn("{task.fields[entries]:,} entries"), TimeElapsedColumn(),
+    )  # fmt: skip
+    shows = console.is_terminal if progress is None else progress
+    with target.open() as log, Progress(*columns, console=console, transient=True, disable=not shows) as bar:
+        task = bar.add_task("append", total=len(bodies) or _total_bytes(files), entries=0)
+
+        def show(count: int) -> None:
+            bar.update(task, completed=count if bodies else lines.bytes_read, entries=count)
+
+        try:
+            summary = log.append_many(source, window=window, progress=show)
+        except AppendInterrupted as interrupted:
+            bar.stop()
+            say(f"dledger: interrupted; {interrupted.acknowledged} entries were acknowledged")
+            if interrupted.unknown:
+                say(f"dledger: unknown outcome: up to {interrupted.unknown} more may be in the log")
+            context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
+    if as_json:
+        write_json({**attrs.asdict(summary), "rate": summary.rate})
+    else:
+        click.echo(_summary_line(summary))
+
+
+def _summary_line(summary: Any) -> str:
+    if not summary.count:
+        return "nothing to append"
+    entries = "1 entry" if summary.count == 1 else f"{summary.count:,} entries"
+    where = f"index {summary.first_index}"
+    if summary.count > 1:
+        where = f"indexes {summary.first_index} to {summary.last_index}"
+    return f"appended {entries}, {where}, in {summary.seconds:.3f} s ({summary.rate:,.0f}/s)"
+
+
+def _entry_writer(style: str, as_json: bool) -> Callable[[Sequence[Entry]], None]:
+    """What writes entries as the options say. @raise UsageError: they contradict each other."""
+    if style == "rocketmq":
+        return lambda entries: write_messages(entries, as_json=as_json)
+    if style == "raw" and as_json:
+        raise click.UsageError("--format raw writes bodies as they are, so --json cannot be given with it")
+    return lambda entries: write_entries(entries, "json" if as_json else style)
+
+
+_format_option = click.option(
+    "--format", "style", type=click.Choice([*FORMATS, "rocketmq"]), default="text", show_default=True,
+    help="text: index, term, body; json: an object a line; raw: bodies; rocketmq: messages of a RocketMQ "
+    "broker in DLedger mode.",
+)  # fmt: skip
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="An object a line: of text the same as --format json."
+)
+
+
+@cli.command()
+@click.argument("index", type=click.IntRange(min=0))
+@click.option("--consistency", type=click.Choice([kind.value for kind in Consistency]),
+              default=Consistency.LINEARIZABLE.value, show_default=True,
+              help="linearizable: the leader, proven; committed: any member, may lag.")  # fmt: skip
+@_format_option
+@_json_option
+@click.pass_obj
+def get(target: Target, index: int, consistency: str, style: str, as_json: bool) -> None:
+    """Show the entry at INDEX."""
+    write = _entry_writer(style, as_json)
+    with target.open() as log:
+        write([log.get(index, consistency)])
+
+
+@cli.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended from now on.")
+@click.option("--from", "from_index", type=click.IntRange(min=0), default=None,
+              help="First index wanted.")  # fmt: skip
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
+              help="The last so many, by default 10; with --from or --broker: at most so many.")  # fmt: skip
+@click.option("--broker", metavar="HOST:PORT", default="",
+              help="Show messages of a RocketMQ broker's log instead, master or slave.")  # fmt: skip
+@click.option("--topic", "topics", multiple=True, help="With --broker: of this topic only; may be repeated.")
+@click.option("--from-offset", callback=read_offset, default=None, metavar="N|begin|end",
+              help="With --broker: where in its log. Default: the beginning; with -f: the end.")  # fmt: skip
+@_format_option
+@_json_option
+@click.pass_obj
+def tail(
+    target: Target, follow: bool, from_index: int | None, lines: int | None, broker: str,
+    topics: tuple[str, ...], from_offset: Any, style: str, as_json: bool,
+) -> None:
+    """
+    Show committed entries.
+
+    From a Java group, the first index must be named, and its leader shows entries that are not
+    committed yet.
+
+    With --broker, messages in the order of the broker's log: of a broker of ours as they stand there, of
+    RocketMQ's what its consumers are shown.
+    """
+    if broker:
+        if from_index is not None:
+            raise click.UsageError("--from is an index of a group's log; a broker's has --from-offset")
+        if style == "raw" and as_json:
+            raise click.UsageError("--format raw writes bodies as they are; --json cannot be given with it")
+        if from_offset is None:
+            from_offset = "end" if follow else "begin"
+        wanted = Wanted(from_offset=from_offset, follow=follow, topics=topics, count=lines)
+        tail_broker(broker, wanted, "json" if as_json else style, target.timeout)
+        return
+    if topics or from_offset is not None:
+        raise click.UsageError("--topic and --from-offset go with --broker")
+    write = _entry_writer(style, as_json)
+    left = lines if from_index is not None else None
+    first = from_index if from_index is not None else -(10 if lines is None else lines)
+    if left == 0 or (first == 0 and from_index is None and not follow):
+        return
+    with target.open() as log:
+        if from_index is None and lines == 0:
+            first = max(info.committed_index for info in log.status()) + 1
+        gathered = []
+        for entry in log.tail(first, follow=follow):
+            gathered.append(entry)
+            # What is there goes out at once when following; else in pieces.
+            if follow or len(gathered) >= _WRITE_AT_ONCE:
+                write(gathered)
+                gathered = []
+            if left is not None:
+                left -= 1
+                if not left:
+                    break
+        write(gathered)
+
+
+@cli.command()
+@click.argument("to")
+@click.option("--term", type=int, default=None, help="The leader's term; needed for a Java leader.")
+@click.pass_obj
+def transfer(target: Target, to: str, term: int | None) -> None:
+    """Hand leadership over to member TO."""
+    with target.open() as log:
+        try:
+            new_term = log.transfer(to, term)
+        except DLedgerError as error:
+            if error.code in (ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT):
+                say("whether leadership has moved is not known; see dledger status")
+            raise
+        click.echo(f"{to} leads" + (f", term {new_term}" if new_term >= 0 else ""))
+
+
+@cli.command()
+def version() -> None:
+    """Show versions."""
+    click.echo(
+        f"dledger {dledger.__version__} (native wire {WIRE_VERSION}), "
+        f"Twisted {twisted.__version__}, Python {platform.python_version()}"
+    )
+
+
+cli.add_command(status)
+cli.add_command(verify)
+cli.add_command(read_file)
+cli.add_command(export)
+cli.add_command(ha_status)
+
+
+def main() -> None:
+    """Entry point of the C{dledger} command."""
+    cli.main(prog_name="dledger")

@@ -1,0 +1,165 @@
+# -*- test-case-name: tests.commands.test_rocketmq -*-
+"""
+How the commands show entries that a RocketMQ broker in DLedger mode appended: one message each.
+
+What is no message is shown as what it is: a leader's term-start entry (an empty body), bytes of somebody
+else, or a message that is damaged. None of them ends the output.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from dledger.client.values import Entry
+from dledger.commands.common import shown
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET
+from protocols.wire.rocketmq.message import Message, decode_entry_body, decode_start, plain_body
+
+#: What an entry may be.
+MESSAGE, EMPTY, DAMAGED, OTHER = "message", "empty", "damaged", "other"
+
+
+@attrs.frozen(kw_only=True)
+class Shown:
+    """
+    An entry and what it is.
+
+    @ivar kind: L{MESSAGE}, L{EMPTY}, L{DAMAGED} or L{OTHER}.
+    @ivar body: of the message as it was sent; where it cannot be unpacked, as it is stored.
+    @ivar problem: why it is no sound message, or why its body was not unpacked.
+    """
+
+    entry: Entry
+    kind: str
+    message: Message | None = None
+    body: bytes = b""
+    problem: str = ""
+
+
+def read_entry(entry: Entry) -> Shown:
+    """What an entry is."""
+    if not entry.body:
+        return Shown(entry=entry, kind=EMPTY)
+    try:
+        is_message = decode_start(entry.body).is_message
+    except WireError:
+        is_message = False
+    if not is_message:
+        return Shown(entry=entry, kind=OTHER, body=entry.body)
+    try:
+        message = decode_entry_body(entry.body, entry.pos)
+    except WireError as error:
+        return Shown(entry=entry, kind=DAMAGED, body=entry.body, problem=str(error))
+    try:
+        return Shown(entry=entry, kind=MESSAGE, message=message, body=plain_body(message))
+    except WireError as error:
+        return Shown(entry=entry, kind=MESSAGE, message=message, body=message.body, problem=str(error))
+
+
+def message_columns(entry: Entry) -> list[str]:
+    """
+    C{name=value}: topic, queue, queueOffset, tags, keys, properties, body of a message; or what else it is.
+    """
+    found = read_entry(entry)
+    message = found.message
+    if message is None:
+        what = {
+            EMPTY: "no message: empty body, as at the start of a term",
+            OTHER: f"no message: {len(entry.body)} bytes: {shown(entry.body[:200])}",
+            DAMAGED: f"DAMAGED: {found.problem}",
+        }
+        return [what[found.kind]]
+    return columns_of(message, found.body, found.problem)
+
+
+def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
+    """
+    C{name=value} of what is in a message.
+
+    @param body: as it was sent, or as it is stored if it could not be unpacked; C{problem} says why then.
+    """
+    columns = [
+        f"topic={shown(message.topic.encode())}",
+        f"queue={message.queue_id}",
+        f"queueOffset={message.queue_offset}",
+        f"tags={shown((message.tags or '').encode())}",
+        f"keys={shown(' '.join(message.keys).encode())}",
+        # JSON, so that blanks, commas and equal signs in names and values mislead nobody.
+        f"properties={json.dumps(message.properties, separators=(',', ':'))}",
+    ]
+    if message.transaction != "none":
+        columns.append(f"transaction={message.transaction}")
+    if problem:
+        columns.append(f"NOT UNPACKED: {problem}")
+    return [*columns, f"body={shown(body)}"]
+
+
+def message_line(entry: Entry) -> str:
+    """Index, term and L{message_columns}, separated by tabs."""
+    return "\t".join([f"index={entry.index}", f"term={entry.term}", *message_columns(entry)])
+
+
+def body_json(body: bytes) -> dict[str, str]:
+    """C{body} where it is text, C{body_base64} where it is not."""
+    try:
+        return {"body": body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def message_json(entry: Entry) -> dict[str, Any]:
+    """
+    The same as an object, with every field of the record; C{kind} says what the entry is.
+    """
+    found = read_entry(entry)
+    document: dict[str, Any] = {
+        "index": entry.index, "term": entry.term, "pos": entry.pos, "kind": found.kind,
+    }  # fmt: skip
+    if found.problem:
+        document["problem"] = found.problem
+    message = found.message
+    if message is not None:
+        document |= fields_of(message, entry.pos + DLEDGER_BODY_OFFSET)
+    return document | body_json(found.body)
+
+
+def fields_of(message: Message, physical_offset: int) -> dict[str, Any]:
+    """Every field of a message but its body, by name."""
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "physical_offset": physical_offset,
+        "message_id": message.message_id,
+        "unique_key": message.unique_key,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "properties": message.properties,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "compression": message.compression,
+        "transaction": message.transaction,
+        "born_timestamp": message.born_timestamp,
+        "born_host": str(message.born_host),
+        "store_timestamp": message.store_timestamp,
+        "store_host": str(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_transaction_offset,
+    }
+
+
+def write_messages(entries: Sequence[Entry], *, as_json: bool) -> None:
+    """To standard output, a line for each entry, whatever it is."""
+    if as_json:
+        lines = [json.dumps(message_json(entry), ensure_ascii=False) for entry in entries]
+    else:
+        lines = [message_line(entry) for entry in entries]
+    sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
+    sys.stdout.buffer.flush()

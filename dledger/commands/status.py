@@ -1,0 +1,125 @@
+# -*- test-case-name: tests.commands.test_status -*-
+"""
+C{dledger status}: every member in one table, those that do not answer with the reason.
+
+Asked are the administrations named with C{--admin}, and the log ports of the members that those do
+not speak for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import click
+from rich.console import Console
+from rich.table import Table
+from twisted.internet.defer import Deferred
+from twisted.web.client import Agent
+
+from dledger.admin.cluster import MemberReport, fetch_status, report_of_info, report_of_status, with_lag
+from dledger.base.reactor_thread import ReactorThread
+from dledger.commands.common import EXIT_FAILED, say, write_json
+
+_DEADLINE_S = 2.0
+_WIDTH_ELSEWHERE = 500
+
+
+@click.command()
+@click.option("--admin", "urls", multiple=True, envvar="DLEDGER_ADMIN", metavar="URL",
+              help="Base URL of a member's administration. [env DLEDGER_ADMIN]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None:
+    """
+    Show the members of the group.
+
+    Exit status 1 when no member leads.
+    """
+    target = context.obj
+    by_admin, addresses, group = _ask_admins(urls)
+    reports = dict(by_admin)
+    peers = target.peers or ";".join(f"{member_id}-{address}" for member_id, address in addresses.items())
+    missing = set(addresses) - set(reports) if addresses else {""}
+    if missing and (peers or not urls):
+        at_log = attrs.evolve(target, peers=peers, group=group or target.group)
+        with at_log.open() as log:
+            for info in log.status():
+                reports.setdefault(info.member_id, report_of_info(info))
+    if not reports:
+        raise click.ClickException("nobody answers")
+    ordered = with_lag(tuple(reports[member_id] for member_id in sorted(reports)))
+    if as_json:
+        write_json([attrs.asdict(report) for report in ordered])
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDTH_ELSEWHERE  # nothing is cut in a file or a pipe
+        console.print(_table(ordered))
+    if not any(report.role == "leader" for report in ordered):
+        say("dledger: no member leads")
+        context.exit(EXIT_FAILED)
+
+
+def _ask_admins(urls: tuple[str, ...]) -> tuple[dict[str, MemberReport], dict[str, str], str]:
+    """By member id what its administration says; the members' addresses, and the group, from there."""
+    reports: dict[str, MemberReport] = {}
+    addresses: dict[str, str] = {}
+    group = ""
+    if not urls:
+        return reports, addresses, group
+    thread = ReactorThread("dledger-status")
+    try:
+        agent = Agent(thread.reactor, connectTimeout=_DEADLINE_S)
+        asked = [(url, thread.start(_story(agent, url, thread.reactor))) for url in urls]
+        for url, answer in asked:
+            try:
+                document = answer.result()
+                member_id = document["member"]["self_id"]
+                addresses = {**document["peer_addresses"], **addresses}
+                group = group or document["member"]["group"]
+                reports[member_id] = report_of_status(member_id, addresses[member_id], url, document)
+            except Exception as error:
+                say(f"dledger: {url}: {error or type(error).__name__}")
+    finally:
+        thread.stop(lambda: None)
+    return reports, addresses, group
+
+
+def _story(agent: Agent, url: str, reactor: Any) -> Any:
+    return lambda: Deferred.fromCoroutine(fetch_status(agent, url, _DEADLINE_S, reactor))
+
+
+def _number(value: int) -> str:
+    return "-" if value < -1 else "empty" if value == -1 else f"{value}"
+
+
+def _table(reports: tuple[MemberReport, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("member", "role"):
+        table.add_column(name, no_wrap=True)
+    for name in ("term", "begin", "end", "committed", "lag"):
+        table.add_column(name, justify="right")
+    for name in ("leader", "address", "note"):
+        table.add_column(name, overflow="fold")
+    for report in reports:
+        if report.problem:
+            table.add_row(
+                report.member_id, "unreachable", *["-"] * 6, report.address, report.problem, style="red"
+            )
+            continue
+        table.add_row(
+            report.member_id,
+            report.role or "-",
+            "-" if report.term < 0 else str(report.term),
+            _number(report.begin_index),
+            _number(report.end_index),
+            _number(report.committed_index),
+            "-" if report.lag < 0 else str(report.lag),
+            report.leader_id or "none",
+            report.address,
+            report.health,
+            style="bold" if report.role == "leader" else "yellow" if report.health else "",
+        )
+    return table
+

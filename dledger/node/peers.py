@@ -1,0 +1,320 @@
+# -*- test-case-name: tests.node.test_peers -*-
+"""
+Our connections to the other members: one each, ordered, made again when it is lost.
+
+Rule 1: requests to one peer arrive in the order in which they were sent, or not at all. Nothing is
+kept for a connection that does not exist yet: a request without a connection fails.
+Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
+Rule 3: a connection begins with a question for METADATA, whose answer tells whether the peer
+understands native frames; until then it is spoken to in JSON.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from twisted.application.internet import ClientService
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.interfaces import (
+    IAddress,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory
+from twisted.logger import ILogObserver, LogEvent, Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from dledger.config import DLedgerConfig
+from protocols.connection import IDLE_S, ClientConnection
+from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.messages import MetadataRequest, Request, Response, VoteRequest
+
+#: Waits between attempts to connect grow from the first to the second, in seconds.
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+RETRY_FACTOR = 1.6
+
+#: Token of the question that each connection begins with; the core's ids are positive.
+PROBE = 0
+
+Answered = Callable[[str, list[tuple[int, Response]]], None]
+Failed = Callable[[str, list[tuple[int, str]], bool], None]
+Connected = Callable[[str], None]
+
+
+def retry_policy(rng: random.Random) -> Callable[[int], float]:
+    """
+    How long to wait before the n-th attempt, in seconds: growing, jittered, at most L{RETRY_MAX_S}.
+    """
+
+    def wait_s(attempt: int) -> float:
+        longest = min(RETRY_MAX_S, RETRY_FIRST_S * RETRY_FACTOR ** min(attempt, 32))
+        return longest * rng.uniform(0.5, 1.0)
+
+    return wait_s
+
+
+class Peers:
+    """
+    Everybody else.
+
+    @param endpoints: peer id to where it listens.
+    @param answered: told C{(peer_id, [(request_id, response), ...])}.
+    @param failed: told C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is whether these
+        were answered, in another version of the protocol.
+    @param connected: told C{(peer_id)} when there is a new connection to it, before anything is sent there.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: DLedgerConfig,
+        endpoints: Mapping[str, IStreamClientEndpoint],
+        clock: IReactorTime,
+        turn: Turn,
+        rng: random.Random,
+        answered: Answered,
+        failed: Failed,
+        connected: Connected,
+    ) -> None:
+        self._peers = {
+            peer_id: _Peer(
+                peer_id, config=config, endpoint=endpoint, clock=clock, turn=turn, rng=rng,
+                answered=answered, failed=failed, connected=connected,
+            )
+            for peer_id, endpoint in endpoints.items()
+        }
+
+    def start(self) -> None:
+        """Begin to connect."""
+        for peer in self._peers.values():
+            peer.start()
+
+    def stop(self) -> Deferred[None]:
+        """@return: fires when every connection has ended."""
+        stopping = [peer.stop() for peer in self._peers.values()]
+        return gatherResults(stopping).addCallback(lambda _: None)
+
+    def abort(self, reason: str) -> None:
+        """End the connections now; C{stop} still has to be called."""
+        for peer in self._peers.values():
+            peer.abort(reason)
+
+    def send(self, peer_id: str, request_id: int, request: Request) -> None:
+        """Send behind what was sent before; C{answered} or C{failed} is told later."""
+        self._peers[peer_id].send(request_id, request)
+
+    def sweep(self, now_s: float) -> None:
+        """Fail what is overdue, end what is dead, keep idle connections alive. Called regularly."""
+        for peer in self._peers.values():
+            peer.sweep(now_s)
+
+    @property
+    def connected(self) -> dict[str, bool]:
+        """Peer id to whether there is a connection to it."""
+        return {peer_id: peer.is_connected for peer_id, peer in self._peers.items()}
+
+    @property
+    def wire_errors(self) -> int:
+        """Connections that were aborted because the other end broke the format."""
+        return sum(peer.wire_errors for peer in self._peers.values())
+
+
+@implementer(ILogObserver)
+def _drop(event: LogEvent) -> None:
+    pass
+
+
+class _QuietClientService(ClientService):
+    """Each attempt would be two lines in the log, for as long as a peer is away."""
+
+    _log = Logger(observer=_drop)
+
+
+@implementer(IStreamClientEndpoint)
+class _WatchedEndpoint:
+    """Tells of failed attempts to connect."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, failed: Callable[[Failure], None]) -> None:
+        self._endpoint = endpoint
+        self._failed = failed
+
+    def connect(self, factory: IProtocolFactory) -> Deferred[IProtocol]:
+        """See L{IStreamClientEndpoint.connect}."""
+
+        def tell(failure: Failure) -> Failure:
+            self._failed(failure)
+            return failure
+
+        attempt: Deferred[IProtocol] = self._endpoint.connect(factory)
+        return attempt.addErrback(tell)
+
+
+class _Peer(Factory):
+    """
+    One peer: its ClientService, and the connection of the moment.
+
+    Invariant: C{_connection} is the latest one made, and None once it is lost. C{_unheard} counts the
+    latest connections on which nothing was heard: a port that accepts and says nothing (a proxy whose
+    member is away) is no more of a peer than one that refuses, and is tried no more often.
+    """
+
+    log = Logger()
+    noisy = False
+
+    def __init__(
+        self,
+        peer_id: str,
+        *,
+        config: DLedgerConfig,
+        endpoint: IStreamClientEndpoint,
+        clock: IReactorTime,
+        turn: Turn,
+        rng: random.Random,
+        answered: Answered,
+        failed: Failed,
+        connected: Connected,
+    ) -> None:
+        self._peer_id = peer_id
+        self._config = config
+        self._turn = turn
+        self._answered = answered
+        self._failed = failed
+        self._connected = connected
+        watched = _WatchedEndpoint(endpoint, self._cannot_connect)
+        policy = retry_policy(rng)
+        self._service = _QuietClientService(
+            watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
+        )
+        self._is_told = False
+        self._unheard = 0
+        self._connection: ClientConnection | None = None
+        self._refused: list[tuple[int, str]] = []
+        self._probed_s = 0.0
+        self.wire_errors = 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    def start(self) -> None:
+        self._service.startService()
+
+    def stop(self) -> Deferred[None]:
+        stopping: Deferred[None] | None = self._service.stopService()
+        done: Deferred[None] = Deferred()
+        if stopping is None:
+            done.callback(None)
+        else:
+            stopping.chainDeferred(done)
+        return done
+
+    def abort(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.abort(reason)
+
+    def buildProtocol(self, addr: IAddress | None) -> ClientConnection:
+        connection = ClientConnection(self, self._turn, wire=self._config.wire)
+        connection.factory = self
+        return connection
+
+    def _cannot_connect(self, failure: Failure) -> None:
+        """Told once for each time that the peer is away; the attempts go on."""
+        if not self._is_told and failure.check(CancelledError) is None:
+            self._is_told = True
+            self.log.warn(
+                "peer {peer_id} cannot be reached, trying on: {reason}",
+                peer_id=self._peer_id, reason=failure.getErrorMessage(),
+            )
+
+    def send(self, request_id: int, request: Request) -> None:
+        connection = self._connection
+        if connection is None:
+            self._refuse(request_id, "not connected")
+        elif (
+            isinstance(request, VoteRequest) and request.pre_vote
+            and not connection.is_native and connection.peer_wire_version < 1
+        ):
+            # Whatever the peer was on an earlier connection: Java would take this for a vote.
+            self._refuse(request_id, "the peer has not said on this connection that it knows pre-votes")
+        elif not connection.ask(request, request_id):
+            self._refuse(request_id, "too much is outstanding or unsent")
+
+    def _refuse(self, request_id: int, reason: str) -> None:
+        if not self._refused:
+            # Told at the end of the turn, as the sender is in the middle of something.
+            self._turn.work(self._tell_refused)
+        self._refused.append((request_id, reason))
+
+    def _tell_refused(self) -> None:
+        refused, self._refused = self._refused, []
+        self._failed(self._peer_id, refused, False)
+
+    def sweep(self, now_s: float) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        connection.sweep(now_s, self._config.rpc_time_out_ms / 1000)
+        if now_s - self._probed_s >= IDLE_S / 2 and not connection.is_lost:
+            self._probe(connection)
+
+    def _probe(self, connection: ClientConnection) -> None:
+        self._probed_s = self._turn.seconds()
+        config = self._config
+        request = MetadataRequest(
+            group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
+        )
+        connection.ask(request, PROBE)
+
+    # -- AnswerSink of the connection --------------------------------------------------------
+
+    def connected(self, connection: ClientConnection) -> None:
+        previous, self._connection = self._connection, connection
+        if previous is not None:
+            previous.abort("there is a newer connection")
+        self._is_told = False
+        self._unheard += 1
+        if self._unheard == 1:
+            self.log.info(
+                "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
+            )
+        self._connected(self._peer_id)
+        self._probe(connection)
+
+    def answers_received(self, connection: ClientConnection, answers: list[tuple[int, Response]]) -> None:
+        self._unheard = 0
+        if any(token == PROBE for token, _ in answers):
+            answers = [answer for answer in answers if answer[0] != PROBE]
+        if answers:
+            self._answered(self._peer_id, answers)
+
+    def requests_failed(
+        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+    ) -> None:
+        failed = [(token, reason) for token in tokens if token != PROBE]
+        if failed:
+            self._failed(self._peer_id, failed, is_incompatible)
+
+    def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
+        self.wire_errors += 1
+        self.log.error(
+            "peer {peer_id} at {address} broke the format, connection aborted: {reason}",
+            peer_id=self._peer_id, address=connection.address, reason=str(error),
+        )
+
+    def connection_lost(self, connection: ClientConnection, reason: str) -> None:
+        if self._connection is connection:
+            self._connection = None
+            if self._unheard > 1:
+                return  # said of the first of them
+            self.log.info(
+                "connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason
+            )
+
+

@@ -1,0 +1,124 @@
+# -*- test-case-name: tests.node.test_server -*-
+"""
+The listening side of a member: its connections, and which of them a peer speaks on.
+
+Rule 1: a peer has one incoming connection. When a newer one speaks, the older is aborted and what it
+had queued is dropped first: pushes between a pair must be FIFO, and a late TRUNCATE of an old
+connection must not be obeyed. An older connection that speaks after a newer one is the one aborted.
+Rule 2: the number of connections is bounded.
+
+What a request means is decided by the L{RequestSink} behind this.
+"""
+
+from __future__ import annotations
+
+from dledger.base.listening import ListeningSide
+from protocols.connection import ServerConnection
+from protocols.ledger.interfaces import RequestSink, Ticket
+from protocols.turn import Turn
+from protocols.wire.errors import BodyError, WireError
+from protocols.wire.ledger.messages import Request
+
+#: More connections than this are closed as they come.
+CONNECTIONS_MAX = 4096
+
+#: Different complaints about bodies that are remembered, so that each is logged once.
+_COMPLAINTS_MAX = 1024
+
+
+class MemberServer(ListeningSide[ServerConnection]):
+    """
+    Invariant: C{_by_peer} holds living connections of C{_connections} only.
+
+    @ivar wire_errors: connections that were aborted because the other end broke the format.
+    @ivar body_errors: requests refused because their body made no sense.
+    """
+
+    def __init__(self, sink: RequestSink, turn: Turn, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        super().__init__(connections_max=connections_max)
+        self._sink = sink
+        self._turn = turn
+        self._by_peer: dict[str, ServerConnection] = {}
+        self._complaints: set[tuple[str, str]] = set()
+        self._next_serial = 1
+        self.wire_errors = 0
+        self.body_errors = 0
+
+    def _make_connection(self) -> ServerConnection:
+        connection = ServerConnection(self, self._turn, serial=self._next_serial)
+        self._next_serial += 1
+        return connection
+
+    def claim(self, connection: ServerConnection, peer_id: str) -> bool:
+        """
+        C{peer_id} speaks on C{connection}.
+
+        @return: whether it may be listened to; False if it was aborted because the peer has a
+            newer one.
+        """
+        current = self._by_peer.get(peer_id)
+        if current is connection:
+            return True
+        if current is not None and current.serial > connection.serial:
+            connection.abort(f"{peer_id} has a newer connection")
+            return False
+        if connection.peer_id is not None and self._by_peer.get(connection.peer_id) is connection:
+            del self._by_peer[connection.peer_id]
+        connection.peer_id = peer_id
+        self._by_peer[peer_id] = connection
+        if current is not None:
+            current.peer_id = None  # its end is not the peer's
+            current.abort(f"{peer_id} opened a newer connection")
+        self.log.info("peer {peer_id} speaks from {address}", peer_id=peer_id, address=connection.address)
+        return True
+
+    # -- RequestSink of the connections ------------------------------------------------------
+
+    def connected(self, connection: ServerConnection) -> None:
+        """See L{RequestSink.connected}."""
+        super().connected(connection)
+        self._sink.connected(connection)
+
+    def requests_received(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> None:
+        """See L{RequestSink.requests_received}."""
+        self._sink.requests_received(connection, requests)
+
+    def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
+        """See L{RequestSink.body_refused}: counted, logged once per speaker and complaint."""
+        self.body_errors += 1
+        speaker = connection.peer_id or connection.address.rpartition(":")[0]
+        # Complaints differ in values; what stands before the first of them is what is repeated.
+        complaint = (speaker, str(error).partition("=")[0][:200])
+        if complaint not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
+            self._complaints.add(complaint)
+            self.log.error(
+                "{request_kind} of {peer_id} refused: {reason} (logged once)",
+                request_kind=ticket[2].name, peer_id=speaker, reason=str(error),
+            )
+        self._sink.body_refused(connection, ticket, error)
+
+    def drained(self, connection: ServerConnection) -> None:
+        """See L{RequestSink.drained}."""
+        self._sink.drained(connection)
+
+    def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
+        """See L{RequestSink.wire_broken}."""
+        self.wire_errors += 1
+        self.log.error(
+            "{peer_id} at {address} broke the format, connection aborted: {reason}",
+            peer_id=connection.peer_id, address=connection.address, reason=str(error),
+        )
+        self._sink.wire_broken(connection, error)
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """See L{RequestSink.connection_lost}."""
+        super().connection_lost(connection, reason)
+        peer_id = connection.peer_id
+        if peer_id is not None and self._by_peer.get(peer_id) is connection:
+            del self._by_peer[peer_id]
+            self.log.info(
+                "connection of peer {peer_id} ended: {reason}", peer_id=peer_id, reason=reason
+            )
+        self._sink.connection_lost(connection, reason)

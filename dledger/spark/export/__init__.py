@@ -1,0 +1,1 @@
+"""Export of a log into files, without Spark and with it."""

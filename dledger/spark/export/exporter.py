@@ -1,0 +1,375 @@
+# -*- test-case-name: tests.spark.test_export -*-
+"""
+A log into files without Spark: rows once, whatever interrupts.
+
+    source = ExportSource.of({"path": "store/dledger-n0"})
+    with Exporter.open("out", source, ExportSettings()) as exporter:
+        exporter.step(now_ms=0, is_last=True)
+
+The log is read in order and cut into parts: where one of its files ends (a segment), where a part has
+C{part_bytes}, and, when it is followed, where a part has been open for C{max_delay_ms}. A part stays open
+from one L{Exporter.step} to the next, so a log that grows slowly is read once. What a crash leaves of an open
+part is not visible, and is read again.
+
+Rule: only L{ExportDirectory} says how far the export is. Entries of a committed log never change, so whoever
+goes on after a crash writes the same rows, perhaps cut at other places.
+
+Knows nothing of clocks, signals and terminals.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from types import TracebackType
+from zlib import crc32
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from dledger.spark.columns import HEADER_DTYPE, gather
+from dledger.spark.commit_log import CommitLog
+from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name
+from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, PartWriter
+from dledger.spark.log import Chunk, Extent, Log
+from dledger.spark.options import EARLIEST
+from dledger.spark.scan import Scan, columns_of, decoder_of
+from protocols.wire.ledger.entry import ENTRY_HEADER
+
+#: Bytes of the log in one part: as much as one task of Spark's reads.
+PART_BYTES = 128 * 1024 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class ExportSettings:
+    """
+    How files look and where they end.
+
+    @ivar columns: in this order; none: all that there are.
+    @ivar max_delay_ms: when a log is followed, a part is finished so long after its first row at the latest;
+        0: only when it is full.
+    """
+
+    format: str = attrs.field(default=PARQUET)
+    columns: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    compression: str = attrs.field(default="snappy")
+    part_bytes: int = PART_BYTES
+    max_delay_ms: int = 60_000
+
+    def __attrs_post_init__(self) -> None:
+        """@raise ExportError: what makes no sense."""
+        if self.format not in FORMATS:
+            raise ExportError(f"format {self.format!r}: allowed are {', '.join(FORMATS)}")
+        if self.compression not in COMPRESSIONS:
+            raise ExportError(f"compression {self.compression!r}: allowed are {', '.join(COMPRESSIONS)}")
+        if self.part_bytes < 1 or self.max_delay_ms < 0:
+            raise ExportError("a part has at least one byte, and a delay is not negative")
+
+    def kept(self) -> dict[str, object]:
+        """What all parts of a directory must have in common."""
+        return {
+            "format": self.format, "columns": list(self.columns), "partition_by": list(self.partition_by)
+        }
+
+
+@attrs.frozen(kw_only=True)
+class ExportSource:
+    """
+    Which log, and what of it.
+
+    @ivar scan: with the columns of the files.
+    @ivar given: the options as they were given.
+    """
+
+    scan: Scan
+    given: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, options: Mapping[str, str], columns: Sequence[str] = (), partition_by: Sequence[str] = ()
+    ) -> ExportSource:
+        """
+        @param options: of the source, see docs/spark.md.
+        @param columns: none: all.
+        @raise OptionError: an option or a column that does not exist or makes no sense.
+        @raise ExportError: columns that cannot be partitions.
+        """
+        known = {column.name: column.ddl for column in columns_of(Scan.of(options).options)}
+        names = list(columns) or list(known)
+        scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in names])
+        for name in partition_by:
+            if name not in names:
+                raise ExportError(
+                    f"--partition-by {name}: that is none of the columns, which are {', '.join(names)}"
+                )
+            if known[name] not in ("BIGINT", "INT", "STRING"):
+                raise ExportError(f"--partition-by {name}: a column of type {known[name]} is no partition")
+        if len(set(partition_by)) == len(names):
+            raise ExportError("--partition-by names all columns, so nothing is left for the files")
+        if len(set(partition_by)) < len(partition_by):
+            raise ExportError("--partition-by names a column twice")
+        return cls(scan=scan, given=dict(options))
+
+
+@attrs.frozen(kw_only=True)
+class Progress:
+    """
+    How far it is.
+
+    @ivar begin, next, end: first offset of this run, the one to be read next, and the end when it was last
+        looked at.
+    @ivar rows, log_bytes: written in this run, visible or not; bytes of the log.
+    """
+
+    begin: int
+    next: int
+    end: int
+    rows: int
+    log_bytes: int
+
+
+class Exporter:
+    """
+    One run of an export.
+
+    Invariant: rows of entries below C{directory.next_index} are visible, each once; rows from there to
+    C{_next} are in the open part.
+
+    @ivar on_progress: called after every batch.
+    @ivar on_part: called with every part that became visible.
+    @ivar should_stop: asked before every batch.
+    """
+
+    def __init__(self, directory: ExportDirectory, source: ExportSource, settings: ExportSettings) -> None:
+        self.directory = directory
+        self.on_progress: Callable[[Progress], None] = lambda progress: None
+        self.on_part: Callable[[Part], None] = lambda part: None
+        self.should_stop: Callable[[], bool] = lambda: False
+        self._source = source
+        self._settings = settings
+        self._next: int | None = directory.next_index
+        self._writer: PartWriter | None = None
+        self._part_bytes = self._end_position = self._began_ms = 0
+        self._last: Run | None = None
+        self._is_recognised = False
+        self._progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
+
+    @classmethod
+    def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Exporter:
+        """
+        @raise ExportError: see L{ExportDirectory.open}.
+        @raise ReadError: the log cannot be read; nothing was made then.
+        """
+        check_apart(out, source.scan)
+        source.scan.extent()
+        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
+        return cls(directory, source, settings)
+
+    def __enter__(self) -> Exporter:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @property
+    def progress(self) -> Progress:
+        """As of the last batch."""
+        return self._progress
+
+    def step(self, now_ms: int, *, is_last: bool) -> None:
+        """
+        Export what is committed now.
+
+        @param now_ms: monotonic.
+        @param is_last: finish the open part at the end, however small it is.
+        @raise ReadError: the log cannot be read; another step goes on where this one stopped.
+        @raise ExportError: this is another log than before.
+        @raise OSError: nothing can be written.
+        """
+        scan = self._source.scan
+        with closing(scan.log()) as log:
+            extent = log.extent()
+            begin = self._begin(log, extent)
+            decoder = decoder_of(scan.options, scan.columns, log)
+            for chunk in log.chunks(begin, extent.end, with_data=decoder.needs_data):
+                if self.should_stop():
+                    return
+                for run in runs_of(log, chunk):
+                    self._take(run, decoder.decode(run.chunk), now_ms)
+                self._tell(extent)
+            decoder.finish()
+            # What stood at the end and was left out, as an option allows, is done with, too.
+            self._next = max(begin, extent.end)
+        self._tell(extent)
+        if self._writer is not None and (is_last or self._is_due(now_ms)):
+            self._close_part(self._next - 1)
+
+    def _begin(self, log: Log, extent: Extent) -> int:
+        if self._next is None:
+            self._next = self._source.scan.starting(extent, default=EARLIEST)
+            self.directory.begin(self._next)
+        elif not self._is_recognised:
+            recognise(self.directory, self._source.scan, log, extent)
+        if not self._is_recognised:
+            self._progress = attrs.evolve(self._progress, begin=self._next)
+        self._is_recognised = True
+        return self._next
+
+    def _take(self, run: Run, batch: pa.RecordBatch, now_ms: int) -> None:
+        if self._writer is not None and self._end_position != run.position:
+            assert self._next is not None
+            self._close_part(self._next - 1)
+        if self._writer is None:
+            self._writer = PartWriter(
+                self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
+                style=self._settings.format, compression=self._settings.compression,
+            )
+            self._part_bytes, self._began_ms = 0, now_ms
+        self._writer.write(batch)
+        self._last = run
+        self._next, self._end_position = run.next, run.position + run.size
+        self._part_bytes += run.size
+        self._progress = attrs.evolve(
+            self._progress, rows=self._progress.rows + batch.num_rows,
+            log_bytes=self._progress.log_bytes + run.size,
+        )
+        if self._part_bytes >= self._settings.part_bytes:
+            self._close_part(run.next - 1)
+
+    def _tell(self, extent: Extent) -> None:
+        assert self._next is not None
+        self._progress = attrs.evolve(self._progress, next=self._next, end=extent.end)
+        self.on_progress(self._progress)
+
+    def _is_due(self, now_ms: int) -> bool:
+        delay_ms = self._settings.max_delay_ms
+        return delay_ms > 0 and now_ms - self._began_ms >= delay_ms
+
+    def _close_part(self, last: int) -> None:
+        """Make the open part visible. @param last: the last offset that it stands for."""
+        writer, first = self._writer, self.directory.next_index
+        if writer is None:
+            return
+        assert first is not None and self._last is not None
+        self._writer = None
+        files = [
+            (staged, os.path.join(folder, part_name(first, last, self._settings.format)))
+            for staged, folder in writer.close()
+        ]
+        part = Part(first=first, last=last, files=tuple(files), rows=writer.rows)
+        self.directory.commit(part, self._last.proof)
+        self.on_part(part)
+
+    def close(self) -> None:
+        """Leave what is visible, drop the open part, let others in."""
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        self.directory.close()
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """
+    Records of one file of the log that follow one another.
+
+    @ivar next: the offset behind them.
+    @ivar position, size: byte of the log where they begin, and how many bytes they have.
+    """
+
+    chunk: Chunk
+    next: int
+    position: int
+    size: int
+    is_bytes: bool
+
+    @property
+    def proof(self) -> dict[str, int]:
+        """What the last of the records is recognised by."""
+        chunk, at = self.chunk, int(self.chunk.starts[-2])
+        if self.is_bytes:
+            assert chunk.data is not None
+            return {
+                "offset": self.position + self.size - (int(chunk.starts[-1]) - at),
+                "crc": crc32(memoryview(chunk.data)[at : int(chunk.starts[-1])]),
+            }
+        if chunk.units is not None:
+            unit = chunk.units[-1]
+            facts = unit["index"], unit["term"], unit["pos"], unit["size"]
+        else:
+            assert chunk.data is not None
+            _magic, size, index, term, pos, *_rest = ENTRY_HEADER.unpack_from(chunk.data, at)
+            facts = index, term, pos, size
+        return dict(zip(("offset", "term", "pos", "size"), map(int, facts), strict=True))
+
+
+def runs_of(log: Log, chunk: Chunk) -> Iterator[Run]:
+    """A chunk, cut where files of the log end: a member's answer may have records of two."""
+    sizes = np.diff(chunk.starts)
+    if isinstance(log, CommitLog):
+        size = int(sizes.sum())
+        yield Run(chunk=chunk, next=chunk.first + size, position=chunk.first, size=size, is_bytes=True)
+        return
+    if chunk.units is not None:
+        positions = chunk.units["pos"].astype(np.int64)
+    else:
+        assert chunk.data is not None
+        positions = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)["pos"].astype(np.int64)
+    edges = [0, *(np.flatnonzero(positions[:-1] + sizes[:-1] != positions[1:]) + 1).tolist(), len(sizes)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        yield Run(
+            chunk=attrs.evolve(
+                chunk, starts=chunk.starts[first : last + 1], first=chunk.first + first,
+                units=chunk.units[first:last] if chunk.units is not None else None,
+            ) if last - first < len(sizes) else chunk,
+            next=chunk.first + last, position=int(positions[first]),
+            size=int(sizes[first:last].sum()), is_bytes=False,
+        )
+
+
+def recognise(directory: ExportDirectory, scan: Scan, log: Log, extent: Extent) -> None:
+    """
+    The last record that was exported must be in this log, if it is still there.
+
+    @param log: of the scan, open.
+    @raise ExportError: it is not.
+    """
+    expected = dict(directory.proof)
+    at = expected.get("offset", -1)
+    if not extent.begin <= at < extent.end:
+        return
+    found = proof_at(log, at)
+    # Nothing may be found where damage is passed over; else there is no such record.
+    if found != expected and (found or scan.options.fail_on_damage):
+        raise ExportError(
+            f"{directory.path} holds another log: its last record has {_shown(expected)}, and in this log "
+            f"there is {_shown(found)}. Name a new directory"
+        )
+
+
+def proof_at(log: Log, offset: int) -> dict[str, int]:
+    """What the record at an offset is recognised by; nothing if none begins there."""
+    found: dict[str, int] = {}
+    for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, CommitLog)):
+        for run in runs_of(log, chunk):
+            found = run.proof
+    return found
+
+
+def _shown(facts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "none that begins there"
+
+
+def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
+    """@raise ExportError: the files would stand between those of the log."""
+    path = os.path.realpath(out)
+    for held in (scan.options.path, scan.options.data_path):
+        if held and (path + "/").startswith(os.path.realpath(held) + "/"):
+            raise ExportError(f"{out} is in the directory of the log, {held}: name another place")

@@ -1,0 +1,59 @@
+# -*- test-case-name: tests.spark.test_export_follow -*-
+"""
+An export that never ends: look at the log, export what is new, say when to look again.
+
+Rule: a log that cannot be read for a while (its member is restarted, the network is down) is waited for,
+longer each time; but a log that could never be read is an error at once, and so are lost and damaged entries.
+
+Knows nothing of clocks, threads and signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dledger.spark.export.exporter import Exporter
+from dledger.spark.log import DamageError, DataLossError, ReadError
+
+#: The longest time between two attempts.
+RETRY_MS_MAX = 30_000
+
+
+class Follower:
+    """
+    @ivar on_trouble: called with the error, and the milliseconds until the next attempt.
+    """
+
+    def __init__(self, exporter: Exporter, *, interval_ms: int) -> None:
+        """@param interval_ms: between two looks at the log when there is nothing wrong; at least 1."""
+        assert interval_ms > 0
+        self.on_trouble: Callable[[ReadError, int], None] = lambda error, wait_ms: None
+        self._exporter = exporter
+        self._interval_ms = interval_ms
+        self._failures = 0
+        self._has_read = False
+
+    def turn(self, now_ms: int) -> int:
+        """
+        Export what is new; may take as long as there is much of it.
+
+        @param now_ms: monotonic.
+        @return: milliseconds until the next turn.
+        @raise ReadError: see the rule of this module.
+        @raise ExportError: as L{Exporter.step}.
+        @raise OSError: nothing can be written.
+        """
+        try:
+            self._exporter.step(now_ms, is_last=False)
+        except (DataLossError, DamageError):
+            raise
+        except ReadError as error:
+            if not self._has_read:
+                raise
+            self._failures += 1
+            wait_ms = min(self._interval_ms << min(self._failures, 20), max(RETRY_MS_MAX, self._interval_ms))
+            self.on_trouble(error, wait_ms)
+            return wait_ms
+        self._has_read = True
+        self._failures = 0
+        return self._interval_ms

@@ -1,0 +1,217 @@
+# -*- test-case-name: tests.spark.test_export_spark -*-
+"""
+The same export as L{dledger.spark.export.exporter} as jobs of Spark, for logs that one machine is too slow for.
+
+A job writes a part of several files below C{_pending}; the driver renames them, as after any other writer. So
+the directory must be on a file system that driver and executors share, and a task that fails and is repeated
+leaves nothing behind. The two engines may take turns on one directory.
+
+Does not follow a log: that is C{spark.readStream} (docs/spark.md, "Streams").
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from dledger.spark.columns import ddl_of
+from dledger.spark.export.exporter import (
+    ExportSettings,
+    ExportSource,
+    Progress,
+    check_apart,
+    proof_at,
+    recognise,
+)
+from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name
+from dledger.spark.export.writers import PARQUET
+from dledger.spark.log import Part as Range
+from dledger.spark.log import cut, lost
+from dledger.spark.options import EARLIEST
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Tasks of one job for each that runs at a time: enough to even out, few enough to resume soon.
+_TASKS_PER_SLOT = 4
+
+
+class SparkExporter:
+    """
+    One run of an export; L{Exporter <dledger.spark.export.exporter.Exporter>} has the same face.
+
+    @ivar on_progress, on_part, should_stop: as there, once for each job.
+    """
+
+    def __init__(
+        self, directory: ExportDirectory, spark: SparkSession, source: ExportSource, settings: ExportSettings
+    ) -> None:
+        self.directory = directory
+        self.on_progress: Callable[[Progress], None] = lambda progress: None
+        self.on_part: Callable[[Part], None] = lambda part: None
+        self.should_stop: Callable[[], bool] = lambda: False
+        self.progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
+        self._spark = spark
+        self._source = source
+        self._settings = settings
+
+    @classmethod
+    def open(
+        cls, out: str | os.PathLike[str], spark: SparkSession, source: ExportSource, settings: ExportSettings
+    ) -> SparkExporter:
+        """
+        @param spark: a session that knows the format C{dledger}.
+        @raise ExportError: see L{ExportDirectory.open}.
+        @raise ReadError: the log cannot be read; nothing was made then.
+        """
+        check_apart(out, source.scan)
+        source.scan.extent()
+        directory = ExportDirectory.open(out, {**settings.kept(), "rows": source.scan.options.format})
+        return cls(directory, spark, source, settings)
+
+    def __enter__(self) -> SparkExporter:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def step(self, now_ms: int, *, is_last: bool) -> None:
+        """
+        Export all that is committed now.
+
+        @param now_ms, is_last: for the other engine; here a part ends where its job ends.
+        @raise ReadError: the log cannot be planned.
+        @raise ExportError: this is another log than before, or a job has failed.
+        """
+        scan = self._source.scan
+        options = attrs.evolve(scan.options, partition_bytes=self._settings.part_bytes)
+        with closing(scan.log()) as log:
+            extent = log.extent()
+            if self.directory.next_index is None:
+                self.directory.begin(scan.starting(extent, default=EARLIEST))
+            else:
+                recognise(self.directory, scan, log, extent)
+            begin = self.directory.next_index
+            assert begin is not None
+            if begin < extent.begin:
+                lost(scan.options, begin, extent.begin)
+                begin = extent.begin
+            ranges = cut(log, options, begin, extent.end)
+        self.progress = attrs.evolve(self.progress, begin=begin, next=begin, end=max(extent.end, begin))
+        step = max(1, self._spark.sparkContext.defaultParallelism) * _TASKS_PER_SLOT
+        for at in range(0, len(ranges), step):
+            if self.should_stop():
+                return
+            try:
+                self._job(ranges[at : at + step])
+            except _job_errors() as error:
+                raise ExportError(f"a job of Spark has failed: {_reason(error)}") from error
+            self.on_progress(self.progress)
+
+    def _job(self, ranges: list[Range]) -> None:
+        first = self.directory.next_index
+        assert first is not None
+        begin, end = ranges[0].begin, ranges[-1].end
+        # The JVM of a driver that was killed may go on writing for a moment: not where we look.
+        staged = self.directory.stage(f"job-{uuid.uuid4().hex}")
+        rows = self._write(self._frame(begin, end), staged)
+        part = Part(first=first, last=end - 1, files=tuple(self._files(staged, first, end - 1)), rows=rows)
+        with closing(self._source.scan.log()) as log:
+            log.extent()
+            proof = proof_at(log, end - 1)
+        self.directory.commit(part, proof)
+        size = sum(one.size_bytes for one in ranges)
+        self.progress = attrs.evolve(
+            self.progress, next=end, rows=self.progress.rows + rows,
+            log_bytes=self.progress.log_bytes + size,
+        )
+        self.on_part(part)
+
+    def _frame(self, begin: int, end: int) -> DataFrame:
+        reader = self._spark.read.format("dledger").schema(ddl_of(self._source.scan.columns))
+        given = dict(self._source.given)
+        for name in list(given):
+            if name.lower() in ("startingoffsets", "endingoffsets", "partitionbytes", "path"):
+                del given[name]
+        if self._source.scan.options.path:
+            given["path"] = self._source.scan.options.path  # absolute
+        return reader.options(
+            **given, startingOffsets=str(begin), endingOffsets=str(end),
+            partitionBytes=str(self._settings.part_bytes),
+        ).load()
+
+    def _write(self, frame: DataFrame, path: Path) -> int:
+        """@return: how many rows there were."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        seen = Observation()
+        frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
+        settings = self._settings
+        if settings.format != PARQUET:
+            frame = frame.select(*_json_columns(frame))
+        writer = frame.write.mode("overwrite").partitionBy(*settings.partition_by)
+        target = path.absolute().as_uri()
+        if settings.format == PARQUET:
+            writer.option("compression", settings.compression).parquet(target)
+        else:
+            writer.option("timeZone", "UTC").json(target)
+        counted: dict[str, Any] = seen.get
+        return int(counted["rows"])
+
+    def _files(self, staged: Path, first: int, last: int) -> list[tuple[str, str]]:
+        pending = staged.parent
+        found = []
+        for number, path in enumerate(sorted(staged.rglob("part-*"))):
+            folder = path.parent.relative_to(staged).as_posix()
+            name = part_name(first, last, self._settings.format, number)
+            found.append((str(path.relative_to(pending)), os.path.normpath(os.path.join(folder, name))))
+        return found
+
+    def close(self) -> None:
+        """Leave what is visible, let others in. The session stays as it is."""
+        self.directory.close()
+
+
+def _job_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def _reason(error: Exception) -> str:
+    """What a task has failed with: in between two tracebacks, of Python and of Java."""
+    text = str(error)
+    ours = re.findall(r"^dledger\.[\w.]+: (.+)$", text, re.MULTILINE)
+    return ours[-1] if ours else next((line for line in text.splitlines() if line.strip()), repr(error))
+
+
+def _json_columns(frame: DataFrame) -> list[Column]:
+    """Bodies as text where they are, else in Base64: as the other engine."""
+    from pyspark.sql import functions as f
+
+    columns = []
+    for name, kind in frame.dtypes:
+        if kind != "binary":
+            columns.append(f.col(f"`{name}`"))
+            continue
+        body = f.col(f"`{name}`")
+        is_text = f.is_valid_utf8(body.cast("string"))
+        columns.append(f.when(is_text, body.cast("string")).alias(name))
+        # Spark breaks it into lines of 76.
+        whole = f.translate(f.base64(body), "\r\n", "")
+        columns.append(f.when(~is_text, whole).alias(f"{name}_base64"))
+    return columns

@@ -1,0 +1,1 @@
+"""A simulated master with its slaves."""

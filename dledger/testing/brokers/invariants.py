@@ -1,0 +1,309 @@
+# -*- test-case-name: tests.sim.test_ha -*-
+"""
+What replication promises, checked after every event of every simulated broker.
+
+H1. A slave's log is a prefix of the master's, from the file on with which the slave began. It may differ for
+a while, not for ever, where its master came back without something that it had shipped (a power cut, and
+shipping what is not flushed), and where itself came back from a power cut with what it had not flushed.
+H2. When a put is answered C{PUT_OK}, as many slaves as it had to wait for hold its bytes; a slave with
+C{SYNC_FLUSH} on stable storage, and the master as well if it has C{SYNC_FLUSH}.
+H3. What was answered C{PUT_OK} stays in the master's log, except for that power cut.
+H4. Every put is answered, once, in time.
+H5. A slave with C{SYNC_FLUSH} that comes back holds what it has reported, up to the last record's end.
+H6. When all faults are over all slaves are connected, once each, and equal to the master.
+H7. A master that comes back holds what it held, but for an unflushed tail after a power cut.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.broker.ha.config import ANY_SLAVE, HAConfig
+from dledger.broker.ha.put_status import PutStatus
+from dledger.testing.brokers.member import SimBroker
+
+#: The grain of deadlines, and what a turn may take.
+SLACK_MS = 400
+
+
+class HAInvariantError(AssertionError):
+    """A promise was broken. The message begins with its number."""
+
+
+def require(condition: bool, number: int, sentence: str) -> None:
+    """@raise HAInvariantError: unless C{condition}."""
+    if not condition:
+        raise HAInvariantError(f"H{number}: {sentence}")
+
+
+@attrs.define(eq=False)
+class _Held:
+    """
+    One slave as we know it.
+
+    @ivar end: how far its log was compared; -1: not at all since its process started.
+    @ivar best_end: how far it ever reached in the master's present log.
+    @ivar promised_offset: the highest report that was right.
+    @ivar promised_begin: where its log began then.
+    @ivar flushed_offset: of its log, as it was seen last.
+    @ivar power_lost: what it had not flushed may be gone, or damaged.
+    @ivar old_session: the connection on which something may still come that its master has lost; -1: none.
+    @ivar is_divergent: it may differ: see H1.
+    """
+
+    end: int = -1
+    best_end: int = 0
+    flushed_offset: int = 0
+    power_lost: bool = False
+    old_session: int = -1
+    promised_offset: int = 0
+    promised_begin: int = 0
+    is_divergent: bool = False
+
+
+@attrs.define(eq=False)
+class _Put:
+    start: int
+    end: int
+    needed: int
+    at_ms: float
+    life: int
+    status: PutStatus | None = None
+
+
+def needed_at_least(config: HAConfig) -> int:
+    """Slaves that must hold a put that was answered with success, whatever their number was."""
+    if not config.waits_for_slaves:
+        return 0
+    if config.sync_rule == ANY_SLAVE:
+        return 1
+    replicas = config.min_in_sync_replicas if config.enable_auto_in_sync_replicas else config.in_sync_replicas
+    return replicas - 1
+
+
+class HAInvariants:
+    """
+    @ivar history: the master's log from 0 on.
+    @ivar answered: puts by status.
+    """
+
+    def __init__(self, master: SimBroker, slaves: list[SimBroker]) -> None:
+        self._master = master
+        self._slaves = slaves
+        self._held = {slave.host: _Held() for slave in slaves}
+        self._puts: list[_Put] = []
+        self._flushed_offset = 0
+        self._power_lost = False
+        self.history = bytearray()
+        self.answered: dict[PutStatus, int] = dict.fromkeys(PutStatus, 0)
+
+    @property
+    def _may_lose(self) -> bool:
+        """Whether a power cut of the master may take back what slaves have."""
+        return not self._master.config.ha_transfer_flushed_only
+
+    # -- the master -----------------------------------------------------------------------------
+
+    def master_ends(self, *, power: bool) -> None:
+        """Its process is about to end, or has ended."""
+        self._power_lost = self._power_lost or power
+
+    def master_event(self) -> None:
+        """After every event of the master."""
+        self._flushed_offset = self._master.log.flushed_offset
+
+    def master_appended(self) -> None:
+        """Its log has grown."""
+        log = self._master.log
+        while len(self.history) < log.end_offset:
+            self.history += log.read(len(self.history), 1 << 20)
+
+    def master_started(self) -> None:
+        """A process has recovered the log."""
+        _, content = self._master.content()
+        end = self._master.log.end_offset
+        content = content[:end]
+        same = _common(content, self.history)
+        lost_from = same if same < len(self.history) else len(self.history)
+        if lost_from < len(self.history) or same < end:
+            is_tail = lost_from >= self._last_record_end(self._flushed_offset) and self._power_lost
+            # Bytes behind the history are of a put that died half-way, and got in all the same.
+            require(is_tail or lost_from == len(self.history), 7,
+                    f"the master came back with {end} bytes, {same} of them right; it had "
+                    f"{len(self.history)}, and {self._flushed_offset} of them flushed")
+        for slave in self._slaves:
+            held = self._held[slave.host]
+            if lost_from < len(self.history):
+                held.old_session = _session_of(slave) if self._may_lose else -1
+                if max(held.best_end, held.end) > lost_from:
+                    require(self._may_lose, 1, f"{slave.host} was sent {held.best_end} bytes, and its master "
+                            f"that ships only what is flushed has kept {lost_from}")
+                    held.is_divergent = True
+                held.best_end = min(held.best_end, lost_from)
+                held.promised_offset = min(held.promised_offset, lost_from)
+        self.history = bytearray(content)
+        self._power_lost = False
+        self._flushed_offset = self._master.log.flushed_offset
+        self._check_kept()
+
+    def _check_kept(self) -> None:
+        """H3; puts that a power cut may have taken are let go."""
+        waits_for_disk = self._master.config.waits_for_disk
+        end = len(self.history)
+        for put in self._puts:
+            if put.status is PutStatus.PUT_OK and put.end > end:
+                require(not waits_for_disk, 3, f"the put at {put.start}..{put.end} was answered PUT_OK, and "
+                        f"is gone: the log ends at {end}")
+        self._puts = [put for put in self._puts if put.end <= end]
+
+    def _last_record_end(self, offset: int) -> int:
+        ends = [put.end for put in self._puts if put.end <= offset]
+        return max(ends, default=0)
+
+    # -- puts -----------------------------------------------------------------------------------
+
+    def put(self, start: int, end: int, now_ms: float) -> _Put:
+        """The master has stored a message, and asks for its replication now."""
+        put = _Put(start, end, needed_at_least(self._master.config), now_ms, self._master.life)
+        self._puts.append(put)
+        return put
+
+    def answer(self, put: _Put, status: PutStatus, now_ms: float) -> None:
+        """A put is answered."""
+        require(put.status is None, 4, f"the put at {put.start} was answered twice")
+        put.status = status
+        self.answered[status] += 1
+        config = self._master.config
+        limit_ms = max(config.slave_timeout, config.sync_flush_timeout) + SLACK_MS
+        require(now_ms - put.at_ms <= limit_ms, 4,
+                f"the put at {put.start} was answered {status.name} after {now_ms - put.at_ms:.0f} ms")
+        if status is PutStatus.PUT_OK:
+            self._check_held(put)
+
+    def _check_held(self, put: _Put) -> None:
+        holders = [slave.host for slave in self._slaves if self._holds(slave, put)]
+        require(len(holders) >= put.needed, 2,
+                f"the put at {put.start}..{put.end} was answered PUT_OK; {put.needed} slaves must have it, "
+                f"and {', '.join(holders) or 'none'} has")
+        if self._master.config.waits_for_disk:
+            _, durable = self._master.content(durable=True)
+            require(durable[put.start : put.end] == self.history[put.start : put.end], 2,
+                    f"the put at {put.start}..{put.end} was answered PUT_OK before the master's disk had it")
+
+    def _holds(self, slave: SimBroker, put: _Put) -> bool:
+        if not slave.config.waits_for_disk:
+            return self._held[slave.host].best_end >= put.end
+        begin, durable = slave.content(durable=True)
+        start = put.start - begin
+        return start >= 0 and durable[start : put.end - begin] == self.history[put.start : put.end]
+
+    def overdue(self, now_ms: float, life: int) -> None:
+        """H4, of puts that were never answered."""
+        limit_ms = max(self._master.config.slave_timeout, self._master.config.sync_flush_timeout) + SLACK_MS
+        for put in self._puts:
+            if put.status is None and put.life == life:
+                require(now_ms - put.at_ms <= limit_ms, 4,
+                        f"the put at {put.start} is not answered after {now_ms - put.at_ms:.0f} ms")
+
+    def slave_ends(self, slave: SimBroker, *, power: bool) -> None:
+        """Its process is about to end, or has ended."""
+        held = self._held[slave.host]
+        held.power_lost = held.power_lost or power
+
+    # -- slaves ---------------------------------------------------------------------------------
+
+    def slave_started(self, slave: SimBroker) -> None:
+        """A process has recovered its log."""
+        held = self._held[slave.host]
+        held.end = held.old_session = -1
+        if held.power_lost:
+            begin, content = slave.content()
+            log = content[: slave.log.end_offset - begin]
+            same = begin + _common(log, self.history[begin:])
+            # What was flushed is there, up to the last whole record.
+            if same < slave.log.end_offset and same >= self._last_record_end(held.flushed_offset):
+                held.is_divergent = True
+        held.power_lost = False
+        self.slave_event(slave)
+        if slave.config.waits_for_disk and not held.is_divergent:
+            end = slave.log.end_offset
+            promised = self._last_record_end(min(held.promised_offset, len(self.history)))
+            # A log that began behind the last whole record held none of what it has reported.
+            require(end >= promised or promised <= held.promised_begin, 5,
+                    f"{slave.host} came back with {end} bytes, and has reported {held.promised_offset}")
+
+    def slave_event(self, slave: SimBroker) -> None:
+        """After every event of a slave."""
+        held, log = self._held[slave.host], slave.log
+        end = log.end_offset
+        if end != held.end:
+            self._compare(slave, held, end)
+        held.flushed_offset = log.flushed_offset
+        reported = slave.service.slave.reported_offset if slave.service.slave is not None else -1
+        if not held.is_divergent and reported > held.promised_offset:
+            held.promised_offset = min(reported, held.best_end)
+            held.promised_begin = log.begin_offset
+
+    def _compare(self, slave: SimBroker, held: _Held, end: int) -> None:
+        log = slave.log
+        known = held.end if held.end <= end and not held.is_divergent else 0
+        known = max(known, log.begin_offset)
+        while known < end:
+            piece = log.read(known, end - known)
+            expected = self.history[known : known + len(piece)]
+            if piece != expected:
+                at = known + _common(piece, expected)
+                if held.old_session == _session_of(slave) >= 0:
+                    held.is_divergent = True
+                require(held.is_divergent, 1, f"{slave.host} holds {end} bytes, and at {at} its log is not "
+                        f"the master's, which has {len(self.history)}")
+                held.end = end
+                return
+            known += len(piece)
+        held.is_divergent = False
+        held.end = end
+        held.best_end = max(held.best_end, end)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def is_settled(self) -> bool:
+        """Whether nothing is left to do."""
+        sender = self._master.service.master if self._master.is_open else None
+        return sender is not None and len(sender.acks) == len(self._slaves) and all(
+            slave.is_open and slave.log.end_offset == len(self.history)
+            and not self._held[slave.host].is_divergent
+            for slave in self._slaves
+        )
+
+    def why_not_settled(self) -> str:
+        """For people."""
+        master = self._master
+        if not master.is_open:
+            return "the master is not up"
+        links = len(master.service.master.acks) if master.service.master is not None else 0
+        ends = [f"{slave.host} {slave.log.end_offset if slave.is_open else 'down'}"
+                + (" divergent" if self._held[slave.host].is_divergent else "") for slave in self._slaves]
+        return f"master {len(self.history)}, {links} connections; {'; '.join(ends)}"
+
+    def judge(self) -> None:
+        """When a run is over: H6."""
+        require(self.is_settled(), 6, f"the faults are over, and the slaves have not caught up: "
+                f"{self.why_not_settled()}")
+        for slave in self._slaves:
+            begin, content = slave.content()
+            require(content[: len(self.history) - begin] == self.history[begin:], 1,
+                    f"{slave.host} is not equal to the master")
+
+
+def _session_of(slave: SimBroker) -> int:
+    """Number of its connection; -1 if it is down."""
+    follower = slave.service.slave if slave.is_open else None
+    return -1 if follower is None else follower.status().sessions
+
+
+def _common(one: bytes | bytearray, two: bytes | bytearray) -> int:
+    """How many bytes both begin with."""
+    size = min(len(one), len(two))
+    if one[:size] == two[:size]:
+        return size
+    return next(at for at in range(size) if one[at] != two[at])

@@ -1,0 +1,213 @@
+# -*- test-case-name: tests.sim.test_ha -*-
+"""
+A simulated broker: the real commit log and the real replication, in a process that can be killed.
+
+The machine has a L{SimDisk}; fsyncs end later, and may miss what was written after they began. A call that
+the disk has armed may end the process, or the power, half-way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.ha.service import HAService
+from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.store_config import StoreConfig
+from dledger.testing.brokers.network import SimClientEndpoint, SimReactor, SimServerEndpoint, SimStreams
+from dledger.testing.clock import SimClock
+from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
+
+ROOT = "/store"
+
+
+class HADisk(SimDisk):
+    """
+    A disk that remembers that its process has died inside a call: nothing more can be changed then.
+
+    @ivar death: how; None while it lives.
+    """
+
+    death: MemberDied | None = None
+
+    def before_change(self, path: str, kind: str) -> None:
+        """See L{SimDisk.before_change}."""
+        if self.death is not None:
+            raise self.death
+        try:
+            super().before_change(path, kind)
+        except MemberDied as death:
+            self.death = death
+            self.is_armed = True
+            raise
+
+    def new_process(self) -> None:
+        """Whatever happened to the last one."""
+        self.death = None
+        self._rearm()
+
+
+class SimBroker:
+    """
+    One machine, and the broker on it.
+
+    @ivar life: number of the process; rises when it starts and when it ends.
+    @ivar is_up, is_open: a process runs; it has opened its log.
+    @ivar log, service: of the process that runs, or ran last.
+    @ivar happened: called after every event of the process.
+    @ivar ended: called when it has ended by itself.
+    """
+
+    def __init__(
+        self, *, host: str, config: HAConfig, store: StoreConfig, clock: SimClock, network: SimStreams,
+        rng: random.Random, master: str, note: Callable[[str], None],
+    ) -> None:
+        self.host = host
+        self.config = config
+        self.disk = HADisk(random.Random(rng.random()))
+        self.life = 0
+        self.is_up = self.is_open = False
+        self.boots = 0
+        self.flush_us = 500
+        self.happened: Callable[[SimBroker], None] = lambda broker: None
+        self.ended: Callable[[SimBroker], None] = lambda broker: None
+        self.log: CommitLog
+        self.service: HAService
+        self.reactor: SimReactor
+        self._store = store
+        self._clock = clock
+        self._network = network
+        self._rng = rng
+        self._master = master
+        self._note = note
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process on what is on the disk."""
+        assert not self.is_up
+        self.life += 1
+        self.boots += 1
+        self.is_up = True
+        self.is_open = False
+        self.disk.new_process()
+        self.run(self.life, self._start)
+
+    def _start(self) -> None:
+        disk, store = self.disk, self._store
+        disk.makedirs(store.commit_log_path)
+        seen = look(store, disk, checkpoint=None, is_aborted=True)
+        try:
+            self.log = CommitLog.open(
+                store, disk, seen, is_slave=self.config.is_slave, run_in_thread=self._run_in_thread
+            )
+        except StoreError as error:
+            if isinstance(error, DirectoryError):
+                raise
+            self._clock.after(1, self.run, self.life, self._stopped_itself, f"cannot start: {error}")
+            return
+        self.is_open = True
+        self.reactor = SimReactor(self._clock, self)
+        listen = None if self.config.is_slave else SimServerEndpoint(self._network, self.host, self)
+        self.service = HAService(
+            self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self.fail,
+            listen=listen,
+        )
+        self._note(f"{self.host} started at {self.log.begin_offset}..{self.log.end_offset}")
+        self.service.startService()
+        if self.config.is_slave:
+            endpoint = SimClientEndpoint(self._network, self.host, self, self._master)
+            self.service.follow(endpoint, self._master)
+
+    def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
+        """See L{dledger.testing.brokers.network.Process.run}. An exception of the code under test is a bug."""
+        if life != self.life or not self.is_up:
+            return
+        try:
+            action(*arguments)
+        except MemberDied:
+            pass
+        except DLedgerError:
+            if self.disk.death is None:
+                raise
+        if self.life != life:
+            return
+        if self.disk.death is not None:
+            death = self.disk.death
+            self._end(f"{type(death).__name__} {death}", power=isinstance(death, PowerLoss))
+            self.ended(self)
+            return
+        if self.is_open:
+            self.happened(self)
+
+    def fail(self, reason: str) -> None:
+        """The broker cannot go on: its process ends."""
+        if self.disk.death is None:
+            # It can do nothing more than end, once everything has been told.
+            self._clock.after(1, self.run, self.life, self._stopped_itself, reason)
+
+    def _stopped_itself(self, reason: str) -> None:
+        self._end(f"stopped itself: {reason}", power=False)
+        self.ended(self)
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays."""
+        if self.is_up:
+            self._end("killed", power=False)
+
+    def lose_power(self) -> None:
+        """The machine is gone; its peers are not told."""
+        if self.is_up:
+            self._end("power lost", power=True)
+
+    def _end(self, why: str, *, power: bool) -> None:
+        self._note(f"{self.host} {why}")
+        self.is_up = self.is_open = False
+        self.life += 1
+        self._network.died(self.host, silently=power)
+        if power:
+            self.disk.lose_power()
+        else:
+            self.disk.end_process()
+
+    # -- disk -----------------------------------------------------------------------------------
+
+    def _run_in_thread(self, call: Callable[[], None]) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        took_us = int(self.flush_us * 2 * self._rng.random()) + 1
+        barrier = self.disk.begin_sync() if self._rng.random() < 0.7 else None
+        self._clock.after(took_us, self.run, self.life, self._sync, call, barrier, done)
+        return done
+
+    def _sync(self, call: Callable[[], None], barrier: int | None, done: Deferred[None]) -> None:
+        try:
+            with self.disk.syncing_up_to(barrier):
+                call()
+        except OSError:
+            self._clock.after(1, self.run, self.life, done.errback, Failure())
+            return
+        self._clock.after(1 + int(self._rng.random() * 300), self.run, self.life, done.callback, None)
+
+    def content(self, *, durable: bool = False) -> tuple[int, bytes]:
+        """Where the log's files begin, and all their bytes: as they are read, or as they would survive."""
+        disk, path = self.disk, self._store.commit_log_path
+        if not disk.exists(path):
+            return 0, b""
+        names = [name for name in disk.listdir(path) if name.isdecimal()]
+        parts = []
+        for name in names:
+            whole = f"{path}/{name}"
+            data = disk.durable_content(whole) if durable else disk.read_file(whole)
+            parts.append((data or b"").ljust(self._store.mapped_file_size_commit_log, b"\0"))
+        return (int(names[0]) if names else 0), b"".join(parts)
+
+    def refusal(self) -> PutStatus | None:
+        """Whether a put would be refused now."""
+        return self.service.refusal() if self.is_open else PutStatus.SERVICE_NOT_AVAILABLE

@@ -1,0 +1,55 @@
+# -*- test-case-name: tests.sim.test_ha -*-
+"""
+Runs many schedules of master/slave replication, on several processors, and tells how it went::
+
+    python -m dledger.testing.brokers.runner --schedules 1000 --seed 1 --jobs 2
+
+Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last events, and the command
+that runs it again; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+from twisted.logger import globalLogBeginner
+
+from dledger.testing.brokers.schedule import SECONDS, HAOutcome, run_ha_schedule
+from dledger.testing.running import Tally, outcomes, tell
+
+_WORDS = {
+    "puts": "puts", "acknowledged": "acknowledged", "restarts": "restarts", "truncations": "truncations",
+}
+
+
+def be_quiet() -> None:
+    """What simulated brokers log is nobody's business; the trace says it."""
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+
+
+def replay_command(outcome: HAOutcome, *, seconds: float) -> str:
+    """What to type to see a failure again."""
+    command = "python -m dledger.testing.brokers.runner --schedules 1"
+    return f"{command} --seed {outcome.seed} --seconds {seconds:g} --trace"
+
+
+@click.command()
+@click.option("--schedules", default=200, show_default=True, help="How many to run.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
+@click.option("--seconds", default=SECONDS, show_default=True, help="Simulated seconds with faults, each.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+@click.option("--trace", is_flag=True, help="Print every event.")
+@click.option("--stop-at", default=5, show_default=True, help="Give up after so many failures.")
+def main(schedules: int, seed: int, seconds: float, jobs: int, trace: bool, stop_at: int) -> None:
+    """Run seeded schedules of a simulated master with its slaves, and check every promise."""
+    if jobs > 1:
+        be_quiet()
+    run = partial(run_ha_schedule, seconds=seconds, wants_all_lines=trace)
+    found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
+    again = partial(replay_command, seconds=seconds)
+    tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m dledger.testing.brokers.runner")

@@ -1,0 +1,449 @@
+# -*- test-case-name: tests.sim.test_ha -*-
+"""
+One seed, one schedule of master/slave replication: a master, its slaves, puts, faults, and the verdict::
+
+    python -m dledger.testing.brokers.runner --schedules 1000 --seed 1 --jobs 2
+
+The same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+import attrs
+
+from dledger.base.errors import DLedgerError, StoreError
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.store.records import NewMessage
+from dledger.broker.store.store_config import StoreConfig
+from dledger.testing.brokers.invariants import HAInvariants
+from dledger.testing.brokers.member import ROOT, SimBroker
+from dledger.testing.brokers.network import SimClientEndpoint, SimStreams
+from dledger.testing.clock import SimClock
+from dledger.testing.disk import PowerLoss, ProcessKilled
+from protocols.rocketmq.ha import HAClient
+from protocols.wire.rocketmq.message import Host
+
+MASTER = "m"
+KEPT_LINES = 30
+SECONDS = 12.0
+SETTLE_S = 60.0
+
+_HOST = Host(address=bytes((127, 0, 0, 1)), port=10911)
+
+#: Faults, and what power does.
+FAULTS = (
+    "kill_master", "kill_slave", "kill_inside", "break", "cut", "darken", "half_open", "fill_disk",
+    "disk_error", "stray", "slow_disk", "slow_link",
+)  # fmt: skip
+POWER = ("power_slave", "power_master", "power_inside")
+
+
+@attrs.frozen(kw_only=True)
+class HAFocus:
+    """
+    Schedules that look at one corner.
+
+    @ivar settings: fields of L{HAOptions} that the seed does not choose; C{master} and C{slave} are merged.
+    @ivar faults: names of the only faults that happen; empty for the seed's own mix.
+    @ivar pace_s: mean seconds between faults; 0 for the seed's own.
+    """
+
+    settings: Mapping[str, Any] = attrs.Factory(dict)
+    faults: tuple[str, ...] = ()
+    pace_s: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class HAOptions:
+    """
+    What the seed makes of a master and its slaves.
+
+    @ivar master, slave: fields of L{HAConfig}.
+    @ivar put_us: mean time between puts.
+    @ivar faults: names of what happens.
+    """
+
+    slaves: int
+    master: Mapping[str, Any]
+    slave: Mapping[str, Any]
+    put_us: int
+    burst_max: int
+    body_max: int
+    pace_s: float
+    delay_us: int
+    spread_us: int
+    piece_size: int
+    flush_us: int
+    faults: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class HAOutcome:
+    """How a schedule ended; C{failure} is empty if nothing is wrong."""
+
+    seed: int
+    failure: str
+    lines: tuple[str, ...]
+    digest: int
+    puts: int
+    acknowledged: int
+    restarts: int
+    truncations: int
+
+
+def options_of(seed: int, focus: HAFocus) -> HAOptions:
+    """The seed's options, with the focus's own in their place."""
+    rng = random.Random(f"{seed} ha")
+    slaves = rng.choice((1, 1, 2, 2, 3))
+    both = {
+        "ha_send_heartbeat_interval": 500, "ha_housekeeping_interval": 2500, "slave_timeout": 1500,
+        "sync_flush_timeout": 2500, "ha_flush_interval": rng.choice((50, 200, 500)), "ha_reconnect_min": 50,
+        "ha_reconnect_max": 1000,
+    }  # fmt: skip
+    master: dict[str, Any] = {
+        **both, "broker_role": rng.choice(("SYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
+        "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
+        "ha_transfer_batch_size": rng.choice((150, 1000, 32768)),
+        "ha_transfer_flushed_only": rng.random() < 0.4,
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        replicas = rng.randrange(1, slaves + 2)
+        least = rng.randrange(1, replicas + 1)
+        master |= {
+            "sync_rule": "in_sync_replicas", "in_sync_replicas": replicas, "min_in_sync_replicas": least,
+            "enable_auto_in_sync_replicas": rng.random() < 0.4,
+            "ha_max_gap_not_in_sync": rng.choice((2000, 1 << 28)),
+        }  # fmt: skip
+    slave = {
+        **both, "broker_role": "SLAVE", "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
+        "ha_full_history": rng.random() < 0.5, "ha_verify_size": rng.choice((1, 300, 65536)),
+    }  # fmt: skip
+    has_power = rng.random() < 0.5
+    faults: tuple[str, ...] = focus.faults or (FAULTS + POWER if has_power else FAULTS)
+    options = HAOptions(
+        slaves=slaves, master=master, slave=slave, put_us=rng.choice((60_000, 150_000, 400_000)),
+        burst_max=rng.choice((1, 2, 8)), body_max=rng.choice((20, 200, 900)),
+        pace_s=focus.pace_s or rng.choice((0.7, 1.5, 4.0)), delay_us=rng.choice((100, 1000, 10_000)),
+        spread_us=rng.choice((100, 5000, 40_000)), piece_size=rng.choice((150, 1000, 65536)),
+        flush_us=rng.choice((100, 1000, 20_000)), faults=faults,
+    )  # fmt: skip
+    settings = dict(focus.settings)
+    options = attrs.evolve(
+        options, master={**options.master, **settings.pop("master", {})},
+        slave={**options.slave, **settings.pop("slave", {})},
+    )  # fmt: skip
+    return attrs.evolve(options, **settings)
+
+
+class _Stray:
+    """Somebody who found the port, and says one thing."""
+
+    def __init__(self, says: bytes) -> None:
+        self._says = says
+
+    def buildProtocol(self, address: object) -> HAClient:
+        """A protocol that does not care."""
+        return HAClient(self)
+
+    def connected(self, client: HAClient) -> None:
+        """Say it."""
+        client.transport.write(self._says)
+
+    def transferred(self, client: HAClient, pieces: object) -> None:
+        """Ignore it."""
+
+    def connection_lost(self, client: HAClient, reason: str) -> None:
+        """Ignore it."""
+
+
+class HAWorld:
+    """One run."""
+
+    def __init__(self, seed: int, options: HAOptions, *, wants_all_lines: bool = False) -> None:
+        self.options = options
+        self.clock = SimClock()
+        self.lines: deque[str] = deque(maxlen=None if wants_all_lines else KEPT_LINES)
+        self.digest = 0
+        self.puts = 0
+        self._seed = seed
+        self._rng = random.Random(f"{seed} world")
+        self._load_rng = random.Random(f"{seed} load")
+        self._fault_rng = random.Random(f"{seed} faults")
+        self._is_over = False
+        network = self.network = SimStreams(self.clock, random.Random(f"{seed} network"))
+        network.delay_us, network.spread_us = options.delay_us, options.spread_us
+        network.piece_size = options.piece_size
+        self.store = StoreConfig(store_path_root_dir=ROOT, mapped_file_size_commit_log=4096)
+        self.master = self._broker(MASTER, options.master)
+        self.slaves = [self._broker(f"s{number}", options.slave) for number in range(options.slaves)]
+        self.invariants = HAInvariants(self.master, self.slaves)
+
+    def _broker(self, host: str, config: Mapping[str, Any]) -> SimBroker:
+        broker = SimBroker(
+            host=host, config=HAConfig(**config), store=self.store, clock=self.clock, network=self.network,
+            rng=random.Random(f"{self._seed} {host}"), master=MASTER, note=self.note,
+        )
+        broker.flush_us = self.options.flush_us
+        broker.happened = self._happened
+        broker.ended = self._ended
+        return broker
+
+    def note(self, text: str) -> None:
+        """A line for people, and for the digest."""
+        self.digest = crc32(f"{self.clock.now_us} {text}".encode(), self.digest)
+        self.lines.append(f"{self.clock.now_us / 1e6:11.6f} {text}")
+
+    def _happened(self, broker: SimBroker) -> None:
+        if broker is self.master:
+            self.invariants.master_event()
+        else:
+            self.invariants.slave_event(broker)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self, broker: SimBroker) -> None:
+        """A process begins, unless one runs."""
+        if broker.is_up:
+            return
+        broker.happened = lambda _: None  # not before it has been looked at
+        broker.start()
+        broker.happened = self._happened
+        if not broker.is_open:
+            return
+        if broker is self.master:
+            self.invariants.master_started()
+            if not self._is_over:
+                self.clock.after(self._next_put_us(), self._put, broker.life)
+        else:
+            self.invariants.slave_started(broker)
+
+    def _ended(self, broker: SimBroker) -> None:
+        # Who stopped by itself could not sync: what was not synced is gone as after a power cut.
+        self._tell_end(broker, power=not isinstance(broker.disk.death, ProcessKilled))
+        self._restart_later(broker)
+
+    def _tell_end(self, broker: SimBroker, *, power: bool) -> None:
+        if broker is self.master:
+            self.invariants.master_ends(power=power)
+        else:
+            self.invariants.slave_ends(broker, power=power)
+
+    def _restart_later(self, broker: SimBroker) -> None:
+        self.clock.after(int(10 ** (4 + 2.4 * self._fault_rng.random())), self.start, broker)
+
+    # -- load -----------------------------------------------------------------------------------
+
+    def _next_put_us(self) -> int:
+        return int(self._load_rng.expovariate(1 / self.options.put_us)) + 1
+
+    def _put(self, life: int) -> None:
+        master = self.master
+        if life != master.life or self._is_over:
+            return
+        self.clock.after(self._next_put_us(), self._put, life)
+        for _ in range(1 + int(self._load_rng.random() * self.options.burst_max)):
+            if master.refusal() is None:
+                master.run(life, self._put_one)
+
+    def _put_one(self) -> None:
+        master = self.master
+        self.puts += 1
+        body = self._load_rng.randbytes(1 + int(self._load_rng.random() * self.options.body_max))
+        message = NewMessage(
+            topic="T", queue_id=0, body=body, properties_data=b"KEYS\x01%d" % self.puts, flag=0, sys_flag=0,
+            born_timestamp=1 + self.clock.now_us // 1000, born_host=_HOST, store_host=_HOST,
+        )
+        try:
+            ((stored,),) = master.log.append([[message]], 1 + self.clock.now_us // 1000)
+        except StoreError as error:
+            master.fail(f"cannot append: {error}")
+            return
+        except DLedgerError:
+            return  # no room: nothing has changed
+        self.invariants.master_appended()
+        put = self.invariants.put(stored.offset, stored.offset + stored.size, self.clock.now_us / 1000)
+
+        def answered(status: PutStatus) -> None:
+            self.digest = crc32(b"%d %d" % (put.start, status.remoting_code), self.digest)
+            self.invariants.answer(put, status, self.clock.now_us / 1000)
+
+        def wrong(failure: Any) -> None:
+            self.broken = self.broken or failure.value
+
+        master.service.submit(put.end).addCallback(answered).addErrback(wrong)
+
+    broken: BaseException | None = None
+
+    # -- faults ---------------------------------------------------------------------------------
+
+    def fault_later(self) -> None:
+        """The next one."""
+        self.clock.after(int(self._fault_rng.expovariate(1 / self.options.pace_s) * 1e6), self._fault)
+
+    def _fault(self) -> None:
+        if self._is_over:
+            return
+        self.fault_later()
+        name = self._fault_rng.choice(self.options.faults)
+        self.note(f"fault {name}")
+        getattr(self, "_" + name)()
+
+    def _someone(self) -> SimBroker:
+        return self._fault_rng.choice([self.master, *self.slaves])
+
+    def _some_slave(self) -> SimBroker:
+        return self._fault_rng.choice(self.slaves)
+
+    def _end(self, broker: SimBroker, *, power: bool) -> None:
+        if not broker.is_up:
+            return
+        self._tell_end(broker, power=power)
+        if power:
+            broker.lose_power()
+        else:
+            broker.kill()
+        self._restart_later(broker)
+
+    def _kill_master(self) -> None:
+        self._end(self.master, power=False)
+
+    def _kill_slave(self) -> None:
+        self._end(self._some_slave(), power=False)
+
+    def _power_master(self) -> None:
+        self._end(self.master, power=True)
+
+    def _power_slave(self) -> None:
+        self._end(self._some_slave(), power=True)
+
+    def _kill_inside(self) -> None:
+        self._someone().disk.arm(die_in=1 + int(self._fault_rng.random() * 20), death=ProcessKilled)
+
+    def _power_inside(self) -> None:
+        self._someone().disk.arm(die_in=1 + int(self._fault_rng.random() * 20), death=PowerLoss)
+
+    def _break(self) -> None:
+        self.network.break_between(self._some_slave().host, MASTER)
+
+    def _darken(self) -> None:
+        self.network.darken(self._some_slave().host, MASTER)
+
+    def _half_open(self) -> None:
+        self.network.half_open(self._some_slave().host, MASTER)
+
+    def _cut(self) -> None:
+        host = self._some_slave().host
+        there, back = self._fault_rng.choice(((True, False), (False, True), (True, True)))
+        if there:
+            self.network.cut(host, MASTER)
+        if back:
+            self.network.cut(MASTER, host)
+        self.clock.after(int(self._fault_rng.random() * 5e6), self.network.heal_all)
+
+    def _fill_disk(self) -> None:
+        disk = self._someone().disk
+        disk.set_full(True)
+        self.clock.after(int(self._fault_rng.random() * 3e6), disk.set_full, False)
+
+    def _disk_error(self) -> None:
+        disk = self._someone().disk
+        if self._fault_rng.random() < 0.5:
+            disk.arm(syncs=1)
+        else:
+            disk.arm(writes=1)
+
+    def _slow_disk(self) -> None:
+        broker = self._someone()
+        broker.flush_us = 3_000_000
+        self.clock.after(int(self._fault_rng.random() * 4e6), setattr, broker, "flush_us",
+                         self.options.flush_us)
+
+    def _slow_link(self) -> None:
+        self.network.spread_us = 400_000
+        self.clock.after(int(self._fault_rng.random() * 3e6), setattr, self.network, "spread_us",
+                         self.options.spread_us)
+
+    def _stray(self) -> None:
+        offset = self._fault_rng.choice((1 << 40, len(self.invariants.history), 1, 0))
+        said = self._fault_rng.choice((offset.to_bytes(8, "big"), b"GET / HTTP/1.1\r\n\r\n"))
+        host = self._fault_rng.choice(("stray", self._some_slave().host))
+        endpoint = SimClientEndpoint(self.network, host, _Somebody(), MASTER)
+        endpoint.connect(_Stray(said)).addErrback(lambda _: None)
+
+    # -- a run ----------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Faults for so long, then quiet, then the verdict."""
+        for broker in (self.master, *self.slaves):
+            self.clock.after(int(self._rng.random() * 500_000), self.start, broker)
+        self.fault_later()
+        self._run_until(seconds)
+        self.note("the faults are over")
+        self._is_over = True
+        self.network.heal_all()
+        self.network.spread_us = self.options.spread_us
+        for broker in (self.master, *self.slaves):
+            broker.disk.disarm()
+            broker.disk.new_process()
+            broker.flush_us = self.options.flush_us
+            self.clock.after(1_000_000, self.start, broker)
+        end_s = seconds + SETTLE_S
+        while not self.invariants.is_settled() and self.clock.now_us < end_s * 1e6:
+            self._run_until(self.clock.now_us / 1e6 + 1)
+            ends = [slave.log.end_offset for slave in self.slaves if slave.is_open]
+            if self.master.refusal() is None and max(ends, default=0) > len(self.invariants.history):
+                # What a slave has beyond its master stays until the master writes something else there.
+                self.master.run(self.master.life, self._put_one)
+        self._run_until(self.clock.now_us / 1e6 + 3)
+        self.invariants.overdue(self.clock.now_us / 1000, self.master.life)
+        self.invariants.judge()
+
+    def _run_until(self, end_s: float) -> None:
+        while self.clock.now_us < end_s * 1e6:
+            self.clock.run_until(min(self.clock.now_us + 250_000, int(end_s * 1e6)))
+            if self.broken is not None:
+                raise self.broken
+            if self.master.is_open:
+                self.invariants.overdue(self.clock.now_us / 1000, self.master.life)
+
+
+class _Somebody:
+    """A process that never ends, and never fails."""
+
+    life = 0
+
+    def run(self, life: int, action: Any, *arguments: Any) -> None:
+        """Do it."""
+        action(*arguments)
+
+
+def run_ha_schedule(
+    seed: int, *, seconds: float = SECONDS, focus: HAFocus | None = None, wants_all_lines: bool = False
+) -> HAOutcome:
+    """Run one seed to its verdict. Never raises for a failed check."""
+    world = HAWorld(seed, options_of(seed, focus or HAFocus()), wants_all_lines=wants_all_lines)
+    failure = ""
+    try:
+        world.run(seconds)
+    except AssertionError as error:
+        failure = str(error) or "".join(traceback.format_exception(error)[-4:])
+    except Exception as error:  # whatever else comes out of a simulated broker is a bug as well
+        failure = "".join(traceback.format_exception(error))
+    brokers = (world.master, *world.slaves)
+    return HAOutcome(
+        seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
+        digest=world.digest, puts=world.puts, acknowledged=world.invariants.answered[PutStatus.PUT_OK],
+        restarts=sum(broker.boots - 1 for broker in brokers),
+        truncations=sum(
+            slave.service.slave.follower.truncations for slave in world.slaves
+            if slave.boots and slave.service.slave is not None
+        ),
+    )  # fmt: skip

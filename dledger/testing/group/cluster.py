@@ -1,0 +1,326 @@
+# -*- test-case-name: tests.sim.test_cluster -*-
+"""
+A whole group: members, disks, network and clock from one seed, with a hand on every switch.
+
+Nothing goes wrong by itself here; L{dledger.testing.group.faults} and scenario scripts do that. The end of
+a run is judged by L{SimCluster.settle}: when all faults are over the group must elect, commit and
+become equal, byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from dledger.base.errors import StoreError
+from dledger.config import DLedgerConfig
+from dledger.core.member_state import Role
+from dledger.testing.clock import SimClock
+from dledger.testing.disk import SimDisk
+from dledger.testing.group.history import History, check
+from dledger.testing.group.invariants import GroupInvariants, require
+from dledger.testing.group.member import SimMember, World
+from dledger.testing.group.network import SimNetwork, WireCodec
+from dledger.testing.trace import Trace
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
+from protocols.wire.ledger.messages import LeadershipTransferRequest, Response
+
+SECOND_US = 1_000_000
+#: Longest that a group may take to become equal, however slow its links and disks are.
+SETTLE_MAX_US = 300 * SECOND_US
+
+#: Slower than the defaults: an idle second costs less, and time-outs stay in proportion.
+TIMING: Mapping[str, int] = {
+    "tick_ms": 150,
+    "heart_beat_time_interval_ms": 600,
+    "max_heart_beat_leak": 4,
+    "min_vote_interval_ms": 200,
+    "max_vote_interval_ms": 1200,
+    "rpc_time_out_ms": 2000,
+    "max_push_time_out_ms": 1500,
+    "max_wait_ack_time_ms": 2500,
+    "check_point_interval": 3000,
+    "flush_file_interval": 400,
+}
+
+
+class NotLive(AssertionError):
+    """The group did not come to life again in time, though nothing was wrong any more."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupOptions:
+    """
+    A group.
+
+    @ivar settings: options of every member, over L{TIMING} and small files.
+    @ivar member_settings: options of single members.
+    @ivar is_native: binary frames, or JSON remoting.
+    @ivar hides_wire_version: members look like Java's to each other.
+    """
+
+    members: int = 3
+    settings: Mapping[str, object] = attrs.Factory(dict)
+    member_settings: Mapping[str, Mapping[str, object]] = attrs.Factory(dict)
+    is_native: bool = True
+    hides_wire_version: bool = False
+    flush_us: int = 500
+    turn_us: int = 0
+    delay_us: int = 300
+    spread_us: int = 700
+
+
+class SimCluster:
+    """
+    A simulated group.
+
+    @ivar members: by id, C{n0} first.
+    @ivar history: what clients did.
+    """
+
+    def __init__(self, options: GroupOptions, seed: int) -> None:
+        self.options = options
+        self.seed = seed
+        self.clock = SimClock()
+        self.trace = Trace()
+        self.history = History()
+        codec = WireCodec(native=options.is_native, hides_wire_version=options.hides_wire_version)
+        self.network = SimNetwork(self.clock, self.random("network"), codec)
+        self.network.delay_us, self.network.spread_us = options.delay_us, options.spread_us
+        ids = [f"n{number}" for number in range(options.members)]
+        configs = {member_id: self._config(member_id, ids) for member_id in ids}
+        self.is_sync = all(config.is_sync for config in configs.values())
+        self.invariants = GroupInvariants(ids, is_sync=self.is_sync)
+        self.world = World(
+            clock=self.clock, network=self.network, invariants=self.invariants, trace=self.trace,
+            ended=self._ended, flush_us=options.flush_us, turn_us=options.turn_us,
+        )
+        self.members: dict[str, SimMember] = {}
+        for number, member_id in enumerate(ids):
+            disk = SimDisk(self.random(f"disk {member_id}"))
+            disk.keeps_failed_writes = not self.is_sync
+            disk.makedirs(configs[member_id].store_base_dir)
+            rng = self.random(f"member {member_id}")
+            member = SimMember(self.world, number, configs[member_id], disk, rng)
+            self.members[member_id] = member
+            self.network.add(member_id, member)
+            self.invariants.add(member)
+        self.restarts_us: int | None = 1_500_000
+
+    def _config(self, member_id: str, ids: list[str]) -> DLedgerConfig:
+        settings: dict[str, object] = {
+            **TIMING,
+            "mapped_file_size_for_entry_data": 4096,
+            "mapped_file_size_for_entry_index": 32 * 16,
+            "store_base_dir": "/store",
+            **self.options.settings,
+            **self.options.member_settings.get(member_id, {}),
+        }
+        peers = {peer_id: f"{peer_id}.sim:20911" for peer_id in ids}
+        return DLedgerConfig(self_id=member_id, peers=peers, **settings)  # type: ignore[arg-type]
+
+    def random(self, name: str) -> random.Random:
+        """A source of chance of its own, from the seed and a name."""
+        return random.Random(f"{self.seed} {name}")
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every member, within a little while of each other."""
+        rng = self.random("start")
+        for member in self.members.values():
+            self.clock.after(int(rng.random() * 50_000), self._start, member)
+
+    def _start(self, member: SimMember) -> None:
+        if not member.is_up:
+            member.start()
+
+    def run(self, seconds: float) -> None:
+        """Let simulated time pass."""
+        self.clock.run_until(self.clock.now_us + int(seconds * SECOND_US))
+
+    def _ended(self, member: SimMember, asked: bool) -> None:
+        """A member's process ended by itself: somebody starts it again after a while."""
+        if self.restarts_us is not None:
+            self.restart_later(member, int(self.restarts_us * (0.3 + self.world.network.chance())))
+
+    def restart_later(self, member: SimMember, delay_us: int) -> None:
+        """Start a member again, and again if that does not work."""
+        self.clock.after(delay_us, self._restart, member, member.life)
+
+    def _restart(self, member: SimMember, life: int) -> None:
+        if member.is_up or member.life != life:
+            return
+        if not member.start():
+            self.restart_later(member, int(1.5 * SECOND_US))
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> SimMember | None:
+        """The leader of the highest term among the running members, if any leads."""
+        leaders = [member for member in self.members.values()
+                   if member.is_up and not member.is_paused and member.core._member.role is Role.LEADER]
+        return max(leaders, key=lambda member: member.core._member.term, default=None)
+
+    def is_converged(self) -> bool:
+        """Whether every member runs, is whole, and holds and has committed the same end."""
+        ends = set()
+        for member in self.members.values():
+            if not member.is_up:
+                return False
+            state = member.core._member
+            ends.add((state.ledger_end_index, state.ledger_end_term, state.committed_index))
+            if state.repair_end_index >= 0 or state.committed_index != state.ledger_end_index:
+                return False
+        return len(ends) == 1
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def end_faults(self) -> None:
+        """Heal every link and disk, resume and restart every member."""
+        self.network.heal_all()
+        self.network.spike = 0.0
+        self.world.flush_us = self.options.flush_us
+        self.restarts_us = SECOND_US
+        for member in self.members.values():
+            member.disk.disarm()
+            member.slow_flush_us = 0
+            member.resume()
+            if not member.is_up:
+                self.restart_later(member, 200_000)
+
+    def settle(self, seconds: float = 30) -> None:
+        """
+        After all faults: elect, commit something new everywhere, and be equal.
+
+        @raise NotLive: nothing more happens for so many simulated seconds, or it takes for ever.
+        """
+        began_us = progressed_us = self.clock.now_us
+        before = self.invariants.last_committed
+        progress, probe_us = -1, 0
+        probes: list[ResponseCode] = []
+        while True:
+            now_us = self.clock.now_us
+            is_stuck = now_us - progressed_us >= seconds * SECOND_US
+            if is_stuck or now_us - began_us >= SETTLE_MAX_US:
+                raise NotLive(f"not live {seconds} s after all faults: {self.describe()}")
+            leader = self.leader
+            if leader is not None and now_us >= probe_us:
+                # More than one: what a later leader inherits is committed with its own first entry only.
+                self._probe(leader, probes)
+                probe_us = now_us + 2 * SECOND_US
+            self.run(0.5)
+            done = ResponseCode.SUCCESS in probes and self.invariants.last_committed > before
+            if done and self.is_converged():
+                return
+            if self._progress() < progress:
+                progressed_us = self.clock.now_us
+            progress = self._progress()
+
+    def _progress(self) -> int:
+        """Entries that the members lack, together: while it falls, a slow one is catching up."""
+        ends = [self.invariants.mirror(member_id).end_index for member_id in self.members]
+        return sum(max(ends) - end for end in ends)
+
+    def _probe(self, leader: SimMember, probes: list[ResponseCode]) -> None:
+        body = f"probe.{len(probes)}.{self.clock.now_us}".encode()
+        call = self.history.begin("append", client="probe", body=body)
+
+        def ended(code: ResponseCode, index: int, _: tuple[bytes, ...], __: str | None) -> None:
+            probes.append(code)
+            if code is ResponseCode.SUCCESS:
+                self.history.end(call, "ok", index=index)
+
+        leader.append((body,), ended)
+
+    def judge(self) -> None:
+        """
+        Everything that can be said when a settled run is over: equal bytes everywhere, nothing
+        left unanswered, and a history that one log could have shown.
+        """
+        self._compare_files()
+        deadline_us = self.clock.now_us + int(3000 * TIMING["max_wait_ack_time_ms"])
+        while self.clock.now_us < deadline_us and any(member.pending() for member in self.members.values()):
+            self.run(0.25)
+        for member in self.members.values():
+            require(member.pending() == 0, 7, f"{member.member_id} left {member.pending()} calls unanswered")
+        invariants = self.invariants
+        check(self.history.calls, invariants.body_of, invariants.last_committed)
+
+    def _compare_files(self) -> None:
+        members = [member for member in self.members.values() if member.config.store_type == "file"]
+        sound = [member for member in members if not member.damaged]
+        first = max([self.invariants.mirror(member.member_id).begin_index for member in sound], default=0)
+        contents = {member.member_id: self._content(member, first) for member in sound}
+        model = next(iter(contents), "")
+        for member_id, content in contents.items():
+            require(content == contents[model], 3,
+                    f"the files of {member_id} and {model} differ from {first} on")
+        for member in members:
+            if member.damaged:
+                self._shows_no_damage(member)
+
+    def _shows_no_damage(self, member: SimMember) -> None:
+        """Entries with a flipped bit that nobody has read since are equal when read, or refused."""
+        mirror = self.invariants.mirror(member.member_id)
+        for index in range(mirror.begin_index, mirror.end_index + 1):
+            try:
+                batch = member.ledger.read_range(index, end_index=index, max_bytes=1)
+            except StoreError:
+                require(index in member.damaged, 3, f"{member.member_id} cannot read {index}, which is sound")
+                return
+            record = self.invariants.records[index, self.invariants.committed[index]][0]
+            require(batch.records == record, 3, f"{member.member_id} shows damage at {index}")
+
+    def _content(self, member: SimMember, first: int) -> tuple[bytes, bytes]:
+        ledger, config = member.ledger, member.config
+        start, end = ledger.position_of(first), ledger.end_position
+        size = config.mapped_file_size_for_entry_data
+        data = _stream(member.disk, f"{config.self_path}/data", size, start, end)
+        size = config.mapped_file_size_for_entry_index
+        last = ledger.ledger_end_index
+        index = _stream(member.disk, f"{config.self_path}/index", size, first * INDEX_UNIT_SIZE,
+                        (last + 1) * INDEX_UNIT_SIZE)
+        return data, index
+
+    def describe(self) -> str:
+        """Every member in a few words."""
+        told = []
+        for member in self.members.values():
+            if not member.is_up:
+                told.append(f"{member.member_id} down ({member.start_error or 'no error'})")
+                continue
+            state = member.core._member
+            repair = f" repair to {state.repair_end_index}" if state.repair_end_index >= 0 else ""
+            told.append(f"{member.member_id} {state.role.value} t{state.term} "
+                        f"{state.ledger_end_index}/{state.committed_index}{repair}")
+        return ", ".join(told)
+
+    def transfer(self, transferee_id: str, done: Callable[[Response], None] | None = None) -> None:
+        """Ask the leader to hand over, as an operator would."""
+        leader = self.leader
+        if leader is None or leader.member_id == transferee_id:
+            return
+        leader.ask(LeadershipTransferRequest(
+            group=leader.config.group, remote_id=leader.member_id, local_id="", transfer_id=leader.member_id,
+            transferee_id=transferee_id,
+        ), done or _nobody_waits)
+
+
+def _nobody_waits(_: Response) -> None:
+    """For requests whose answer is of no interest."""
+
+
+def _stream(disk: SimDisk, directory: str, file_size: int, start: int, end: int) -> bytes:
+    """Bytes C{start} to C{end} of a stream that is kept in files of one size."""
+    pieces = []
+    while start < end:
+        base = start - start % file_size
+        stop = min(end, base + file_size)
+        pieces.append(disk.read_file(f"{directory}/{base:020d}")[start - base : stop - base])
+        start = stop
+    return b"".join(pieces)

@@ -1,0 +1,313 @@
+# -*- test-case-name: tests.sim.test_faults -*-
+"""
+What goes wrong in a schedule, and when: all from the seed.
+
+Each schedule draws its own mix: some kinds of faults are absent, some frequent (swarm testing finds
+more than all kinds at their average). Every fault ends by itself; what a run promises limits them:
+power cuts only where acks wait for fsync, damage only to a minority, and at most below what the
+member's commit mark records as durable.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from dledger.base.disk.two_slots import SLOT_SIZE
+from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
+from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.testing.group.cluster import SECOND_US, SimCluster
+from dledger.testing.group.member import SimMember
+from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
+
+
+class Nemesis:
+    """
+    The source of faults of one schedule.
+
+    @ivar until_us: no fault begins after this.
+
+    C{only} are names of the faults that may happen (methods without the underscore); by default the
+    seed draws them. C{pace_s} is the mean time between two; by default the seed draws it.
+    """
+
+    def __init__(
+        self, cluster: SimCluster, rng: random.Random, *, seconds: float, only: tuple[str, ...] = (),
+        pace_s: float = 0.0,
+    ) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._clock = cluster.clock
+        self._members = list(cluster.members.values())
+        self.until_us = int(seconds * SECOND_US)
+        minority = (len(self._members) - 1) // 2
+        self._may_be_damaged = {
+            member.member_id for member in rng.sample(self._members, int(rng.random() * (minority + 1)))
+        }
+        if any(member.config.never_lead for member in self._members):
+            # Who must not lead may be the only whole holder of the last entries: nobody could lead then.
+            self._may_be_damaged = set()
+        self._mean_us = int((pace_s or rng.choice((1.0, 2.5, 5.0, 10.0))) * SECOND_US)
+        self._kinds: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in only] or self._mix()
+
+    def _mix(self) -> list[Callable[[], None]]:
+        kinds: list[Callable[[], None]] = [
+            self._cut_link, self._isolate, self._heal_slowly, self._split, self._break, self._break_late,
+            self._pause, self._depose, self._spikes, self._transfer,
+        ]
+        if self._members[0].config.store_type == "file":
+            kinds += [self._kill, self._kill_all, self._stop, self._kill_inside, self._disk_error,
+                      self._fill_disk, self._slow_disk, self._damage, self._kill]
+        if self._cluster.is_sync:
+            kinds += [self._cut_power, self._cut_power, self._cut_power_everywhere, self._lose_power_inside,
+                      self._lose_power_inside]
+        rng = self._rng
+        chosen = [kind for kind in kinds if rng.random() < 0.5]
+        return chosen or kinds
+
+    def start(self) -> None:
+        """The first fault comes after the first election had its time."""
+        self._clock.after(int((1 + 3 * self._rng.random()) * SECOND_US), self._strike)
+
+    def _strike(self) -> None:
+        if self._clock.now_us >= self.until_us:
+            return
+        kind = self._rng.choice(self._kinds)
+        self._note(kind.__name__.strip("_"))
+        kind()
+        self._clock.after(int(self._mean_us * 2 * self._rng.random()), self._strike)
+
+    def _note(self, text: str) -> None:
+        self._cluster.trace.note(self._clock.now_us, f"fault: {text}")
+
+    # -- choosing -------------------------------------------------------------------------------------
+
+    def _member(self) -> SimMember:
+        leader = self._cluster.leader
+        if leader is not None and self._rng.random() < 0.4:
+            return leader
+        return self._rng.choice(self._members)
+
+    def _pair(self) -> tuple[str, str]:
+        one, other = self._rng.sample(self._members, 2)
+        return one.member_id, other.member_id
+
+    def _while_us(self, longest_s: float) -> int:
+        return int(longest_s * SECOND_US * self._rng.random() ** 2) + 1000
+
+    def _down_for(self, member: SimMember) -> None:
+        self._cluster.restart_later(member, self._while_us(12))
+
+    # -- the network ------------------------------------------------------------------------------------
+
+    def _cut(self, pairs: list[tuple[str, str]], longest_s: float) -> None:
+        network, us = self._cluster.network, self._while_us(longest_s)
+        for source, target in pairs:
+            network.cut(source, target)
+            self._clock.after(us, network.heal, source, target)
+        if self._rng.random() < 0.3:
+            for source, target in pairs:
+                network.break_between(source, target, late_us=us)
+
+    def _cut_link(self) -> None:
+        one, other = self._pair()
+        both = self._rng.random() < 0.5
+        self._cut([(one, other), (other, one)] if both else [(one, other)], 10)
+
+    def _isolate(self) -> None:
+        victim = self._member().member_id
+        others = [member.member_id for member in self._members if member.member_id != victim]
+        away, back = [(victim, other) for other in others], [(other, victim) for other in others]
+        chance = self._rng.random()
+        self._cut(away + back if chance < 0.6 else away if chance < 0.8 else back, 15)
+
+    def _heal_slowly(self) -> None:
+        """
+        A leader is cut off long enough to be deposed; when it is back, the connections to it are slow
+        at first, and their clients lose patience while something is still under way.
+        """
+        leader = self._cluster.leader
+        if leader is None:
+            return
+        network, victim = self._cluster.network, leader.member_id
+        others = [member.member_id for member in self._members if member is not leader]
+        us = int((3 + 4 * self._rng.random()) * SECOND_US)
+        for other in others:
+            for source, target in ((victim, other), (other, victim)):
+                network.cut(source, target)
+                network.lose(source, target)
+                self._clock.after(us, network.heal, source, target)
+            slow_us = int((0.1 + self._rng.random()) * SECOND_US)
+            self._clock.after(us - 1, self._delay, other, victim, slow_us)
+            self._clock.after(us + int(4 * slow_us * self._rng.random()), self._late, other, victim, slow_us)
+
+    def _delay(self, source: str, target: str, us: int) -> None:
+        if self._clock.now_us < self.until_us:  # behind that nobody would end it
+            self._cluster.network.delay_connection(source, target, us)
+
+    def _split(self) -> None:
+        ids = [member.member_id for member in self._members]
+        self._rng.shuffle(ids)
+        at = 1 + int(self._rng.random() * (len(ids) - 1))
+        pairs = [(one, other) for one in ids[:at] for other in ids[at:]]
+        self._cut(pairs + [(other, one) for one, other in pairs], 15)
+
+    def _break(self) -> None:
+        self._cluster.network.break_between(*self._pair())
+
+    def _break_late(self) -> None:
+        """A connection becomes slow; its client opens another one while the rest is still under way."""
+        source, target = self._pair()
+        leader = self._cluster.leader
+        if leader is not None and leader.member_id != target and self._rng.random() < 0.7:
+            source = leader.member_id
+        us = self._while_us(3)
+        self._cluster.network.delay_connection(source, target, us)
+        self._clock.after(int(us * (0.5 + 2.5 * self._rng.random())), self._late, source, target, us)
+
+    def _late(self, source: str, target: str, us: int) -> None:
+        self._cluster.network.reconnect(source, target, late_us=2 * us)
+
+    def _spikes(self) -> None:
+        network = self._cluster.network
+        network.spike, network.spike_us = self._rng.choice((0.02, 0.2)), self._while_us(3)
+        self._clock.after(self._while_us(10), self._no_spikes)
+
+    def _no_spikes(self) -> None:
+        self._cluster.network.spike = 0.0
+
+    # -- processes and machines ---------------------------------------------------------------------------
+
+    def _kill(self) -> None:
+        member = self._member()
+        member.kill()
+        self._down_for(member)
+
+    def _kill_all(self) -> None:
+        for member in self._members:
+            member.kill()
+            self._down_for(member)
+
+    def _stop(self) -> None:
+        self._member().stop()
+
+    def _pause(self) -> None:
+        member = self._member()
+        member.pause()
+        self._clock.after(self._while_us(12), self._resume, member, member.life)
+
+    def _depose(self) -> None:
+        """A leader is paused until another one has led for a while: it wakes up and believes it leads."""
+        member = self._cluster.leader
+        if member is not None:
+            member.pause()
+            self._await_other(member, member.life, self._clock.now_us + 15 * SECOND_US)
+
+    def _await_other(self, member: SimMember, life: int, until_us: int) -> None:
+        if member.life != life or not member.is_paused:
+            return
+        if self._cluster.leader is not None or self._clock.now_us >= until_us:
+            self._clock.after(int(2 * SECOND_US * self._rng.random()), self._resume, member, life)
+        else:
+            self._clock.after(200_000, self._await_other, member, life, until_us)
+
+    def _resume(self, member: SimMember, life: int) -> None:
+        if member.life == life:
+            member.resume()
+
+    def _cut_power(self) -> None:
+        member = self._member()
+        member.lose_power()
+        self._down_for(member)
+
+    def _cut_power_everywhere(self) -> None:
+        for member in self._members:
+            member.lose_power()
+            self._down_for(member)
+
+    def _kill_inside(self) -> None:
+        self._member().disk.arm(die_in=1 + int(self._rng.random() * 12), death=ProcessKilled)
+
+    def _lose_power_inside(self) -> None:
+        self._member().disk.arm(die_in=1 + int(self._rng.random() * 12), death=PowerLoss)
+
+    def _transfer(self) -> None:
+        self._cluster.transfer(self._rng.choice(self._members).member_id)
+
+    # -- disks --------------------------------------------------------------------------------
+
+    def _disk_error(self) -> None:
+        disk = self._member().disk
+        chance = self._rng.random()
+        if chance < 0.4:
+            disk.arm(syncs=1)
+        elif chance < 0.7:
+            disk.arm(writes=1)
+        else:
+            disk.arm(reads=1)
+
+    def _fill_disk(self) -> None:
+        disk = self._member().disk
+        disk.set_full(True)
+        self._clock.after(self._while_us(8), disk.set_full, False)
+
+    def _slow_disk(self) -> None:
+        member = self._member()
+        member.slow_flush_us = self._while_us(1.5)
+        self._clock.after(self._while_us(10), self._fast_disk, member)
+
+    def _fast_disk(self, member: SimMember) -> None:
+        member.slow_flush_us = 0
+
+    def _damage(self) -> None:
+        """Flip a bit at or below what the member recorded as durable."""
+        candidates = [member for member in self._members if member.member_id in self._may_be_damaged]
+        if not candidates:
+            return
+        member = self._rng.choice(candidates)
+        chance = self._rng.random()
+        flipped = self._flip_index(member) if chance < 0.2 else self._flip_data(member)
+        if flipped and self._rng.random() < 0.6:
+            member.kill()
+            self._down_for(member)
+
+    def _flip_data(self, member: SimMember) -> bool:
+        """In a record that a power cut now would leave both there and recorded."""
+        content = member.disk.durable_content(f"{member.config.self_path}/{COMMIT_MARK_NAME}") or b""
+        slots = (decode_mark(content[:SLOT_SIZE]), decode_mark(content[SLOT_SIZE:]))
+        marks = [mark for found in slots if found is not None for mark in (found[1],)]
+        mirror = self._cluster.invariants.mirror(member.member_id)
+        if not marks or not mirror.terms:
+            return False
+        behind = min(mark.end_position for mark in marks)
+        ends = [end for end in mirror.ends if end <= behind]
+        if not ends:
+            return False
+        at = int(self._rng.random() * len(ends))
+        index = mirror.begin_index + at
+        size = self._cluster.invariants.record_size(member.member_id, index)
+        position = ends[at] - size + int(self._rng.random() * size)
+        member.damaged.add(index)
+        directory = f"{member.config.self_path}/data"
+        return self._flip(member, directory, position, member.config.mapped_file_size_for_entry_data)
+
+    def _flip_index(self, member: SimMember) -> bool:
+        directory = f"{member.config.self_path}/index"
+        if not member.disk.exists(directory):
+            return False
+        mirror = self._cluster.invariants.mirror(member.member_id)
+        if not mirror.terms:
+            return False
+        index = mirror.begin_index + int(self._rng.random() * len(mirror.terms))
+        member.damaged.add(index)
+        position = index * INDEX_UNIT_SIZE + int(self._rng.random() * INDEX_UNIT_SIZE)
+        return self._flip(member, directory, position, member.config.mapped_file_size_for_entry_index)
+
+    def _flip(self, member: SimMember, directory: str, position: int, file_size: int) -> bool:
+        base = position - position % file_size
+        path = f"{directory}/{base:020d}"
+        if not member.disk.exists(path) or position - base >= member.disk.file_size(path):
+            return False  # not made yet, or its maker was killed in the middle
+        self._note(f"{member.member_id} bit flipped in {path} at {position - base}")
+        member.disk.flip_bit(path, position - base, int(self._rng.random() * 8))
+        return True

@@ -1,0 +1,362 @@
+# -*- test-case-name: tests.sim.test_invariants -*-
+"""
+What must hold in a group after every step, by the numbers of docs/invariants.md.
+
+The checks look at one thing at a time: the member that stepped, the entries that were just written,
+the answer that is just being given. What every member holds is mirrored here as a list of terms, read
+back from its store, so that a check costs what changed and no more.
+
+A failed check raises L{InvariantError}, which names the number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from dledger.core.elector import PROBE_TERM
+from dledger.core.member_state import MemberState, Role
+from dledger.storage.term_file import decode_term
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import ENTRY_HEADER
+from protocols.wire.ledger.messages import (
+    PushEntryRequest,
+    PushEntryResponse,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+
+if TYPE_CHECKING:
+    from dledger.testing.group.member import SimMember
+
+_EVERYTHING = 1 << 40
+
+
+class InvariantError(AssertionError):
+    """
+    An invariant does not hold.
+
+    @ivar number: which, see docs/invariants.md.
+    """
+
+    def __init__(self, number: int, sentence: str) -> None:
+        super().__init__(f"invariant {number}: {sentence}")
+        self.number = number
+
+
+def require(holds: object, number: int, sentence: str) -> None:
+    """@raise InvariantError: C{holds} is false."""
+    if not holds:
+        raise InvariantError(number, sentence)
+
+
+@attrs.define
+class Mirror:
+    """
+    What one member's store holds: the terms of its entries, from C{begin_index} on, and the stream
+    offset behind each record.
+    """
+
+    begin_index: int = 0
+    terms: list[int] = attrs.Factory(list)
+    ends: list[int] = attrs.Factory(list)
+
+    @property
+    def end_index(self) -> int:
+        """Last index, -1 when empty."""
+        return self.begin_index + len(self.terms) - 1 if self.terms else -1
+
+    def term_of(self, index: int) -> int:
+        """Term of an entry, -1 if it is not there."""
+        at = index - self.begin_index
+        return self.terms[at] if 0 <= at < len(self.terms) else -1
+
+    def cut_to(self, end_index: int) -> None:
+        """Forget everything behind C{end_index}."""
+        keep = max(end_index + 1 - self.begin_index, 0)
+        del self.terms[keep:]
+        del self.ends[keep:]
+
+
+@attrs.define
+class _Seen:
+    """The last numbers of one member; C{committed_index} and C{led_term} of this life."""
+
+    term: int = 0
+    committed_index: int = -1
+    led_term: int = -1
+    repair_end_index: int = -1
+    mirror: Mirror = attrs.Factory(Mirror)
+
+
+class GroupInvariants:
+    """
+    The checks of one group.
+
+    @ivar records: (index, term) to the record that anybody ever held there, and the term before it.
+    @ivar committed: index to the term of the entry that was committed there.
+    @ivar committed_in: index to the term of the leader that committed it.
+    """
+
+    def __init__(self, member_ids: list[str], *, is_sync: bool) -> None:
+        self.records: dict[tuple[int, int], tuple[bytes, int]] = {}
+        self.committed: dict[int, int] = {}
+        self.committed_in: dict[int, int] = {}
+        self.last_committed = -1
+        self.is_sync = is_sync
+        self._needed = len(member_ids) // 2 + 1
+        self._seen = {member_id: _Seen() for member_id in member_ids}
+        self._members: dict[str, SimMember] = {}
+        self._leaders: dict[int, str] = {}
+        self._votes: dict[tuple[str, int], str] = {}
+
+    @property
+    def elections(self) -> int:
+        """Terms that had a leader."""
+        return len(self._leaders)
+
+    def add(self, member: SimMember) -> None:
+        """A member exists."""
+        self._members[member.member_id] = member
+
+    def mirror(self, member_id: str) -> Mirror:
+        """What a member's store holds, as far as it told us."""
+        return self._seen[member_id].mirror
+
+    def body_of(self, index: int) -> bytes:
+        """Body of the committed entry at C{index}."""
+        return self.records[index, self.committed[index]][0][ENTRY_HEADER.size :]
+
+    def record_size(self, member_id: str, index: int) -> int:
+        """Bytes of the record that a member holds at C{index}."""
+        return len(self.records[index, self._seen[member_id].mirror.term_of(index)][0])
+
+    # -- the ledger ---------------------------------------------------------------------------
+
+    def started(self, member: SimMember) -> None:
+        """A member has recovered: read all that it holds."""
+        seen = self._seen[member.member_id]
+        seen.term = member.persisted_term
+        seen.committed_index = -1
+        seen.led_term = -1
+        seen.repair_end_index = member.ledger.repair_end_index
+        self._reload(member, seen)
+
+    def _reload(self, member: SimMember, seen: _Seen) -> None:
+        ledger = member.ledger
+        begin = max(ledger.ledger_begin_index, 0)
+        seen.mirror = Mirror(begin_index=begin)
+        if ledger.ledger_end_index >= begin:
+            self._read(member, seen.mirror, begin, ledger.ledger_end_index)
+
+    def written(self, member: SimMember, first_index: int, count: int) -> None:
+        """A write ended."""
+        mirror = self._seen[member.member_id].mirror
+        if not mirror.terms:
+            mirror.begin_index = first_index
+        require(first_index == mirror.begin_index + len(mirror.terms), 3,
+                f"{member.member_id} wrote {first_index} behind {mirror.end_index}")
+        self._read(member, mirror, first_index, first_index + count - 1)
+
+    def truncated(self, member: SimMember, end_index: int) -> None:
+        """A truncation ended; it is checked that nothing committed was cut."""
+        seen = self._seen[member.member_id]
+        mirror = seen.mirror
+        for index in range(max(end_index, mirror.begin_index), mirror.end_index + 1):
+            lost = self.committed.get(index) == mirror.term_of(index)
+            if lost and index == end_index:
+                lost = member.ledger.term_of(index) != mirror.term_of(index)
+            require(not lost, 4, f"{member.member_id} cut the committed entry {index}")
+        began_anew = member.ledger.ledger_begin_index != mirror.begin_index
+        if mirror.terms and not began_anew and end_index <= mirror.end_index + 1:
+            mirror.cut_to(end_index - 1)
+            self._read(member, mirror, end_index, end_index)
+        else:
+            self._reload(member, seen)
+
+    def expired(self, member: SimMember) -> None:
+        """Old segments may be gone."""
+        mirror = self._seen[member.member_id].mirror
+        gone = member.ledger.ledger_begin_index - mirror.begin_index
+        if gone > 0:
+            del mirror.terms[:gone]
+            del mirror.ends[:gone]
+            mirror.begin_index += gone
+
+    def _read(self, member: SimMember, mirror: Mirror, first_index: int, end_index: int) -> None:
+        records = self.records
+        before = mirror.term_of(first_index - 1)
+        if first_index > 0 and before < 0:
+            before = -2  # the beginning of the ledger has expired
+        at = first_index
+        while at <= end_index:
+            batch = member.ledger.read_batch(at, max_count=end_index - at + 1, max_bytes=_EVERYTHING)
+            require(batch.first_index == at, 3, f"{member.member_id} read {batch.first_index} for {at}")
+            data, offset = batch.records, 0
+            while offset < len(data):
+                _, size, index, term, pos, _, _, _, _ = ENTRY_HEADER.unpack_from(data, offset)
+                require(index == at and term >= before, 3,
+                        f"{member.member_id} holds entry {index} of term {term} at {at} after term {before}")
+                record = data[offset : offset + size]
+                offset += size
+                known = records.setdefault((index, term), (record, before))
+                require(known[0] == record, 3, f"{member.member_id} holds other bytes at ({index}, t{term})")
+                if known[1] == -2:
+                    records[index, term] = (record, before)
+                else:
+                    require(before in (known[1], -2), 3,
+                            f"{member.member_id}: before ({index}, t{term}) stands t{before}, "
+                            f"elsewhere t{known[1]}")
+                mirror.terms.append(term)
+                mirror.ends.append(pos + size)
+                before = term
+                at += 1
+
+    # -- after a step -----------------------------------------------------------------------------
+
+    def stepped(self, member: SimMember, state: MemberState) -> None:
+        """Term, role or commit of a member changed, or may have."""
+        seen, member_id = self._seen[member.member_id], member.member_id
+        require(state.term >= seen.term, 1, f"{member_id}'s term fell from {seen.term} to {state.term}")
+        seen.term = state.term
+        if state.role is Role.LEADER and seen.led_term != state.term:
+            seen.led_term = state.term
+            other = self._leaders.setdefault(state.term, member_id)
+            require(other == member_id, 1, f"{other} and {member_id} both lead term {state.term}")
+            self._leader_is_complete(member_id, state.term, seen.mirror)
+        if state.repair_end_index != seen.repair_end_index:
+            self._is_whole(member_id, state, seen)
+        committed = state.committed_index
+        if committed == seen.committed_index:
+            return
+        require(committed > seen.committed_index, 2,
+                f"{member_id}'s commit fell from {seen.committed_index} to {committed}")
+        require(committed <= seen.mirror.end_index, 2,
+                f"{member_id} committed {committed} beyond its end {seen.mirror.end_index}")
+        self._committed(member, state, max(seen.committed_index + 1, seen.mirror.begin_index), committed)
+        seen.committed_index = committed
+
+    def _leader_is_complete(self, member_id: str, term: int, mirror: Mirror) -> None:
+        for index, committed_term in self.committed.items():
+            if self.committed_in[index] < term and index >= mirror.begin_index:
+                require(mirror.term_of(index) == committed_term, 4,
+                        f"{member_id} leads term {term} without the committed entry ({index}, "
+                        f"t{committed_term}); it has t{mirror.term_of(index)} there")
+
+    def _is_whole(self, member_id: str, state: MemberState, seen: _Seen) -> None:
+        """Whole again: it holds what may have been committed with its help before it was damaged."""
+        for index, term in self.committed.items():
+            helped = self.committed_in[index] <= state.start_term and index <= seen.repair_end_index
+            if helped and index >= seen.mirror.begin_index:
+                require(seen.mirror.term_of(index) == term, 4,
+                        f"{member_id} takes itself for repaired, but lacks the committed ({index}, t{term})")
+        seen.repair_end_index = state.repair_end_index
+
+    def _committed(self, member: SimMember, state: MemberState, first: int, last: int) -> None:
+        mirror = self._seen[member.member_id].mirror
+        for index in range(first, last + 1):
+            term = mirror.term_of(index)
+            known = self.committed.get(index)
+            if known is None:
+                self.committed[index] = term
+                self.committed_in[index] = state.term
+            else:
+                require(known == term, 4, f"{member.member_id} committed ({index}, t{term}), "
+                        f"but (that index, t{known}) was committed before")
+        if last > self.last_committed:
+            self.last_committed = last
+        if state.role is Role.LEADER:
+            self._quorum_holds(member, state, last)
+
+    def _quorum_holds(self, leader: SimMember, state: MemberState, index: int) -> None:
+        term = self._seen[leader.member_id].mirror.term_of(index)
+        require(term == state.term, 5,
+                f"{leader.member_id}, leader of term {state.term}, committed up to ({index}, t{term})")
+        holders = [member_id for member_id, seen in self._seen.items()
+                   if self._owes(member_id, index)
+                   or (seen.mirror.term_of(index) == term and self.is_safe(member_id, index))]
+        require(len(holders) >= self._needed, 6,
+                f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
+
+    def _owes(self, member_id: str, index: int) -> bool:
+        """Whether a damaged member remembers that it held C{index}: it does not vote until it does again."""
+        ledger = self._members[member_id].ledger
+        return ledger is not None and bool(ledger.repair_end_index >= index)
+
+    def is_safe(self, member_id: str, index: int) -> bool:
+        """
+        Whether a member holds C{index} in the way that this group promises: on stable storage with
+        sync flushing, else at least in its files.
+        """
+        if not self.is_sync:
+            return True
+        member = self._members[member_id]
+        mirror = self._seen[member_id].mirror
+        at = index - mirror.begin_index
+        record = self.records[index, mirror.terms[at]][0]
+        return member.is_durable(mirror.ends[at] - len(record), len(record))
+
+    # -- what is said ---------------------------------------------------------------------------
+
+    def asks(self, member: SimMember, request: Request) -> None:
+        """A member sends a request."""
+        if isinstance(request, VoteRequest):
+            if request.pre_vote or request.term == PROBE_TERM:
+                return
+            self._votes_for(member, request.term, member.member_id)
+        require(request.term <= member.persisted_term, 6,
+                f"{member.member_id} speaks in term {request.term}, its disk has {member.persisted_term}")
+
+    def answers(self, member: SimMember, request: Request, response: Response) -> None:
+        """A member answers a request."""
+        require(response.term <= member.persisted_term, 6,
+                f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
+        if isinstance(response, PushEntryResponse):
+            if response.code is ResponseCode.SUCCESS and self.is_sync:
+                self._holds_durably(member, request)
+        elif isinstance(response, VoteResponse):
+            if response.vote_result is VoteResult.ACCEPT and not response.pre_vote:
+                assert isinstance(request, VoteRequest) and request.leader_id is not None
+                require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
+                self._votes_for(member, request.term, request.leader_id)
+
+    def _holds_durably(self, member: SimMember, request: Request) -> None:
+        assert isinstance(request, PushEntryRequest)
+        if request.entries is None or request.type is PushType.COMMIT:
+            return
+        index = request.entries.last_index
+        mirror = self._seen[member.member_id].mirror
+        require(mirror.term_of(index) == request.entries.term and self.is_safe(member.member_id, index), 6,
+                f"{member.member_id} acknowledged {index}, which is not on stable storage")
+
+    def _votes_for(self, member: SimMember, term: int, candidate: str) -> None:
+        voter = member.member_id
+        known = self._votes.setdefault((voter, term), candidate)
+        require(known == candidate, 1, f"{voter} voted for {known} and {candidate} in term {term}")
+        content = member.disk.durable_content(member.term_path)
+        stored = None if content is None else decode_term(content)
+        require(stored is not None and (stored.term, stored.voted_for) == (term, candidate), 6,
+                f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
+
+    def bounded(self, member: SimMember) -> None:
+        """Tables and queues of a member are no longer than they may be. Looked at now and then."""
+        core, config = member.core, member.config
+        followers = len(config.peers) - 1
+        asked = followers * (config.max_inflight_pushes + 8) + 64
+        for what, size, most in (
+            ("pending appends", len(core._appends), config.max_pending_requests_num),
+            ("pending reads", len(core._reads), config.max_pending_reads),
+            ("queued pushes", core._handler.queued, 2 * config.max_queued_pushes),
+            ("requests without an answer", core._out.outstanding, asked),
+        ):
+            require(size <= most, 8, f"{member.member_id} has {size} {what}, {most} are allowed")
+
+    def acknowledged(self, member: SimMember, first_index: int, bodies: tuple[bytes, ...]) -> None:
+        """An append is answered SUCCESS."""
+        for index, body in enumerate(bodies, first_index):
+            told = f"{member.member_id} acknowledged {index}"
+            require(index in self.committed, 4, f"{told}, which nobody committed")
+            require(self.body_of(index) == body, 4, f"{told} with another body")

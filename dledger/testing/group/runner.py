@@ -1,0 +1,49 @@
+# -*- test-case-name: tests.sim.test_runner -*-
+"""
+Runs many schedules, on several processors, and tells how it went::
+
+    python -m dledger.testing --schedules 1000 --seed 1 --jobs 2
+
+Schedule i has seed C{seed + i}. A failure prints its seed, what is wrong, the last steps, and the
+command that runs it again; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from dledger.testing.group.schedule import Outcome, run_schedule
+from dledger.testing.running import Tally, outcomes, tell
+
+_WORDS = {
+    "steps": "steps", "acknowledged": "acknowledged appends", "elections": "elections",
+    "restarts": "restarts",
+}
+
+
+def replay_command(outcome: Outcome, *, seconds: float, members: int | None) -> str:
+    """What to type to see a failure again."""
+    chosen = f" --members {members}" if members else ""
+    command = "python -m dledger.testing --schedules 1"
+    return f"{command} --seed {outcome.seed} --seconds {seconds:g}{chosen} --trace"
+
+
+@click.command()
+@click.option("--schedules", default=200, show_default=True, help="How many to run.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
+@click.option("--seconds", default=60.0, show_default=True, help="Simulated seconds with faults, each.")
+@click.option("--members", type=click.Choice(["3", "5"]), help="Size of the group; else by seed.")
+@click.option("--jobs", default=2, show_default=True, help="Processes.")
+@click.option("--trace", is_flag=True, help="Print every step.")
+@click.option("--stop-at", default=5, show_default=True, help="Give up after so many failures.")
+def main(
+    schedules: int, seed: int, seconds: float, members: str | None, jobs: int, trace: bool, stop_at: int
+) -> None:
+    """Run seeded schedules of a whole simulated group and check every promise."""
+    size = int(members) if members else None
+    run = partial(run_schedule, seconds=seconds, members=size, wants_all_lines=trace)
+    found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
+    again = partial(replay_command, seconds=seconds, members=size)
+    tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

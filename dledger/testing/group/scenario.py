@@ -1,0 +1,503 @@
+# -*- test-case-name: tests.sim.test_scenarios -*-
+"""
+Scripts of what happens to a group, one command a line; see docs/how-to-debug.md for all of them.
+
+    nodes 3 flush_disk_type=sync
+    lead n0
+    append n0 a b
+    advance 1
+    expect log n1 - a b
+    expect answer a SUCCESS
+
+Nobody stands for election unless the script says C{lead} or C{elections on}: time passes without
+surprises. C{status} is followed by the lines that it should print; C{python -m dledger.testing.group.scenario
+--rewrite FILE} writes them anew.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from dledger.config import from_mapping
+from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.testing.group.cluster import SECOND_US, GroupOptions, SimCluster
+from dledger.testing.group.member import SimMember
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, bodies_of
+from protocols.wire.ledger.messages import (
+    HeartBeatRequest,
+    PushEntryRequest,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+
+_FAR_MS = 1 << 40
+#: Nobody loses patience within any script.
+_PATIENT = 1_000_000
+
+
+class ScriptFailed(AssertionError):
+    """An expectation does not hold, or a command makes no sense; the message names the line."""
+
+
+@attrs.define
+class _Group:
+    """What C{nodes} made."""
+
+    cluster: SimCluster
+    answers: dict[str, tuple[str, int, tuple[bytes, ...]]] = attrs.Factory(dict)
+    elections: bool = False
+
+
+class Scenario:
+    """
+    One script, run line by line.
+
+    @ivar printed: the script again, with what C{status} prints now.
+    """
+
+    def __init__(self, text: str, *, name: str = "script", seed: int = 1) -> None:
+        self.printed: list[str] = []
+        self._lines = text.splitlines()
+        self._name = name
+        self._seed = seed
+        self._group: _Group | None = None
+
+    def run(self, *, rewrite: bool = False) -> None:
+        """
+        Run every line.
+
+        @raise ScriptFailed: an expectation does not hold, or a line makes no sense.
+        """
+        number = 0
+        while number < len(self._lines):
+            line = self._lines[number]
+            number += 1
+            words = shlex.split(line, comments=True)
+            self.printed.append(line)
+            if not words:
+                continue
+            try:
+                if words[0] == "status":
+                    number = self._status(number, rewrite=rewrite)
+                else:
+                    self._command(words)
+            except AssertionError as error:
+                where = f"{self._name}, line {number}: {line.strip()}"
+                tail = "\n".join(self._cluster.trace.lines()[-12:]) if self._group else ""
+                raise ScriptFailed(f"{where}\n{error}\n{tail}") from error
+
+    @property
+    def _cluster(self) -> SimCluster:
+        if self._group is None:
+            raise ScriptFailed("a script begins with 'nodes'")
+        return self._group.cluster
+
+    def _member(self, member_id: str) -> SimMember:
+        found = self._cluster.members.get(member_id)
+        if found is None:
+            raise ScriptFailed(f"there is no member {member_id!r}")
+        return found
+
+    def _command(self, words: list[str]) -> None:
+        method: Callable[..., None] | None = getattr(self, f"_do_{words[0]}", None)
+        if method is None:
+            raise ScriptFailed(f"there is no command {words[0]!r}")
+        try:
+            method(*words[1:])
+        except TypeError as error:
+            raise ScriptFailed(f"{words[0]}: {error}") from error
+
+    # -- the group --------------------------------------------------------------------------------
+
+    def _do_nodes(self, count: str, *settings: str) -> None:
+        """C{nodes 3 [option=value ...] [n1.option=value ...]}: a group, started, without a leader."""
+        common: dict[str, str] = {"max_heart_beat_leak": str(_PATIENT), "pre_vote": "false"}
+        single: dict[str, dict[str, object]] = {}
+        native = True
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            member_id, dot, option = name.partition(".")
+            if name == "wire":
+                native = value != "remoting"
+            elif dot:
+                single.setdefault(member_id, {}).update(_typed({option: value}))
+            else:
+                common[name] = value
+        options = GroupOptions(
+            members=int(count), settings=_typed(common), member_settings=single, is_native=native,
+            delay_us=500, spread_us=1,
+        )
+        cluster = SimCluster(options, self._seed)
+        cluster.restarts_us = None
+        self._group = _Group(cluster)
+        for member in cluster.members.values():
+            self._boot(member)
+
+    def _boot(self, member: SimMember) -> None:
+        if not member.start():
+            raise ScriptFailed(f"{member.member_id} does not start: {member.start_error}")
+        if self._group is not None and not self._group.elections:
+            member.core._elector._deadline_ms = _FAR_MS
+
+    def _do_elections(self, switch: str) -> None:
+        """C{elections on|off}: whether members stand for election by themselves."""
+        assert self._group is not None
+        self._group.elections = switch == "on"
+        for member in self._cluster.members.values():
+            leak = 4 if switch == "on" else _PATIENT
+            object.__setattr__(member.config, "max_heart_beat_leak", leak)
+            if member.is_up:
+                elector = member.core._elector
+                patience = elector.patience_ms() + 200 * member.number
+                elector._deadline_ms = member.now_ms() + patience if switch == "on" else _FAR_MS
+
+    def _do_lead(self, member_id: str) -> None:
+        """C{lead n0}: n0 stands for election, until it leads."""
+        member = self._member(member_id)
+        for _ in range(100):
+            if self._leads(member):
+                return
+            member.core._elector._deadline_ms = 0
+            self._cluster.run(0.2)
+        raise ScriptFailed(f"{member_id} does not get to lead: {self._cluster.describe()}")
+
+    def _do_stand(self, member_id: str) -> None:
+        """C{stand n0}: n0 stands for election once, whatever comes of it."""
+        self._member(member_id).core._elector._deadline_ms = 0
+        self._cluster.run(0.2)
+
+    def _leads(self, member: SimMember) -> bool:
+        return member.is_up and member.core.status().role == "leader"
+
+    def _do_advance(self, seconds: str) -> None:
+        """C{advance 2.5}: so many seconds pass."""
+        self._cluster.run(float(seconds))
+
+    def _do_settle(self) -> None:
+        """C{settle}: end all faults; the group must become live and equal, and the history must hold."""
+        self._do_elections("on")
+        self._cluster.end_faults()
+        self._cluster.settle()
+        self._cluster.judge()
+
+    # -- clients ------------------------------------------------------------------------------------
+
+    def _told(self, label: str) -> Callable[..., None]:
+        assert self._group is not None
+        answers = self._group.answers
+        answers.pop(label, None)
+
+        def told(code: ResponseCode, index: int, bodies: tuple[bytes, ...], _: str | None) -> None:
+            answers[label] = (code.name, index, bodies)
+
+        return told
+
+    def _do_append(self, member_id: str, *bodies: str) -> None:
+        """C{append n0 a b}: one proposal of two bodies; the answer is labelled by the first."""
+        count, star, body = bodies[0].partition("*")
+        if star:
+            for number in range(int(count)):
+                self._do_append(member_id, f"{body}{number}")
+            return
+        history = self._cluster.history
+        calls = [history.begin("append", client="script", body=body.encode()) for body in bodies]
+        told = self._told(bodies[0])
+
+        def done(code: ResponseCode, index: int, given: tuple[bytes, ...], leader: str | None) -> None:
+            told(code, index, given, leader)
+            unknown = (ResponseCode.NETWORK_ERROR, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
+                       ResponseCode.TERM_CHANGED)
+            for offset, call in enumerate(calls):
+                if code is ResponseCode.SUCCESS:
+                    history.end(call, "ok", index=index + offset)
+                elif code not in unknown:
+                    history.end(call, "failed")
+
+        self._member(member_id).append(tuple(body.encode() for body in bodies), done)
+        self._cluster.run(0.0001)
+
+    def _do_read(self, member_id: str, index: str, label: str) -> None:
+        """C{read n0 3 r}: a linearizable get of entry 3 at n0; the answer is labelled r."""
+        self._member(member_id).read(int(index), self._told(label))
+        self._cluster.run(0.0001)
+
+    def _do_get(self, member_id: str, index: str, label: str) -> None:
+        """C{get n0 3 r}: a get of entry 3 as far as n0 knows it to be committed."""
+        self._member(member_id).read_committed(int(index), self._told(label))
+
+    def _do_transfer(self, member_id: str, label: str = "transfer") -> None:
+        """C{transfer n1}: the leader is asked to hand over to n1."""
+        assert self._group is not None
+        answers = self._group.answers
+
+        def done(response: Response) -> None:
+            answers[label] = (response.code.name, response.term, ())
+
+        self._cluster.transfer(member_id, done)
+
+    # -- faults -------------------------------------------------------------------------------------
+
+    def _links(self, words: tuple[str, ...]) -> list[tuple[str, str]]:
+        """C{n0>n1}: one way; C{n0 n1}: both ways; C{n0}: n0 and everybody."""
+        if len(words) == 2:
+            return [(words[0], words[1]), (words[1], words[0])]
+        source, arrow, target = words[0].partition(">")
+        self._member(source)
+        if arrow:
+            return [(source, target)]
+        others = [other for other in self._cluster.members if other != source]
+        return [(source, other) for other in others] + [(other, source) for other in others]
+
+    def _do_cut(self, *words: str) -> None:
+        """C{cut n0 n1}, C{cut n0>n1}, C{cut n0}: hold back what goes there."""
+        for source, target in self._links(words):
+            self._cluster.network.cut(source, target)
+
+    def _do_heal(self, *words: str) -> None:
+        """C{heal n0 n1}, C{heal n0>n1}, C{heal n0}, C{heal}: let it through again."""
+        if not words:
+            self._cluster.network.heal_all()
+            return
+        for source, target in self._links(words):
+            self._cluster.network.heal(source, target)
+
+    def _do_lose(self, *words: str) -> None:
+        """C{lose n0 n1}: connections between them break, what is under way or held back is lost."""
+        for source, target in self._links(words):
+            self._cluster.network.lose(source, target)
+
+    def _do_delay(self, source: str, target: str, seconds: str) -> None:
+        """C{delay n0 n1 3}: n0's connection to n1 carries everything so much later from now on."""
+        self._cluster.network.delay_connection(source, target, int(float(seconds) * SECOND_US))
+
+    def _do_reconnect(self, source: str, target: str, seconds: str) -> None:
+        """C{reconnect n0 n1 5}: n0 opens a new connection; the old one delivers for so long."""
+        self._cluster.network.reconnect(source, target, late_us=int(float(seconds) * SECOND_US))
+
+    def _do_crash(self, *ids: str) -> None:
+        """C{crash n0}: the machine loses power."""
+        for member_id in ids:
+            self._member(member_id).lose_power()
+
+    def _do_kill(self, *ids: str) -> None:
+        """C{kill n0}: the process ends at once."""
+        for member_id in ids:
+            self._member(member_id).kill()
+
+    def _do_restart(self, *ids: str) -> None:
+        """C{restart n0}: start a member that is down."""
+        for member_id in ids:
+            self._boot(self._member(member_id))
+
+    def _do_pause(self, member_id: str) -> None:
+        """C{pause n0}: the process is stopped but not ended."""
+        self._member(member_id).pause()
+
+    def _do_resume(self, member_id: str) -> None:
+        """C{resume n0}."""
+        self._member(member_id).resume()
+
+    def _do_stop(self, member_id: str) -> None:
+        """C{stop n0}: ask the member to stop in an orderly way."""
+        self._member(member_id).stop()
+
+    def _do_fill(self, member_id: str) -> None:
+        """C{fill n0}: its disk is full."""
+        self._member(member_id).disk.set_full(True)
+
+    def _do_drain(self, member_id: str) -> None:
+        """C{drain n0}: its disk has room again, and works."""
+        self._member(member_id).disk.disarm()
+
+    def _do_fail(self, member_id: str, what: str) -> None:
+        """C{fail n0 sync|write|read|kill|power}: the next such call fails, or the process dies in it."""
+        disk = self._member(member_id).disk
+        if what in ("kill", "power"):
+            disk.arm(die_in=1, death=ProcessKilled if what == "kill" else PowerLoss)
+        else:
+            disk.arm(**{f"{what}s": 1})  # type: ignore[arg-type]
+
+    def _do_damage(self, member_id: str, index: str, where: str = "data") -> None:
+        """C{damage n0 3 [index]}: one bit of the record (or index unit) of entry 3 flips."""
+        member = self._member(member_id)
+        mirror = self._cluster.invariants.mirror(member_id)
+        at = int(index) - mirror.begin_index
+        config = member.config
+        if where == "index":
+            size, position = config.mapped_file_size_for_entry_index, int(index) * INDEX_UNIT_SIZE + 5
+        else:
+            size = config.mapped_file_size_for_entry_data
+            record = self._cluster.invariants.record_size(member_id, int(index))
+            position = mirror.ends[at] - record + min(ENTRY_HEADER_SIZE, record - 1)
+        member.damaged.add(int(index))
+        base = position - position % size
+        member.disk.flip_bit(f"{config.self_path}/{where}/{base:020d}", position - base, 3)
+
+    # -- messages by hand -----------------------------------------------------------------------------
+
+    def _do_inject(self, member_id: str, label: str, kind: str, *settings: str) -> None:
+        """
+        C{inject n1 x COMMIT term=3 by=n0 commit=7 [entry=n0:4[-6]]}: n1 is sent this; the code of
+        its answer is labelled x. Kinds: COMPARE TRUNCATE APPEND COMMIT VOTE HEART_BEAT.
+        """
+        assert self._group is not None
+        answers = self._group.answers
+        given = dict(setting.split("=", 1) for setting in settings)
+        member = self._member(member_id)
+        request = self._message(member, kind, given)
+
+        def done(response: Response) -> None:
+            code = response.vote_result if isinstance(response, VoteResponse) else response.code
+            answers[label] = (code.name, response.term, ())
+
+        member.ask(request, done)
+
+    def _message(self, member: SimMember, kind: str, given: dict[str, str]) -> Request:
+        base: dict[str, Any] = {
+            "group": member.config.group, "remote_id": member.member_id, "local_id": given["by"],
+            "leader_id": given["by"], "term": int(given["term"]), "wire_version": 1,
+        }
+        if kind == "VOTE":
+            return VoteRequest(
+                **base, ledger_end_index=int(given["end"]), ledger_end_term=int(given["end_term"]),
+            )
+        if kind == "HEART_BEAT":
+            return HeartBeatRequest(**base, heart_beat_interval_ms=600)
+        entries = None
+        if "entry" in given:
+            source, _, span = given["entry"].partition(":")
+            first, _, last = span.partition("-")
+            count = int(last or first) - int(first) + 1
+            entries = self._member(source).ledger.read_batch(int(first), max_count=count, max_bytes=1 << 20)
+        return PushEntryRequest(
+            **base, type=PushType[kind], commit_index=int(given.get("commit", -1)), entries=entries,
+        )
+
+    # -- expectations ---------------------------------------------------------------------------------
+
+    def _do_expect(self, what: str, *words: str) -> None:
+        """C{expect WHAT ...}: see the methods below."""
+        method: Callable[..., None] | None = getattr(self, f"_expect_{what}", None)
+        if method is None:
+            raise ScriptFailed(f"there is no expectation {what!r}")
+        method(*words)
+
+    def _expect_leader(self, member_id: str) -> None:
+        leader = self._cluster.leader
+        found = leader.member_id if leader else "none"
+        _same(member_id, found, "leader")
+
+    def _expect_role(self, member_id: str, role: str) -> None:
+        member = self._member(member_id)
+        _same(role, member.core.status().role if member.is_up else "down", f"role of {member_id}")
+
+    def _expect_term(self, member_id: str, term: str) -> None:
+        _same(int(term), self._member(member_id).core.status().term, f"term of {member_id}")
+
+    def _expect_log(self, member_id: str, *bodies: str) -> None:
+        _same(" ".join(bodies), " ".join(self._bodies(self._member(member_id))), f"log of {member_id}")
+
+    def _expect_last(self, member_id: str, body: str) -> None:
+        _same(body, self._bodies(self._member(member_id))[-1], f"last entry of {member_id}")
+
+    def _expect_terms(self, member_id: str, *terms: str) -> None:
+        mirror = self._cluster.invariants.mirror(member_id)
+        _same(" ".join(terms), " ".join(map(str, mirror.terms)), f"terms of {member_id}")
+
+    def _expect_committed(self, member_id: str, index: str) -> None:
+        _same(int(index), self._member(member_id).core.committed_index, f"committed index of {member_id}")
+
+    def _expect_repairing(self, member_id: str, answer: str) -> None:
+        repairing = self._member(member_id).core.status().is_repairing
+        _same(answer, "yes" if repairing else "no", f"repairing of {member_id}")
+
+    def _expect_answer(self, label: str, code: str, index: str | None = None) -> None:
+        assert self._group is not None
+        found = self._group.answers.get(label, ("none", -1, ()))
+        _same(code, found[0], f"answer to {label}")
+        if index is not None:
+            _same(int(index), found[1], f"index in the answer to {label}")
+
+    def _expect_body(self, label: str, body: str) -> None:
+        assert self._group is not None
+        found = self._group.answers.get(label, ("none", -1, ()))
+        read = " ".join(given.decode() or "-" for given in found[2]) or found[0]
+        _same(body, read, f"body read by {label}")
+
+    def _expect_same(self) -> None:
+        logs = {member_id: self._bodies(member) for member_id, member in self._cluster.members.items()}
+        model = next(iter(logs.values()))
+        for member_id, log in logs.items():
+            _same(" ".join(model), " ".join(log), f"log of {member_id}")
+
+    def _expect_pushes(self, source: str, target: str, kind: str, relation: str, count: str) -> None:
+        found = self._cluster.network.pushes.get((source, target, PushType[kind]), 0)
+        holds = found < int(count) if relation == "<" else found == int(count)
+        if not holds:
+            raise ScriptFailed(f"{source} sent {target} {found} times {kind}, expected {relation} {count}")
+
+    def _bodies(self, member: SimMember) -> list[str]:
+        mirror = self._cluster.invariants.mirror(member.member_id)
+        bodies: list[str] = []
+        index = mirror.begin_index
+        while index <= mirror.end_index:
+            batch = member.ledger.read_range(index, end_index=mirror.end_index, max_bytes=1 << 20)
+            bodies += [body.decode() or "-" for body in bodies_of(batch)]
+            index = batch.last_index + 1
+        return bodies
+
+    def _status(self, number: int, *, rewrite: bool) -> int:
+        """Compare (or write anew) the indented lines behind C{status}."""
+        told = [f"    {line}" for line in self._cluster.describe().split(", ")]
+        end = number
+        while end < len(self._lines) and self._lines[end].startswith("    "):
+            end += 1
+        if not rewrite:
+            _same("\n".join(self._lines[number:end]), "\n".join(told), "status")
+        self.printed.extend(told)
+        return end
+
+
+def _typed(settings: dict[str, str]) -> dict[str, object]:
+    """Options as text to options with their types."""
+    peers = ";".join(f"n{number}-sim:1" for number in range(9))
+    config = from_mapping({"peers": peers, **settings})
+    return {name: getattr(config, name) for name in settings}
+
+
+def _same(expected: object, found: object, what: str) -> None:
+    if expected != found:
+        raise ScriptFailed(f"{what}: expected {expected}, found {found}")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--rewrite", is_flag=True, help="Write what status prints into the scripts.")
+def main(files: tuple[Path, ...], rewrite: bool) -> None:
+    """Run scenario scripts."""
+    failed = False
+    for file in files:
+        scenario = Scenario(file.read_text(), name=file.name)
+        try:
+            scenario.run(rewrite=rewrite)
+        except ScriptFailed as error:
+            failed = True
+            click.echo(f"FAILED {error}")
+            continue
+        if rewrite:
+            file.write_text("\n".join(scenario.printed) + "\n")
+        click.echo(f"ok {file.name}")
+    raise SystemExit(int(failed))
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m dledger.testing.group.scenario")

@@ -1,0 +1,165 @@
+# -*- test-case-name: tests.sim.test_schedule -*-
+"""
+One seed, one schedule: a group, its clients, its faults, and the verdict.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from dledger.testing.group.clients import Load, SimClient
+from dledger.testing.group.cluster import GroupOptions, SimCluster
+from dledger.testing.group.faults import Nemesis
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """
+    How a schedule ended.
+
+    @ivar failure: what is wrong, in a sentence or a traceback; empty if nothing is.
+    @ivar lines: the last steps, if it failed; all of them if that was asked for.
+    @ivar digest: of every step; the same for the same seed and code.
+    @ivar acknowledged, committed, elections, restarts: how much happened.
+    """
+
+    seed: int
+    failure: str
+    lines: tuple[str, ...]
+    digest: int
+    steps: int
+    acknowledged: int
+    committed: int
+    elections: int
+    restarts: int
+
+
+@attrs.frozen(kw_only=True)
+class Focus:
+    """
+    Schedules that look at one corner.
+
+    @ivar settings: options that the seed does not choose.
+    @ivar faults: names of the only faults that happen; empty for the seed's own mix.
+    @ivar load: fields of L{Load} that the seed does not choose.
+    @ivar pace_s: mean seconds between faults; 0 for the seed's own.
+    @ivar group: fields of L{GroupOptions} that the seed does not choose.
+    """
+
+    settings: Mapping[str, object] = attrs.Factory(dict)
+    faults: tuple[str, ...] = ()
+    load: Mapping[str, Any] = attrs.Factory(dict)
+    pace_s: float = 0.0
+    group: Mapping[str, Any] = attrs.Factory(dict)
+
+    def narrow(self, options: GroupOptions, load: Load) -> tuple[GroupOptions, Load]:
+        """The seed's options with this focus's own in their place."""
+        settings = {**options.settings, **self.settings}
+        if self.faults:
+            settings["store_type"] = "file"  # a store in memory survives no kill
+        return attrs.evolve(options, settings=settings, **self.group), attrs.evolve(load, **self.load)
+
+
+EVERYTHING = Focus()
+
+
+def options_of(seed: int, members: int | None = None) -> tuple[GroupOptions, Load]:
+    """What the seed makes of the group and of its load."""
+    rng = random.Random(f"{seed} options")
+    count = rng.choice((3, 3, 3, 5)) if members is None else members
+    sync = rng.random() < 0.6
+    settings: dict[str, object] = {
+        "flush_disk_type": "sync" if sync else "async",
+        "mapped_file_size_for_entry_data": rng.choice((1024, 2048, 4096, 16384)),
+        "mapped_file_size_for_entry_index": 32 * rng.choice((4, 16, 64)),
+        "term_start_entry": rng.random() < 0.8,
+        "pre_vote": rng.random() < 0.7,
+        "enable_batch_push": rng.random() < 0.8,
+        "max_batch_push_count": rng.choice((2, 8, 1000)),
+        "max_inflight_pushes": rng.choice((1, 4, 64)),
+        "max_queued_pushes": 64,
+        "check_point_interval": rng.choice((1000, 3000, 10_000)),
+    }
+    if not sync and rng.random() < 0.1:
+        settings["store_type"] = "memory"
+    elif rng.random() < 0.15:
+        settings["retention_bytes"] = 4 * int(settings["mapped_file_size_for_entry_data"])  # type: ignore
+    if rng.random() < 0.15:
+        settings["preferred_leader_ids"] = (f"n{rng.randrange(count)}",)
+    single: dict[str, dict[str, object]] = {}
+    if rng.random() < 0.2:
+        for number in rng.sample(range(count), 1 + int(rng.random() * (count // 2))):
+            single[f"n{number}"] = {"never_lead": True}
+    options = GroupOptions(
+        members=count, settings=settings, member_settings=single, is_native=rng.random() < 0.7,
+        hides_wire_version=rng.random() < 0.1, flush_us=rng.choice((100, 500, 5000, 20_000)),
+        turn_us=rng.choice((0, 0, 2000, 20_000)), delay_us=rng.choice((100, 300, 2000, 10_000)),
+        spread_us=rng.choice((100, 700, 5000, 30_000)),
+    )
+    return options, _load_of(rng, settings)
+
+
+def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
+    fits = int(settings["mapped_file_size_for_entry_data"]) - 60  # type: ignore[call-overload]
+    return Load(
+        clients=rng.choice((1, 2, 4)),
+        think_us=rng.choice((300_000, 800_000, 1_500_000)),
+        appends=rng.choice((0.3, 0.6, 0.9)),
+        bodies_max=rng.choice((1, 1, 3, 12)),
+        body_bytes_max=min(rng.choice((20, 100, 300, 900)), fits),
+    )
+
+
+def run_schedule(
+    seed: int, *, seconds: float = 60, members: int | None = None, wants_all_lines: bool = False,
+    focus: Focus = EVERYTHING,
+) -> Outcome:
+    """
+    Run one seed to its verdict. Never raises for a failed check.
+    """
+    options, load = focus.narrow(*options_of(seed, members))
+    cluster = SimCluster(options, seed)
+    if wants_all_lines:
+        cluster.trace.echo = []
+    clients = [SimClient(cluster, f"c{number}", load, cluster.random(f"client {number}"))
+               for number in range(load.clients)]
+    nemesis = Nemesis(cluster, cluster.random("faults"), seconds=seconds, only=focus.faults,
+                      pace_s=focus.pace_s)
+    failure = ""
+    try:
+        cluster.start()
+        nemesis.start()
+        for client in clients:
+            client.start()
+        cluster.run(seconds)
+        for client in clients:
+            client.is_stopped = True
+        cluster.end_faults()
+        cluster.settle()
+        cluster.judge()
+    except AssertionError as error:
+        failure = str(error) or "".join(traceback.format_exception(error)[-4:])
+    except Exception as error:  # whatever else comes out of a simulated member is a bug as well
+        failure = "".join(traceback.format_exception(error))
+    return _outcome(cluster, seed, failure)
+
+
+def _outcome(cluster: SimCluster, seed: int, failure: str) -> Outcome:
+    trace = cluster.trace
+    lines: list[str] = []
+    if trace.echo is not None:
+        lines = trace.echo
+    elif failure:
+        lines = trace.lines()
+    acknowledged = sum(call.kind == "append" and call.outcome == "ok" for call in cluster.history.calls)
+    return Outcome(
+        seed=seed, failure=failure, lines=tuple(lines), digest=trace.digest, steps=trace.steps,
+        acknowledged=acknowledged, committed=cluster.invariants.last_committed + 1,
+        elections=cluster.invariants.elections,
+        restarts=sum(member.boots - 1 for member in cluster.members.values()),
+    )

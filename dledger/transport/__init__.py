@@ -1,1 +1,0 @@
-"""Connections between members: who is connected, in what format, and nothing of raft."""

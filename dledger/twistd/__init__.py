@@ -1,0 +1,1 @@
+"""The services of C{twistd}: a member, a broker, an export."""

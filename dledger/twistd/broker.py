@@ -1,0 +1,176 @@
+# -*- test-case-name: tests.twistd.test_broker -*-
+"""
+C{twistd -n dledger-broker}: options, and the broker that they describe.
+
+What is given on the command line stands above what stands in the configuration file, which stands above the
+defaults. Everything in L{BrokerConfig}, in its store and in its replication can be given, in our or in
+RocketMQ's spelling; a file of RocketMQ's own broker will do. What is wrong is one line, with what would be
+right.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import IStreamServerEndpoint
+from twisted.python.usage import UsageError
+
+from dledger.base.disk.disk import OsDisk
+from dledger.broker.broker_config import (
+    FAST_PORT_DISTANCE,
+    BrokerConfig,
+    from_mapping,
+    option_name,
+    read_properties,
+)
+from dledger.broker.service import BrokerService
+from dledger.node.service import end_process
+from dledger.twistd.common import (
+    ConfigurationOptions,
+    above,
+    check_endpoint,
+    exit_with,
+    prepare_process,
+    seeded_chance,
+    usage_error,
+)
+
+DEFAULT_STORE = "./dledger-broker-data"
+
+#: Options of their own, and the names that they have in a configuration.
+_NAMES = {
+    "role": "broker_role",
+    "store": "store_path_root_dir",
+    "name": "broker_name",
+    "cluster": "broker_cluster_name",
+    "broker-id": "broker_id",
+    "ha-master": "ha_master_address",
+    "namesrv": "namesrv_addr",
+    "flush": "flush_disk_type",
+}
+
+_PORT = re.compile(r"(?P<kind>tcp6?):(?:port=)?(?P<port>[0-9]{1,5})(?P<rest>(?::.*)?)")
+
+
+class Options(ConfigurationOptions):
+    """Without any: an asynchronous master in ./dledger-broker-data, listening as RocketMQ does."""
+
+    optParameters = [
+        ["role", "r", None, "async-master, sync-master or slave. [default: async-master]"],
+        ["store", "s", None, f"Directory of the store. [default: {DEFAULT_STORE}]"],
+        ["listen", "l", None, "Port or endpoint for clients; slaves also ask two below it. [default: 10911]"],
+        ["ha-listen", None, None, "Port or endpoint for slaves. [default: one above --listen]"],
+        ["ha-master", "m", None, "Of a slave: host:port of the master's --ha-listen. [default: name server]"],
+        ["namesrv", "n", None, "Name servers, host:port;host:port. [default: none]"],
+        ["name", None, None, "Name of the broker, one for a master and its slaves. [default: this host's]"],
+        ["cluster", None, None, "Name of the cluster. [default: DefaultCluster]"],
+        ["broker-id", "i", None, "0 for a master, above for slaves. [default: 0, or 1 for a slave]"],
+        ["flush", "f", None, "async: answers before fsync; sync: after. [default: async]"],
+        ["config", "c", None, "File with options: TOML (*.toml), or properties as RocketMQ's brokers have."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker: BrokerConfig = from_mapping({"store": DEFAULT_STORE})
+
+    def opt_set(self, text: str) -> None:
+        """Any other option of a broker, as name=value; may be given more than once."""
+        self.keep_setting(text)
+
+    def postOptions(self) -> None:
+        """Put together what was given; C{self.broker} is the result, C{listen} and C{ha-listen} endpoints."""
+        values = self.from_file(self._parse_file)
+        given = self.given(_NAMES)
+        for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):
+            if self[option] is not None:
+                self[option], given[name] = _endpoint(option, self[option])
+        defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
+        try:
+            self.broker = from_mapping(above(given, self.settings, values, defaults, plain=_plain))
+        except (ValueError, TypeError) as error:
+            raise usage_error(error) from None
+        if self["listen"] is None:
+            self["listen"] = f"tcp:{self.broker.listen_port}"
+        if self["ha-listen"] is None:
+            self["ha-listen"] = _with_port(self["listen"], self.broker.ha_port)
+        if not self.broker.broker_ip1:
+            self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
+
+    def _parse_file(self, text: str) -> Mapping[str, Any]:
+        return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
+
+
+def _plain(name: str) -> str:
+    try:
+        return option_name(name) or name
+    except ValueError:
+        return name  # to be complained of later
+
+
+def _endpoint(option: str, text: str) -> tuple[str, int]:
+    """Description and port of an endpoint, which may be given by its port alone."""
+    if text.isascii() and text.isdecimal():
+        text = f"tcp:{text}"
+    match = _PORT.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise UsageError(f"--{option} {text!r}: write a port (0 to 65535), or tcp:PORT:interface=ADDRESS")
+    check_endpoint(option, text, "tcp:10911:interface=127.0.0.1")
+    return text, int(match["port"])
+
+
+def _with_port(description: str, port: int) -> str:
+    """The same endpoint with another port."""
+    match = _PORT.fullmatch(description)
+    assert match is not None, description
+    return f"{match['kind']}:{port}{match['rest']}"
+
+
+def _host_name() -> str:
+    name = re.sub(r"[^a-zA-Z0-9_.-]", "-", socket.gethostname())[:127]
+    return name or "DEFAULT_BROKER"
+
+
+def _own_address(listen: str) -> str:
+    """Where others reach us: the interface that we listen on, or the one that leads out."""
+    match = re.search(r":interface=((?:\\:|[^:])+)", listen)
+    interface = match[1].replace("\\:", ":") if match else ""
+    if interface not in ("0.0.0.0", "::") and (isIPAddress(interface) or isIPv6Address(interface)):
+        return interface
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of an address for documentation; nothing is sent
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def makeService(options: Options) -> BrokerService:
+    """The service that C{options} describe; called by twistd."""
+    from twisted.internet import reactor
+
+    prepare_process(reactor)
+    return make_service(options, reactor)
+
+
+def make_service(options: Options, reactor: Any) -> BrokerService:
+    """The service that C{options} describe."""
+    broker = options.broker
+    fast: IStreamServerEndpoint | None = None
+    if broker.listen_port > FAST_PORT_DISTANCE:
+        fast = serverFromString(reactor, _with_port(
+            options["listen"], broker.listen_port - FAST_PORT_DISTANCE
+        ))  # fmt: skip
+    return BrokerService(
+        broker, reactor, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"),
+        failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
+        listen=serverFromString(reactor, options["listen"]), fast_listen=fast,
+        ha_listen=serverFromString(reactor, options["ha-listen"]),
+    )

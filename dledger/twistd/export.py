@@ -1,0 +1,223 @@
+# -*- test-case-name: tests.spark.test_sidecar -*-
+"""
+C{twistd -n dledger-export}: an export that runs beside a member and writes segments as they close.
+
+The log is read and files are written in one thread of the service's own; the reactor only waits. A stop waits
+for the batch under way: what is finished stays, what is not is read again by the next start.
+
+What cannot be mended by waiting (a full disk, lost or damaged entries, another log) ends the process with
+status 1 and a line in its log; whoever supervises it starts it again when it is mended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+from twisted.python.usage import UsageError
+
+from dledger.twistd.common import OptionsOnly, exit_with, make_reactor_monotonic
+
+_MISSING = "dledger-export needs Arrow: pip install 'dledger[spark]' ({0})"
+
+
+def _number(name: str, text: object, least: float) -> float:
+    try:
+        value = float(str(text))
+    except ValueError:
+        raise UsageError(f"--{name} {text!r} is no number") from None
+    if not value >= least:
+        raise UsageError(f"--{name} {text}: at least {least:g} is needed")
+    return value
+
+
+class Options(OptionsOnly):
+    """The log, and where the files go."""
+
+    optParameters = [
+        ["source", "s", None, "A member's directory, as in ./dledger-data/dledger-n0."],
+        ["bootstrap", "b", None, "Instead of --source: members, as n0-host:port;n1-host:port."],
+        ["group", "g", "default", "With --bootstrap: name of the group."],
+        ["out", "o", None, "Directory for the files."],
+        ["format", "f", "parquet", "parquet or jsonl."],
+        ["columns", "c", "", "Columns, comma-separated, in this order; none: all."],
+        ["partition-by", None, "", "A folder for each value of these columns."],
+        ["compression", None, "snappy", "Of Parquet: snappy, zstd, gzip or none."],
+        ["part-bytes", None, 128 * 1024 * 1024, "Bytes of the log in one file at most, about."],
+        ["max-delay", None, 0, "Seconds after which a file is finished though its segment is not; 0: never."],
+        ["interval", None, 1, "Seconds between two looks at the log."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set: dict[str, str] = {}
+        self.log: Any = None
+        self.settings: Any = None
+
+    def opt_set(self, text: str) -> None:
+        """Any option of the Spark source, as verifyCrc=true; may be given more than once."""
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--set {text!r}: write --set name=value")
+        self.set[name.strip()] = value.strip()
+
+    def postOptions(self) -> None:
+        """Check everything; C{self.log} and C{self.settings} are the result."""
+        try:
+            from dledger.spark.export.exporter import ExportSettings, ExportSource
+            from dledger.spark.export.files import ExportError
+            from dledger.spark.options import OptionError
+        except ImportError as error:
+            raise UsageError(_MISSING.format(error)) from None
+        if bool(self["source"]) == bool(self["bootstrap"]):
+            raise UsageError("give either --source (a directory) or --bootstrap (members)")
+        if not self["out"]:
+            raise UsageError("where to? give --out")
+        given = {"path": self["source"]} if self["source"] else {
+            "bootstrap": self["bootstrap"], "group": self["group"],
+        }
+        names = {
+            option: tuple(name.strip() for name in self[option].split(",") if name.strip())
+            for option in ("columns", "partition-by")
+        }
+        try:
+            self.settings = ExportSettings(
+                format=self["format"], columns=names["columns"], partition_by=names["partition-by"],
+                compression=self["compression"], part_bytes=int(_number("part-bytes", self["part-bytes"], 1)),
+                max_delay_ms=round(_number("max-delay", self["max-delay"], 0) * 1000),
+            )
+            self.log = ExportSource.of({**given, **self.set}, names["columns"], names["partition-by"])
+        except (ExportError, OptionError) as error:
+            raise UsageError(str(error)) from None
+        self["interval"] = _number("interval", self["interval"], 0.001)
+
+
+class ExportService(Service):
+    """
+    Turns of a follower, one after the other, each in the thread.
+
+    Invariant: at most one of C{_waiting} (for the next turn) and C{_turning} (its end) is set.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, open_exporter: Callable[[], Any], *, interval_ms: int, reactor: Any, failed: Callable[[], None],
+        pool: ThreadPool | None = None,
+    ) -> None:
+        """
+        @param open_exporter: called in the thread.
+        @param reactor: its clock must be monotonic.
+        @param failed: called when the export has failed for good; ends the process.
+        """
+        self._open_exporter = open_exporter
+        self._interval_ms = interval_ms
+        self._reactor = reactor
+        self._failed = failed
+        self._pool = pool if pool is not None else ThreadPool(1, 1, "export")
+        self._stopping = threading.Event()
+        self._exporter: Any = None
+        self._follower: Any = None
+        self._waiting: IDelayedCall | None = None
+        self._turning: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        """Begin with the first turn."""
+        super().startService()
+        self._stopping.clear()
+        self._pool.start()
+        self._turn()
+
+    def _turn(self) -> None:
+        self._waiting = None
+        turn = deferToThreadPool(self._reactor, self._pool, self._work, round(self._reactor.seconds() * 1000))
+        # Whoever stops waits for this, so it must not fail.
+        self._turning = turn.addCallbacks(self._turned, self._turn_failed)
+
+    def _work(self, now_ms: int) -> int:
+        """One turn; in the thread."""
+        from dledger.spark.export.follow import Follower
+
+        if self._exporter is None:
+            self._exporter = self._open_exporter()
+            self._exporter.should_stop = self._stopping.is_set
+            self._exporter.on_part = self._tell
+            self._follower = Follower(self._exporter, interval_ms=self._interval_ms)
+            self._follower.on_trouble = self._warn
+        wait_ms: int = self._follower.turn(now_ms)
+        return wait_ms
+
+    def _tell(self, part: Any) -> None:
+        self.log.info(
+            "exported {first} to {last}: {rows} rows", first=part.first, last=part.last, rows=part.rows
+        )
+
+    def _warn(self, error: Exception, wait_ms: int) -> None:
+        self.log.warn("{error}; trying again in {wait_ms} ms", error=str(error), wait_ms=wait_ms)
+
+    def _turned(self, wait_ms: int) -> None:
+        self._turning = None
+        if not self._stopping.is_set():
+            self._waiting = self._reactor.callLater(wait_ms / 1000, self._turn)
+
+    def _turn_failed(self, failure: Failure) -> None:
+        self._turning = None
+        self.log.critical("the export has failed: {error}", error=failure.getErrorMessage())
+        if not _is_expected(failure):
+            self.log.failure("this is not an error of the log or of the disk", failure)
+        if not self._stopping.is_set():
+            self._failed()
+
+    def stopService(self) -> Deferred[None]:
+        """@return: fires when the turn under way has ended and the directory is free."""
+        super().stopService()
+        self._stopping.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        ended = succeed(None) if self._turning is None else self._turning
+        return ended.addCallback(lambda _: self._close())
+
+    def _close(self) -> None:
+        # The thread is idle: its last turn has ended.
+        if self._exporter is not None:
+            self._exporter.close()
+            self._exporter = self._follower = None
+        self._pool.stop()
+
+
+def _is_expected(failure: Failure) -> bool:
+    from dledger.spark.export.files import ExportError
+    from dledger.spark.log import ReadError
+
+    return failure.check(ExportError, ReadError, OSError) is not None
+
+
+def makeService(options: Options) -> ExportService:
+    """The service that C{options} describe; called by twistd."""
+    from twisted.internet import reactor
+
+    make_reactor_monotonic(reactor)
+    return make_service(options, reactor, lambda: exit_with(1))
+
+
+def make_service(options: Options, reactor: Any, failed: Callable[[], None]) -> ExportService:
+    """The service that C{options} describe. @param failed: called before the reactor is stopped."""
+    from dledger.spark.export.exporter import Exporter
+
+    def end() -> None:
+        failed()
+        reactor.stop()
+
+    return ExportService(
+        lambda: Exporter.open(options["out"], options.log, options.settings),
+        interval_ms=max(1, round(options["interval"] * 1000)), reactor=reactor, failed=end,
+    )

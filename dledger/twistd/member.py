@@ -1,0 +1,117 @@
+# -*- test-case-name: tests.twistd.test_member -*-
+"""
+C{twistd -n dledger}: options, and the service that they describe.
+
+What is given on the command line stands above what stands in the configuration file, which stands
+above the defaults. Everything in L{DLedgerConfig} can be given, in our, Java's or RocketMQ's
+spelling. What is wrong is one line, with what would be right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.internet.endpoints import serverFromString
+from twisted.python.usage import UsageError
+
+from dledger.base.disk.disk import OsDisk
+from dledger.config import ALIASES, DLedgerConfig, from_mapping
+from dledger.node.node import Node
+from dledger.node.service import MemberService, end_process
+from dledger.twistd.common import (
+    ConfigurationOptions,
+    above,
+    check_endpoint,
+    exit_with,
+    prepare_process,
+    seeded_chance,
+    usage_error,
+)
+
+#: Options of their own, and the names that they have in a configuration.
+_NAMES = {
+    "node-id": "self_id",
+    "peers": "peers",
+    "store": "store_base_dir",
+    "group": "group",
+    "flush-disk-type": "flush_disk_type",
+    "wire": "wire",
+}
+
+#: What a configuration file may hold beside the options of a member.
+_ENDPOINTS = ("listen", "admin")
+
+
+class Options(ConfigurationOptions):
+    """Without any: a log with one member, in ./dledger-data, on 127.0.0.1:20911."""
+
+    optParameters = [
+        ["node-id", "i", None, "Id of this member, one of --peers. [default: n0]"],
+        ["peers", "p", None, "All members: id-host:port;id-host:port;... [default: n0-127.0.0.1:20911]"],
+        ["store", "s", None, "Directory; files are in its dledger-<node-id>. [default: ./dledger-data]"],
+        ["group", "g", None, "Name of the group. [default: default]"],
+        ["config", "c", None, "TOML file with options, in any of the known spellings."],
+        ["listen", "l", None, "Endpoint to listen on. [default: the port of this member's own peer address]"],
+        ["admin", "a", None, "Endpoint of the HTTP administration, as in tcp:8080:interface=127.0.0.1."],
+        ["flush-disk-type", "f", None, "async: acks before fsync (as Java); sync: after. [default: async]"],
+        ["wire", "w", None, "Frames between members: auto, remoting or binary. [default: auto]"],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.member: DLedgerConfig = DLedgerConfig()
+
+    def opt_set(self, text: str) -> None:
+        """Any other option of a member, as name=value; may be given more than once."""
+        self.keep_setting(text)
+
+    def postOptions(self) -> None:
+        """Put together what was given; C{self.member} is the result."""
+        values = self.from_file(tomllib.loads, tables=("peers",))
+        try:
+            for name in _ENDPOINTS:
+                said = values.pop(name, None)
+                self[name] = self[name] or said or ""
+            self.member = from_mapping(above(self.given(_NAMES), self.settings, values, plain=_plain))
+        except (ValueError, TypeError) as error:
+            raise usage_error(error) from None
+        for name in _ENDPOINTS:
+            if self[name]:
+                check_endpoint(name, self[name], "tcp:20911:interface=127.0.0.1")
+
+
+def _plain(name: str) -> str:
+    return ALIASES.get(name, name).replace("_", "").lower()
+
+
+def _admin_maker(endpoint: str, reactor: Any) -> Callable[[Node], IService] | None:
+    if not endpoint:
+        return None
+    try:
+        resource = importlib.import_module("dledger.admin.resource")
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--admin: {error}") from None
+    return lambda node: resource.make_admin_service(node, endpoint, reactor, wall_s=time.time)
+
+
+def makeService(options: Options) -> MemberService:
+    """The service that C{options} describe; called by twistd."""
+    from twisted.internet import reactor
+
+    prepare_process(reactor)
+    return make_service(options, reactor)
+
+
+def make_service(options: Options, reactor: Any) -> MemberService:
+    """The service that C{options} describe."""
+    listen = serverFromString(reactor, options["listen"]) if options["listen"] else None
+    return MemberService(
+        options.member, reactor, disk=OsDisk(), rng=seeded_chance(f"member {options.member.self_id}"),
+        failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
+        make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"],
+    )

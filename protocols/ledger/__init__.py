@@ -1,0 +1,1 @@
+"""Twisted Protocols of the ledger: members and their clients."""

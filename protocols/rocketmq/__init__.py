@@ -1,0 +1,1 @@
+"""Twisted Protocols of RocketMQ: commands, native broker frames, replication."""

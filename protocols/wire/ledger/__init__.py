@@ -1,0 +1,1 @@
+"""The messages of the ledger and their two formats."""

@@ -1,0 +1,115 @@
+# -*- test-case-name: tests.wire.test_java_shapes -*-
+"""
+The shapes in which Java writes what is sent most, read and written without a JSON parser.
+
+A Java leader sends one frame for each entry, and a follower answers each. Java writes the keys of an
+object always in the same order, so those frames are recognised by one regular expression.
+
+Rule: these functions either do exactly what the general ones do (L{protocols.wire.ledger.json_bodies},
+L{protocols.wire.remoting}), or say None; then the general ones do it. Numbers too long to be certain,
+escapes, other keys, other orders: None.
+
+Source: fastjson sorts keys; the shapes are those of PushEntryRequest and RemotingCommand in 0.3.1.2.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from binascii import a2b_base64
+from functools import lru_cache
+
+from protocols.wire.fastjson import write_object
+from protocols.wire.ledger.codes import PushType
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
+
+# Never more digits than fit for certain; an int may still be too long, which packing finds out.
+_NATURAL = rb"(0|[1-9][0-9]{0,17})"
+_LONG = rb"(0|-?[1-9][0-9]{0,17})"
+_INT = rb"(0|-?[1-9][0-9]{0,9})"
+_SHORT_INT = rb"(0|-?[1-9][0-9]{0,8})"
+# A member id or a group: short, and nothing that JSON would escape.
+_TEXT = rb'"([!#-\[\]-~]{1,64})"'
+
+_PUSH = re.compile(
+    rb'\{"batch":false,"batchEntry":\[\],"code":200,"commitIndex":' + _LONG + rb',"count":1,'
+    rb'"entry":\{"body":"([A-Za-z0-9+/]*={0,2})","bodyCrc":' + _INT + rb',"chainCrc":' + _INT
+    + rb',"channel":' + _INT + rb',"index":' + _NATURAL + rb',"magic":' + _INT + rb',"pos":' + _LONG
+    + rb',"size":' + _SHORT_INT + rb',"term":' + _NATURAL + rb'\},"firstEntryIndex":' + _LONG
+    + rb',"group":' + _TEXT + rb',"lastEntryIndex":' + _LONG + rb',"leaderId":' + _TEXT
+    + rb'(?:,"localId":' + _TEXT + rb')?,"remoteId":' + _TEXT + rb',"term":' + _LONG
+    + rb',"totalSize":0,"type":"APPEND"\}'
+)
+_HEADER = re.compile(
+    rb'\{"code":' + _SHORT_INT + rb',"flag":' + _SHORT_INT + rb',"language":"([A-Z_]{1,16})","opaque":'
+    + _SHORT_INT + rb',"serializeTypeCurrentRPC":"JSON","version":' + _SHORT_INT + rb'\}'
+)
+
+
+def read_push(body: bytes) -> PushEntryRequest | None:
+    """
+    An APPEND of one entry, as a Java leader of 0.3.1.2 or 0.2.7 sends it.
+
+    @return: None if C{body} is anything else.
+    """
+    match = _PUSH.fullmatch(body)
+    if match is None:
+        return None
+    (
+        commit_index, encoded, body_crc, chain_crc, channel, index_text, magic, pos, _size, term_text, _first,
+        group, _last, leader_id, local_id, remote_id, term,
+    ) = match.groups()  # fmt: skip
+    index, entry_term = int(index_text), int(term_text)
+    try:
+        content = a2b_base64(encoded, strict_mode=True)
+        length = len(content)
+        header = ENTRY_HEADER.pack(
+            int(magic), ENTRY_HEADER_SIZE + length, index, entry_term, int(pos), int(channel), int(chain_crc),
+            int(body_crc), length,
+        )
+    except (ValueError, struct.error):
+        return None
+    return PushEntryRequest(
+        group=group.decode(), remote_id=remote_id.decode(), leader_id=leader_id.decode(),
+        local_id=None if local_id is None else local_id.decode(), term=int(term), type=PushType.APPEND,
+        commit_index=int(commit_index),
+        entries=EntryBatch(first_index=index, count=1, term=entry_term, records=header + content),
+    )
+
+
+def read_header(header: bytes) -> tuple[int, int, str, int, int] | None:
+    """
+    A header without remark and extFields.
+
+    @return: code, flag, language, opaque, version; None if C{header} is anything else. The language may be
+        one that nobody knows.
+    """
+    match = _HEADER.fullmatch(header)
+    if match is None:
+        return None
+    code, flag, language, opaque, version = match.groups()
+    return int(code), int(flag), language.decode(), int(opaque), int(version)
+
+
+@lru_cache(maxsize=64)
+def _group_key(group: str) -> str:
+    return write_object({"group": group}).decode("utf-8")[1:-1]
+
+
+def write_push_answer(response: PushEntryResponse) -> bytes | None:
+    """
+    The body of an answer to a push.
+
+    @return: None if it says something that such an answer rarely says.
+    """
+    if (
+        response.index is None or response.group is None or response.remote_id is not None
+        or response.local_id is not None or response.leader_id is not None or not response.wire_version
+    ):
+        return None
+    return (
+        f'{{"beginIndex":{response.begin_index},"code":{int(response.code)},"count":{response.count},'
+        f'"endIndex":{response.end_index},{_group_key(response.group)},"index":{response.index},'
+        f'"term":{response.term},"wireVersion":{response.wire_version}}}'
+    ).encode()

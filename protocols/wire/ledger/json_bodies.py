@@ -1,0 +1,459 @@
+# -*- test-case-name: tests.wire.test_json_bodies -*-
+"""
+Messages as the JSON bodies of Java DLedger 0.3.1.2.
+
+Each message is a table of keys: its name in JSON, the field of the value, how it is read and written,
+and whether it is written when it has its default. Java's own keys follow Java exactly, so that our
+bytes are Java's bytes; keys of ours are written only when they say something, and Java ignores them.
+
+Rule 1: what Java recomputes on receipt (C{batch}, C{count}, C{firstEntryIndex}, C{lastEntryIndex},
+C{totalSize}) is written for parity and never read. Rule 2: entries become records, with the size that
+their body has. Rule 3: a PUSH in the shape of DLedger 0.4 is refused by name, since taking it for one
+of ours would be dangerous, not merely useless.
+
+Source: RequestOrResponse and its subclasses in DLedger 0.3.1.2; docs/wire-format.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+import attrs
+
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
+from protocols.wire.fastjson import (
+    INT_BITS,
+    LONG_BITS,
+    canonical_keys,
+    folded,
+    read_object,
+    shown,
+    to_bool,
+    to_bytes,
+    to_enum,
+    to_int,
+    to_text,
+    write_bytes,
+    write_object,
+)
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, check_records, iterate_records
+from protocols.wire.ledger.java_shapes import read_push, write_push_answer
+from protocols.wire.ledger.messages import (
+    MESSAGES,
+    EntryBatch,
+    Message,
+    PushEntryRequest,
+    PushEntryResponse,
+    Request,
+    Response,
+)
+
+#: Most members that a METADATA answer may name.
+PEERS_MAX = 1024
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class _Key:
+    """
+    One key of a body.
+
+    @ivar read: from the JSON value and the key's name; None keeps the default of the field.
+    @ivar always: written even with its default.
+    """
+
+    name: str
+    field: str
+    read: Callable[[Any, str], Any]
+    write: Callable[[Any], Any] = _same
+    always: bool = False
+
+
+def _int(value: Any, name: str) -> int | None:
+    return to_int(value, INT_BITS, name)
+
+
+def _long(value: Any, name: str) -> int | None:
+    return to_int(value, LONG_BITS, name)
+
+
+def _version(value: Any, name: str) -> int | None:
+    version = to_int(value, INT_BITS, name)
+    if version is not None and version < 0:
+        raise BodyError(f"{name}={version} is negative")
+    return version
+
+
+def _response_code(value: Any, name: str) -> ResponseCode | None:
+    number = to_int(value, INT_BITS, name)
+    if number is None:
+        return None
+    return _RESPONSE_CODES.get(number, ResponseCode.UNKNOWN)
+
+
+_RESPONSE_CODES = {int(code): code for code in ResponseCode}
+
+
+def _push_type(value: Any, name: str) -> PushType:
+    push_type = to_enum(value, PushType, name)
+    if push_type is None:
+        raise BodyError(f"{name}={shown(value)} is not one of {', '.join(PushType.__members__)}")
+    return push_type
+
+
+def _vote_result(value: Any, name: str) -> VoteResult | None:
+    return to_enum(value, VoteResult, name)
+
+
+def _consistency(value: Any, name: str) -> Consistency | None:
+    if value is None:
+        return None
+    for member in Consistency:
+        if value == member.value:
+            return member
+    raise BodyError(f"{name}={shown(value)} is not one of {', '.join(Consistency)}")
+
+
+def _peers(value: Any, name: str) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise BodyError(f"{name}={shown(value)} is not an object")
+    if len(value) > PEERS_MAX:
+        raise BodyError(f"{name} names {len(value)} members, at most {PEERS_MAX} are allowed")
+    peers = {}
+    for member_id, address in value.items():
+        if not isinstance(address, str):
+            raise BodyError(f"{name}: address={shown(address)} is not text")
+        peers[to_text(member_id, name) or ""] = to_text(address, name) or ""
+    return peers
+
+
+def _bodies(value: Any, name: str) -> tuple[bytes, ...]:
+    body = to_bytes(value, name)
+    return () if body is None else (body,)
+
+
+def _write_bodies(bodies: tuple[bytes, ...]) -> str:
+    assert len(bodies) == 1, f"a remoting APPEND carries one body, not {len(bodies)}"
+    return write_bytes(bodies[0])
+
+
+def _name_of(member: IntEnum) -> str:
+    return member.name
+
+
+_ENTRY_KEYS = ("magic", "index", "term", "pos", "channel", "chainCrc", "bodyCrc", "body", "size")
+_ENTRY_NAMES = {folded(name): name for name in _ENTRY_KEYS}
+_ENTRY_KNOWN = frozenset(_ENTRY_KEYS)
+
+
+def _write_entries(batch: EntryBatch | None) -> list[dict[str, Any]]:
+    if batch is None:
+        return []
+    return [
+        {
+            "body": write_bytes(body),
+            "bodyCrc": header.body_crc,
+            "chainCrc": header.chain_crc,
+            "channel": header.channel,
+            "index": header.index,
+            "magic": header.magic,
+            "pos": header.pos,
+            "size": header.size,
+            "term": header.term,
+        }
+        for header, body in iterate_records(batch)
+    ]
+
+
+def _read_record(value: Any, name: str, *, sized: bool) -> bytes:
+    """
+    The record of one entry in JSON.
+
+    @param sized: whether a wrong C{size} matters. Java compares it in COMPARE and recomputes it elsewhere.
+    """
+    if not isinstance(value, dict):
+        raise BodyError(f"{name}={shown(value)} is not an object")
+    if not value.keys() <= _ENTRY_KNOWN:
+        value = canonical_keys(value, _ENTRY_NAMES)
+    body = to_bytes(value.get("body"), "body")
+    if body is None:
+        raise BodyError(f"{name}: an entry without a body")
+    length = len(body)
+    size = ENTRY_HEADER_SIZE + length
+    if sized and (said := _int(value.get("size"), "size")) != size:
+        raise BodyError(f"{name}: size={said} but the record has {size} bytes")
+    get = value.get
+    try:
+        header = ENTRY_HEADER.pack(
+            get("magic", 0), size, get("index", 0), get("term", 0), get("pos", 0), get("channel", 0),
+            get("chainCrc", 0), get("bodyCrc", 0), length,
+        )  # fmt: skip
+    except struct.error:  # something that is not a plain number in its range
+        header = ENTRY_HEADER.pack(
+            _int(get("magic"), "magic") or 0, size, _long(get("index"), "index") or 0,
+            _long(get("term"), "term") or 0, _long(get("pos"), "pos") or 0,
+            _int(get("channel"), "channel") or 0, _int(get("chainCrc"), "chainCrc") or 0,
+            _int(get("bodyCrc"), "bodyCrc") or 0, length,
+        )  # fmt: skip
+    return header + body
+
+
+def _read_entries(value: Any, name: str, *, sized: bool = False) -> EntryBatch | None:
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list):
+        raise BodyError(f"{name}={shown(value)} is not an array")
+    records = [_read_record(item, name, sized=sized) for item in value]
+    first_index = ENTRY_HEADER.unpack_from(records[0])[2]
+    last_term = ENTRY_HEADER.unpack_from(records[-1])[3]
+    batch = EntryBatch(
+        first_index=first_index, count=len(records), term=last_term, records=b"".join(records)
+    )
+    try:
+        check_records(batch)
+    except WireError as error:
+        raise BodyError(f"{name}: {error}") from None
+    return batch
+
+
+_text_key = partial(_Key, read=to_text)
+_int_key = partial(_Key, read=_int)
+_long_key = partial(_Key, read=_long)
+_bool_key = partial(_Key, read=to_bool)
+_consistency_key = partial(_Key, name="consistency", field="consistency", read=_consistency, write=str)
+_entries_key = partial(_Key, name="entries", field="entries", read=_read_entries, write=_write_entries)
+
+_BASE = (
+    _text_key(name="group", field="group"),
+    _text_key(name="remoteId", field="remote_id"),
+    _text_key(name="localId", field="local_id"),
+    _text_key(name="leaderId", field="leader_id"),
+    _long_key(name="term", field="term", always=True),
+    _Key(name="wireVersion", field="wire_version", read=_version),
+)
+_CODE = _Key(name="code", field="code", read=_response_code, write=int, always=True)
+_REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
+    RequestCode.METADATA: (),
+    RequestCode.APPEND: (_Key(name="body", field="bodies", read=_bodies, write=_write_bodies),),
+    RequestCode.GET: (
+        _long_key(name="beginIndex", field="begin_index"),
+        _int_key(name="maxSize", field="max_size", always=True),
+        _consistency_key(),
+    ),
+    RequestCode.PULL: (
+        _text_key(name="nodeId", field="node_id"),
+        _long_key(name="beginIndex", field="begin_index", always=True),
+        _long_key(name="endIndex", field="end_index"),
+        _int_key(name="maxBytes", field="max_bytes"),
+        _int_key(name="waitMs", field="wait_ms"),
+        _consistency_key(),
+    ),
+    RequestCode.VOTE: (
+        _long_key(name="ledgerEndIndex", field="ledger_end_index", always=True),
+        _long_key(name="ledgerEndTerm", field="ledger_end_term", always=True),
+        _bool_key(name="preVote", field="pre_vote"),
+        _bool_key(name="transfer", field="transfer"),
+    ),
+    RequestCode.HEART_BEAT: (_int_key(name="heartBeatIntervalMs", field="heart_beat_interval_ms"),),
+    RequestCode.PUSH: (
+        _Key(name="type", field="type", read=_push_type, write=_name_of, always=True),
+        _long_key(name="commitIndex", field="commit_index", always=True),
+    ),
+    RequestCode.LEADERSHIP_TRANSFER: (
+        _text_key(name="transferId", field="transfer_id"),
+        _text_key(name="transfereeId", field="transferee_id"),
+        _long_key(name="takeLeadershipLedgerIndex", field="take_leadership_ledger_index", always=True),
+    ),
+}
+_RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
+    RequestCode.METADATA: (
+        _Key(name="peers", field="peers", read=_peers, write=dict),
+        _long_key(name="beginIndex", field="begin_index"),
+        _long_key(name="endIndex", field="end_index"),
+        _long_key(name="committedIndex", field="committed_index"),
+        _text_key(name="role", field="role"),
+    ),
+    RequestCode.APPEND: (
+        _long_key(name="index", field="index", always=True),
+        _long_key(name="pos", field="pos", always=True),
+        _int_key(name="count", field="count"),
+    ),
+    RequestCode.GET: (_entries_key(always=True),),
+    RequestCode.PULL: (
+        _entries_key(always=True),
+        _long_key(name="ledgerBeginIndex", field="ledger_begin_index"),
+        _long_key(name="committedIndex", field="committed_index"),
+    ),
+    RequestCode.VOTE: (
+        _Key(
+            name="voteResult", field="vote_result", read=_vote_result, write=_name_of, always=True
+        ),
+        _bool_key(name="preVote", field="pre_vote"),
+    ),
+    RequestCode.HEART_BEAT: (),
+    RequestCode.PUSH: (
+        _long_key(name="index", field="index"),
+        _int_key(name="count", field="count", always=True),
+        _long_key(name="beginIndex", field="begin_index", always=True),
+        _long_key(name="endIndex", field="end_index", always=True),
+    ),
+    RequestCode.LEADERSHIP_TRANSFER: (),
+}
+
+
+class _Body:
+    """How one class of message is written: its keys, and the spellings under which they are found."""
+
+    def __init__(
+        self, message: type[Message], keys: tuple[_Key, ...], other_names: tuple[str, ...] = ()
+    ) -> None:
+        self.message = message
+        self.keys = keys
+        names = (*(key.name for key in keys), *other_names)
+        self.known = frozenset(names)
+        self.names = {folded(name): name for name in names}
+        fields = attrs.fields_dict(message)
+        self.defaults: dict[str, Any] = {
+            key.field: {} if key.field == "peers" else fields[key.field].default for key in keys
+        }
+
+    def write(self, message: Message) -> dict[str, Any]:
+        document: dict[str, Any] = {}
+        for key in self.keys:
+            value = getattr(message, key.field)
+            if key.always or value != self.defaults[key.field]:
+                document[key.name] = key.write(value)
+        return document
+
+    def open(self, body: bytes) -> dict[str, Any]:
+        document = read_object(body)
+        if not document.keys() <= self.known:
+            return canonical_keys(document, self.names)
+        return document
+
+    def read(self, document: dict[str, Any]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for key in self.keys:
+            if key.name in document:
+                value = key.read(document[key.name], key.name)
+                if value is not None:
+                    fields[key.field] = value
+        return fields
+
+
+_NO_0_4 = "a DLedger 0.4 peer cannot be in a 0.3 group"
+#: Keys that are looked at although they are fields of no message: derived ones, and DLedger 0.4's.
+_PUSH_SHAPE_0_4 = ("preLogIndex", "preLogTerm", "lastEntryTerm", "entries")
+_OTHER_NAMES = {RequestCode.PUSH: ("entry", "batchEntry", *_PUSH_SHAPE_0_4)}
+#: Keys that an answer to a PUSH has in DLedger 0.4 only, and always.
+_ANSWER_SHAPE_0_4 = ("xIndex", "xTerm")
+_OTHER_ANSWER_NAMES = {RequestCode.PUSH: _ANSWER_SHAPE_0_4}
+_REQUEST_BODIES = {
+    kind: _Body(classes[0], _BASE + _REQUESTS[kind], _OTHER_NAMES.get(kind, ()))
+    for kind, classes in MESSAGES.items()
+}
+_RESPONSE_BODIES = {
+    kind: _Body(classes[1], (*_BASE, _CODE, *_RESPONSES[kind]), _OTHER_ANSWER_NAMES.get(kind, ()))
+    for kind, classes in MESSAGES.items()
+}
+
+
+def encode_request(request: Request) -> bytes:
+    """
+    The JSON body of a request.
+
+    An APPEND carries at most one body, a PUSH without C{is_batch} at most one entry: more are a bug.
+    """
+    document = _REQUEST_BODIES[request.kind].write(request)
+    document["code"] = 200
+    if isinstance(request, PushEntryRequest):
+        _write_push(request, document)
+    return write_object(document)
+
+
+def decode_request(kind: RequestCode, body: bytes) -> Request:
+    """
+    @param kind: the code in the remoting header.
+    @raise BodyError: not such a request; the frame was sound, so it can be answered (411).
+        L{IncompatibleError} if it is a push of DLedger 0.4.
+    """
+    if kind is RequestCode.PUSH and (push := read_push(body)) is not None:
+        return push
+    shape = _REQUEST_BODIES[kind]
+    document = shape.open(body)
+    fields = shape.read(document)
+    if kind is RequestCode.PUSH:
+        _read_push(document, fields)
+    request = shape.message(**fields)
+    assert isinstance(request, Request)
+    return request
+
+
+def encode_response(response: Response) -> bytes:
+    """The JSON body of an answer; its header code is always 200."""
+    if type(response) is PushEntryResponse and (body := write_push_answer(response)) is not None:
+        return body
+    return write_object(_RESPONSE_BODIES[response.kind].write(response))
+
+
+def decode_response(kind: RequestCode, body: bytes) -> Response:
+    """
+    @param kind: code of the request that this answers.
+    @raise BodyError: no body, or not such an answer; L{IncompatibleError} if it is one of DLedger 0.4.
+    """
+    shape = _RESPONSE_BODIES[kind]
+    document = shape.open(body)
+    foreign = [name for name in _ANSWER_SHAPE_0_4 if name in document] if kind is RequestCode.PUSH else []
+    if foreign:
+        # It takes a COMPARE of 0.3 for one of an empty leader, and says SUCCESS: that must not count as held.
+        raise IncompatibleError(f"answer to PUSH has {', '.join(foreign)}: {_NO_0_4}")
+    response = shape.message(**shape.read(document))
+    assert isinstance(response, Response)
+    return response
+
+
+def _write_push(request: PushEntryRequest, document: dict[str, Any]) -> None:
+    batch = request.entries
+    entries = _write_entries(batch)
+    assert request.is_batch or len(entries) <= 1, f"{len(entries)} entries in a push that is not a batch"
+    document["batch"] = request.is_batch
+    document["batchEntry"] = entries if request.is_batch else []
+    if batch is not None and not request.is_batch:
+        document["entry"] = entries[0]
+    document["count"] = len(entries)
+    document["firstEntryIndex"] = -1 if batch is None else batch.first_index
+    document["lastEntryIndex"] = -1 if batch is None else batch.last_index
+    document["totalSize"] = len(batch.records) if batch is not None and request.is_batch else 0
+
+
+def _read_push(document: dict[str, Any], fields: dict[str, Any]) -> None:
+    """
+    The entries of a push, into C{fields}.
+
+    @raise BodyError: entries where none belong, or none where one belongs; L{IncompatibleError} if they
+        are where DLedger 0.4 has them.
+    """
+    push_type = fields.get("type", PushType.APPEND)
+    foreign = [name for name in _PUSH_SHAPE_0_4 if name in document]
+    if foreign and not document.get("entry") and not document.get("batchEntry"):
+        raise IncompatibleError(f"PUSH body has {', '.join(foreign)}: {_NO_0_4}")
+    if push_type is PushType.COMMIT:
+        return
+    if push_type is PushType.APPEND and document.get("batchEntry"):
+        fields["is_batch"] = True
+        fields["entries"] = _read_entries(document["batchEntry"], "batchEntry")
+    elif document.get("entry"):
+        sized = push_type is not PushType.APPEND
+        fields["entries"] = _read_entries([document["entry"]], "entry", sized=sized)
+    else:
+        raise BodyError(f"PUSH {push_type.name} without an entry")

@@ -1,0 +1,302 @@
+# -*- test-case-name: tests.wire.test_messages -*-
+"""
+The messages of the protocol as values, independent of the format they travel in.
+
+Field names follow Java DLedger in snake_case. A message is never changed after it was made and
+never refilled. Fields that Java does not know (they have safe defaults here and travel as extra
+JSON keys, which Java ignores) are marked I{ours}.
+
+An index counts entries and is inclusive; -1 means "none". A C{term} of -1 means "not filled".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import attrs
+
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+
+
+@attrs.frozen(kw_only=True)
+class EntryBatch:
+    """
+    Consecutive entries as the bytes of their records, which are the bytes on disk.
+
+    @ivar first_index: index of the first entry.
+    @ivar count: number of entries, at least 1.
+    @ivar term: term of the I{last} entry. Batches that our members send hold one term only;
+        a Java leader's batch may hold several, never falling.
+    @ivar records: the records, one after the other, without blanks between them. A record names
+        its own C{pos}, so a batch may run across a file boundary.
+    """
+
+    first_index: int
+    count: int
+    term: int
+    records: bytes
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry, inclusive."""
+        return self.first_index + self.count - 1
+
+
+@attrs.frozen(kw_only=True)
+class Message:
+    """
+    Base fields of every request and response.
+
+    @ivar group: name of the raft group.
+    @ivar remote_id: member id that a request is addressed to.
+    @ivar local_id: member id of the sender; empty from clients.
+    @ivar leader_id: leader known to the sender (in a vote: the candidate).
+    @ivar term: the sender's term, or the term that an answer is for.
+    @ivar wire_version: I{ours}: native wire version that the sender understands; 0 if it did not say.
+    """
+
+    group: str | None = None
+    remote_id: str | None = None
+    local_id: str | None = None
+    leader_id: str | None = None
+    term: int = -1
+    wire_version: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Request(Message):
+    """A request; C{kind} is its code on the wire."""
+
+    kind: ClassVar[RequestCode]
+
+
+@attrs.frozen(kw_only=True)
+class Response(Message):
+    """An answer. C{kind} is the code of the request that it answers."""
+
+    kind: ClassVar[RequestCode]
+    code: ResponseCode = ResponseCode.SUCCESS
+
+
+@attrs.frozen(kw_only=True)
+class MetadataRequest(Request):
+    """Who are the members, who leads?"""
+
+    kind: ClassVar[RequestCode] = RequestCode.METADATA
+
+
+@attrs.frozen(kw_only=True)
+class MetadataResponse(Response):
+    """
+    @ivar peers: member id to C{host:port}.
+    @ivar begin_index, end_index, committed_index: I{ours}: this member's ledger; -2 if not said.
+    @ivar role: I{ours}: role of the answering member, lower case; empty if not said.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.METADATA
+    peers: Mapping[str, str] = attrs.Factory(dict)
+    begin_index: int = -2
+    end_index: int = -2
+    committed_index: int = -2
+    role: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class AppendRequest(Request):
+    """
+    @ivar bodies: one body per entry. A remoting frame carries exactly one; None in Java is
+        a request without a body, here an empty tuple.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.APPEND
+    bodies: tuple[bytes, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class AppendResponse(Response):
+    """
+    @ivar index: index of the first entry; -1 unless SUCCESS (or 502: the index that may commit).
+    @ivar pos: stream offset in bytes of the first entry's record; -1 unless SUCCESS.
+    @ivar count: I{ours}: number of entries that this answer is for.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.APPEND
+    index: int = -1
+    pos: int = -1
+    count: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class GetRequest(Request):
+    """
+    @ivar begin_index: index of the one entry wanted; None if the request did not name it.
+    @ivar max_size: written by Java, ignored.
+    @ivar consistency: I{ours}.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.GET
+    begin_index: int | None = None
+    max_size: int = 0
+    consistency: Consistency = Consistency.LINEARIZABLE
+
+
+@attrs.frozen(kw_only=True)
+class GetResponse(Response):
+    """
+    @ivar entries: a batch of one entry, or None.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.GET
+    entries: EntryBatch | None = None
+
+
+#: C{node_id} of a PULL that asks for records as they stand in the files: who asks checks them.
+UNCHECKED = "unchecked"
+
+
+@attrs.frozen(kw_only=True)
+class PullRequest(Request):
+    """
+    A range of committed entries as raw records. Native wire only; over remoting it is answered 303.
+
+    @ivar node_id: Java's; to us only L{UNCHECKED} has a meaning, and a member may ignore it.
+    @ivar begin_index: first index wanted.
+    @ivar end_index: last index wanted, inclusive; -1 for "as far as committed".
+    @ivar max_bytes: at most so many bytes of records, but at least one entry.
+    @ivar wait_ms: when nothing is there yet, wait so long (milliseconds) before an empty answer.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.PULL
+    node_id: str | None = None
+    begin_index: int = -1
+    end_index: int = -1
+    max_bytes: int = 1 << 20
+    wait_ms: int = 0
+    consistency: Consistency = Consistency.COMMITTED
+
+
+@attrs.frozen(kw_only=True)
+class PullResponse(Response):
+    """
+    @ivar entries: the records, or None when there are none (yet).
+    @ivar ledger_begin_index: first index that the member still has.
+    @ivar committed_index: what the member knows to be committed.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.PULL
+    entries: EntryBatch | None = None
+    ledger_begin_index: int = -1
+    committed_index: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class VoteRequest(Request):
+    """
+    @ivar ledger_end_index, ledger_end_term: the candidate's last entry; -1 if it has none.
+    @ivar pre_vote: I{ours}: asks whether a vote would be given; binds nobody. Never sent to a
+        peer that did not advertise a wire version: Java would take it for a vote.
+    @ivar transfer: I{ours}: the old leader asked for this election; stickiness does not apply.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.VOTE
+    ledger_end_index: int = -1
+    ledger_end_term: int = -1
+    pre_vote: bool = False
+    transfer: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class VoteResponse(Response):
+    """
+    @ivar vote_result: the voter's answer; C{term} is the voter's term.
+    @ivar pre_vote: I{ours}: this answers a pre-vote.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.VOTE
+    vote_result: VoteResult = VoteResult.UNKNOWN
+    pre_vote: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class HeartBeatRequest(Request):
+    """
+    @ivar heart_beat_interval_ms: I{ours}: how often this leader beats; 0 if it does not say (Java).
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+    heart_beat_interval_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class HeartBeatResponse(Response):
+    """Nothing beyond the code."""
+
+    kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
+
+
+@attrs.frozen(kw_only=True)
+class PushEntryRequest(Request):
+    """
+    @ivar type: COMPARE, TRUNCATE, APPEND or COMMIT.
+    @ivar commit_index: the leader's committed index when the push was made, in every type.
+    @ivar entries: one entry for COMPARE and TRUNCATE, one or more for APPEND, None for COMMIT.
+    @ivar is_batch: in remoting bodies, entries travel as C{batchEntry} rather than C{entry}.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.PUSH
+    type: PushType = PushType.APPEND
+    commit_index: int = -1
+    entries: EntryBatch | None = None
+    is_batch: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class PushEntryResponse(Response):
+    """
+    A follower's answer; C{term} echoes the request's term.
+
+    @ivar index: first index of the request; None for COMMIT.
+    @ivar count: number of entries in the request.
+    @ivar begin_index, end_index: the follower's ledger, inclusive; -1 when empty.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.PUSH
+    index: int | None = None
+    count: int = 0
+    begin_index: int = 0
+    end_index: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class LeadershipTransferRequest(Request):
+    """
+    @ivar transfer_id: member that gives leadership up.
+    @ivar transferee_id: member that takes it.
+    @ivar take_leadership_ledger_index: the taker must hold this index first; 0 from clients.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.LEADERSHIP_TRANSFER
+    transfer_id: str | None = None
+    transferee_id: str | None = None
+    take_leadership_ledger_index: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class LeadershipTransferResponse(Response):
+    """C{term} is the new term on SUCCESS."""
+
+    kind: ClassVar[RequestCode] = RequestCode.LEADERSHIP_TRANSFER
+
+
+#: Request code to the classes of the request and of its answer.
+MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
+    RequestCode.METADATA: (MetadataRequest, MetadataResponse),
+    RequestCode.APPEND: (AppendRequest, AppendResponse),
+    RequestCode.GET: (GetRequest, GetResponse),
+    RequestCode.PULL: (PullRequest, PullResponse),
+    RequestCode.VOTE: (VoteRequest, VoteResponse),
+    RequestCode.HEART_BEAT: (HeartBeatRequest, HeartBeatResponse),
+    RequestCode.PUSH: (PushEntryRequest, PushEntryResponse),
+    RequestCode.LEADERSHIP_TRANSFER: (LeadershipTransferRequest, LeadershipTransferResponse),
+}

@@ -1,0 +1,515 @@
+# -*- test-case-name: tests.wire.test_push -*-
+"""
+Native binary frames: every message of the protocol without JSON and without Base64::
+
+    offset  size  field
+    0       1     0xD1, which neither remoting nor TLS starts with
+    1       1     version of this format, 1
+    2       1     kind of message
+    3       1     bit 0: an answer; the other bits are 0
+    4       4     opaque, signed, copied into the answer
+    8       4     bytes that follow
+    12      ...   fixed part of the message, its texts, its payload
+
+Each fixed part is declared with construct in L{protocols.wire.ledger.push_layout}. All of its fields are
+big-endian numbers, so what packs and unpacks it is the C{struct.Struct} derived from the declaration; a
+test compares the two.
+A text is bytes of UTF-8 whose length stands in the fixed part; -1 is "none". The payload is
+entry records as on disk, or bodies behind their lengths, and reaches to the end of the frame.
+
+Rule 1: every length is bounded before it is used, and nothing may be left over. Rule 2: records are
+checked here for what can be seen without a ledger (L{check_records}).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+from protocols.wire.errors import WireError
+from protocols.wire.layout import struct_of
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
+from protocols.wire.ledger.entry import check_records
+from protocols.wire.ledger.messages import (
+    MESSAGES,
+    AppendRequest,
+    AppendResponse,
+    EntryBatch,
+    GetRequest,
+    GetResponse,
+    HeartBeatRequest,
+    LeadershipTransferRequest,
+    Message,
+    MetadataResponse,
+    PullRequest,
+    PullResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from protocols.wire.ledger.push_layout import (
+    BODIES_MAX,
+    BODY_LENGTH_DECLARATION,
+    FLAG_RESPONSE,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    FRAME_VERSION,
+    KINDS,
+    NATIVE_FIRST_BYTE,
+    NATIVE_FRAME_BYTES_MAX,
+    PEER_DECLARATION,
+    PEERS_MAX,
+    REQUEST_DECLARATIONS,
+    RESPONSE_DECLARATIONS,
+    TEXT_BYTES_MAX,
+)
+from protocols.wire.rest import Rest
+
+__all__ = (
+    "BODIES_MAX", "FRAME_HEADER", "FRAME_HEADER_SIZE", "FRAME_VERSION", "KINDS", "NATIVE_FIRST_BYTE",
+    "NATIVE_FRAME_BYTES_MAX", "PEERS_MAX", "TEXT_BYTES_MAX", "decode_frame", "encode_request_frame",
+    "encode_request_parts", "encode_response_frame", "encode_response_parts",
+)  # fmt: skip
+
+_CONSISTENCIES = (Consistency.LINEARIZABLE, Consistency.COMMITTED)
+_CONSISTENCY_NUMBERS = {consistency: number for number, consistency in enumerate(_CONSISTENCIES)}
+_RESPONSE_CODES = {int(code): code for code in ResponseCode}
+
+_PEER = struct_of(PEER_DECLARATION)
+_BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
+
+_M = TypeVar("_M", bound=Message)
+#: What a message adds to the base: numbers of its fixed part, then pieces of texts and payload.
+_Written = tuple[tuple[int, ...], list[bytes]]
+
+
+_Reader = Callable[[tuple[int, ...], Rest], dict[str, Any]]
+
+
+@lru_cache(maxsize=256)  # ids and names of groups, over and over
+def _text_bytes(text: str | None) -> tuple[int, bytes]:
+    if text is None:
+        return -1, b""
+    raw = text.encode("utf-8")
+    assert len(raw) <= TEXT_BYTES_MAX, f"text of {len(raw)} bytes"
+    return len(raw), raw
+
+
+@lru_cache(maxsize=256)
+def _base_texts(*texts: str | None) -> tuple[tuple[int, ...], bytes]:
+    """Lengths and bytes of the texts that every message has."""
+    found = [_text_bytes(text) for text in texts]
+    return tuple([length for length, _ in found]), b"".join([raw for _, raw in found])
+
+
+def _batch_numbers(batch: EntryBatch | None) -> tuple[int, int, int]:
+    return (-1, 0, -1) if batch is None else (batch.first_index, batch.count, batch.term)
+
+
+def _batch_pieces(batch: EntryBatch | None) -> list[bytes]:
+    return [] if batch is None else [batch.records]
+
+
+def _entries(rest: Rest, first_index: int, count: int, term: int) -> EntryBatch | None:
+    """The batch that reaches to the end of the frame."""
+    if count == 0:
+        if first_index != -1 or term != -1:
+            raise WireError(f"native frame: first_index={first_index}, term={term} without entries")
+        return None
+    records = rest.take(len(rest.frame) - rest.at, "records")
+    batch = EntryBatch(first_index=first_index, count=count, term=term, records=records)
+    check_records(batch)
+    return batch
+
+
+def _flag(number: int, name: str) -> bool:
+    if number > 1:
+        raise WireError(f"native frame: {name}={number} is neither 0 nor 1")
+    return number == 1
+
+
+def _response_code(number: int) -> ResponseCode:
+    return _RESPONSE_CODES.get(number, ResponseCode.UNKNOWN)
+
+
+def _consistency(number: int) -> Consistency:
+    if number >= len(_CONSISTENCIES):
+        raise WireError(f"native frame: consistency={number}, known are 0..{len(_CONSISTENCIES) - 1}")
+    return _CONSISTENCIES[number]
+
+
+class _Codec(Generic[_M]):
+    """
+    One class of message: the numbers of its fixed part, and what stands in it beyond the base.
+
+    @ivar write: from a message to the numbers behind the base, and the pieces behind the base's texts.
+    @ivar read: from those numbers and what follows to the message's own fields.
+    """
+
+    def __init__(
+        self,
+        message: type[_M],
+        fixed: struct.Struct,
+        write: Callable[[_M], _Written],
+        read: _Reader,
+    ) -> None:
+        self.message = message
+        self.fixed = fixed
+        self.write = write
+        self.read = read
+
+
+def _nothing(message: Message) -> _Written:
+    return (), []
+
+
+def _read_nothing(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {}
+
+
+def _only_code(message: Response) -> _Written:
+    return (message.code,), []
+
+
+def _read_code(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {"code": _response_code(numbers[0])}
+
+
+def _write_metadata_response(message: MetadataResponse) -> _Written:
+    role_length, role = _text_bytes(message.role)
+    pieces = [role]
+    assert len(message.peers) <= PEERS_MAX
+    for member_id, address in message.peers.items():
+        (id_length, raw_id), (address_length, raw_address) = _text_bytes(member_id), _text_bytes(address)
+        pieces += [_PEER.pack(id_length, address_length), raw_id, raw_address]
+    numbers = (
+        message.code, message.begin_index, message.end_index, message.committed_index,
+        role_length, len(message.peers),
+    )  # fmt: skip
+    return numbers, pieces
+
+
+def _read_metadata_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    code, begin_index, end_index, committed_index, role_length, peers_count = numbers
+    role = rest.optional_text(role_length, "role")
+    if not 0 <= peers_count <= PEERS_MAX:
+        raise WireError(f"native frame: peers_count={peers_count} outside 0..{PEERS_MAX}")
+    peers = {}
+    for _ in range(peers_count):
+        id_length, address_length = _PEER.unpack(rest.take(_PEER.size, "peer"))
+        member_id = rest.optional_text(id_length, "id")
+        address = rest.optional_text(address_length, "address")
+        if member_id is None or address is None or member_id in peers:
+            raise WireError(f"native frame: member {member_id!r} at {address!r} is incomplete or twice there")
+        peers[member_id] = address
+    return {
+        "code": _response_code(code), "begin_index": begin_index, "end_index": end_index,
+        "committed_index": committed_index, "role": role or "", "peers": peers,
+    }  # fmt: skip
+
+
+def _write_append_request(message: AppendRequest) -> _Written:
+    bodies = message.bodies
+    count = len(bodies)
+    assert count <= BODIES_MAX, f"{count} bodies in one APPEND"
+    return (count,), [struct.pack(f">{count}i", *map(len, bodies)), *bodies]
+
+
+def _read_append_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {"bodies": rest.bodies(numbers[0], BODIES_MAX)}
+
+
+def _write_append_response(message: AppendResponse) -> _Written:
+    return (message.code, message.index, message.pos, message.count), []
+
+
+def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    code, index, pos, count = numbers
+    return {"code": _response_code(code), "index": index, "pos": pos, "count": count}
+
+
+def _write_get_request(message: GetRequest) -> _Written:
+    named = message.begin_index is not None
+    numbers = (
+        named, message.begin_index or 0, message.max_size, _CONSISTENCY_NUMBERS[message.consistency]
+    )  # fmt: skip
+    return numbers, []
+
+
+def _read_get_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    named, begin_index, max_size, consistency = numbers
+    return {
+        "begin_index": begin_index if _flag(named, "has_begin_index") else None,
+        "max_size": max_size,
+        "consistency": _consistency(consistency),
+    }
+
+
+def _write_get_response(message: GetResponse) -> _Written:
+    return (message.code, *_batch_numbers(message.entries)), _batch_pieces(message.entries)
+
+
+def _read_get_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {"code": _response_code(numbers[0]), "entries": _entries(rest, *numbers[1:])}
+
+
+def _write_pull_request(message: PullRequest) -> _Written:
+    length, node_id = _text_bytes(message.node_id)
+    numbers = (
+        length, message.begin_index, message.end_index, message.max_bytes, message.wait_ms,
+        _CONSISTENCY_NUMBERS[message.consistency],
+    )  # fmt: skip
+    return numbers, [node_id]
+
+
+def _read_pull_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    length, begin_index, end_index, max_bytes, wait_ms, consistency = numbers
+    return {
+        "node_id": rest.optional_text(length, "node_id"), "begin_index": begin_index, "end_index": end_index,
+        "max_bytes": max_bytes, "wait_ms": wait_ms, "consistency": _consistency(consistency),
+    }  # fmt: skip
+
+
+def _write_pull_response(message: PullResponse) -> _Written:
+    numbers = (
+        message.code, message.ledger_begin_index, message.committed_index, *_batch_numbers(message.entries)
+    )  # fmt: skip
+    return numbers, _batch_pieces(message.entries)
+
+
+def _read_pull_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    code, ledger_begin_index, committed_index, first_index, count, term = numbers
+    return {
+        "code": _response_code(code),
+        "ledger_begin_index": ledger_begin_index,
+        "committed_index": committed_index,
+        "entries": _entries(rest, first_index, count, term),
+    }
+
+
+def _write_vote_request(message: VoteRequest) -> _Written:
+    return (message.ledger_end_index, message.ledger_end_term, message.pre_vote, message.transfer), []
+
+
+def _read_vote_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    ledger_end_index, ledger_end_term, pre_vote, transfer = numbers
+    return {
+        "ledger_end_index": ledger_end_index,
+        "ledger_end_term": ledger_end_term,
+        "pre_vote": _flag(pre_vote, "pre_vote"),
+        "transfer": _flag(transfer, "transfer"),
+    }
+
+
+def _write_vote_response(message: VoteResponse) -> _Written:
+    return (message.code, message.vote_result, message.pre_vote), []
+
+
+def _read_vote_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    code, result, pre_vote = numbers
+    vote_result = VoteResult(result) if result < len(VoteResult) else VoteResult.UNKNOWN
+    return {
+        "code": _response_code(code),
+        "vote_result": vote_result,
+        "pre_vote": _flag(pre_vote, "pre_vote"),
+    }
+
+
+def _write_heart_beat_request(message: HeartBeatRequest) -> _Written:
+    return (message.heart_beat_interval_ms,), []
+
+
+def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    return {"heart_beat_interval_ms": numbers[0]}
+
+
+def _write_push_request(message: PushEntryRequest) -> _Written:
+    batch = message.entries
+    numbers = (message.type, message.is_batch, message.commit_index, *_batch_numbers(batch))
+    return numbers, _batch_pieces(batch)
+
+
+def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    push_type, is_batch, commit_index, first_index, count, term = numbers
+    if push_type >= len(PushType):
+        raise WireError(f"native frame: push type={push_type}, known are 0..{len(PushType) - 1}")
+    allowed = _ENTRY_COUNTS[push_type]
+    if count not in allowed:
+        raise WireError(f"native frame: {PushType(push_type).name} push with {count} entries")
+    return {
+        "type": PushType(push_type),
+        "is_batch": _flag(is_batch, "is_batch"),
+        "commit_index": commit_index,
+        "entries": _entries(rest, first_index, count, term),
+    }
+
+
+#: How many entries each type of push carries, in the order of the types.
+_ENTRY_COUNTS = (range(1, 1 << 31), range(0, 1), range(1, 2), range(1, 2))
+
+
+def _write_push_response(message: PushEntryResponse) -> _Written:
+    numbers = (
+        message.code, message.index is not None, message.index or 0, message.count, message.begin_index,
+        message.end_index,
+    )  # fmt: skip
+    return numbers, []
+
+
+def _read_push_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    code, named, index, count, begin_index, end_index = numbers
+    return {
+        "code": _response_code(code), "index": index if _flag(named, "has_index") else None,
+        "count": count, "begin_index": begin_index, "end_index": end_index,
+    }  # fmt: skip
+
+
+def _write_transfer_request(message: LeadershipTransferRequest) -> _Written:
+    transfer_length, transfer_id = _text_bytes(message.transfer_id)
+    transferee_length, transferee_id = _text_bytes(message.transferee_id)
+    numbers = (transfer_length, transferee_length, message.take_leadership_ledger_index)
+    return numbers, [transfer_id, transferee_id]
+
+
+def _read_transfer_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+    transfer_length, transferee_length, index = numbers
+    return {
+        "transfer_id": rest.optional_text(transfer_length, "transfer_id"),
+        "transferee_id": rest.optional_text(transferee_length, "transferee_id"),
+        "take_leadership_ledger_index": index,
+    }
+
+
+_REQUESTS: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
+    RequestCode.METADATA: (_nothing, _read_nothing),
+    RequestCode.APPEND: (_write_append_request, _read_append_request),
+    RequestCode.GET: (_write_get_request, _read_get_request),
+    RequestCode.PULL: (_write_pull_request, _read_pull_request),
+    RequestCode.VOTE: (_write_vote_request, _read_vote_request),
+    RequestCode.HEART_BEAT: (_write_heart_beat_request, _read_heart_beat_request),
+    RequestCode.PUSH: (_write_push_request, _read_push_request),
+    RequestCode.LEADERSHIP_TRANSFER: (_write_transfer_request, _read_transfer_request),
+}
+_RESPONSES: Mapping[RequestCode, tuple[Callable[[Any], _Written], _Reader]] = {
+    RequestCode.METADATA: (_write_metadata_response, _read_metadata_response),
+    RequestCode.APPEND: (_write_append_response, _read_append_response),
+    RequestCode.GET: (_write_get_response, _read_get_response),
+    RequestCode.PULL: (_write_pull_response, _read_pull_response),
+    RequestCode.VOTE: (_write_vote_response, _read_vote_response),
+    RequestCode.HEART_BEAT: (_only_code, _read_code),
+    RequestCode.PUSH: (_write_push_response, _read_push_response),
+    RequestCode.LEADERSHIP_TRANSFER: (_only_code, _read_code),
+}
+_REQUEST_CODECS = {
+    kind: _Codec(MESSAGES[kind][0], struct_of(declaration), *_REQUESTS[kind])
+    for kind, declaration in REQUEST_DECLARATIONS.items()
+}
+_RESPONSE_CODECS = {
+    kind: _Codec(MESSAGES[kind][1], struct_of(declaration), *_RESPONSES[kind])
+    for kind, declaration in RESPONSE_DECLARATIONS.items()
+}
+assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys() == MESSAGES.keys()
+
+_BY_NUMBER: Mapping[tuple[int, int], _Codec[Any]] = {
+    **{(KINDS[kind], 0): codec for kind, codec in _REQUEST_CODECS.items()},
+    **{(KINDS[kind], FLAG_RESPONSE): codec for kind, codec in _RESPONSE_CODECS.items()},
+}
+
+
+_APPEND = KINDS[RequestCode.APPEND]
+_APPEND_FIXED = struct_of(REQUEST_DECLARATIONS[RequestCode.APPEND])
+
+
+@lru_cache(maxsize=256)
+def _head_of_one(
+    group: str | None, remote_id: str | None, local_id: str | None, leader_id: str | None, term: int,
+    wire_version: int,
+) -> bytes:
+    """Fixed part and texts of an append with one body: of one client always the same."""
+    lengths, texts = _base_texts(group, remote_id, local_id, leader_id)
+    return _APPEND_FIXED.pack(term, wire_version, *lengths, 1) + texts
+
+
+def encode_request_parts(request: Request, opaque: int) -> list[bytes]:
+    """The frame of a request in pieces, so that records and bodies are not copied."""
+    return _encode(_REQUEST_CODECS[request.kind], KINDS[request.kind], 0, request, opaque)
+
+
+def encode_response_parts(response: Response, opaque: int) -> list[bytes]:
+    """The frame of an answer in pieces, so that records are not copied."""
+    return _encode(_RESPONSE_CODECS[response.kind], KINDS[response.kind], FLAG_RESPONSE, response, opaque)
+
+
+def encode_request_frame(request: Request, opaque: int) -> bytes:
+    """The whole frame of a request."""
+    if isinstance(request, AppendRequest) and len(request.bodies) == 1:
+        (body,) = request.bodies
+        head = _head_of_one(
+            request.group, request.remote_id, request.local_id, request.leader_id, request.term,
+            request.wire_version,
+        )
+        size = len(body)
+        length = len(head) + _BODY_LENGTH.size + size
+        assert FRAME_HEADER_SIZE + length <= NATIVE_FRAME_BYTES_MAX, f"native frame of {length} bytes"
+        header = FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, 0, opaque, length)
+        return b"".join((header, head, _BODY_LENGTH.pack(size), body))
+    return b"".join(encode_request_parts(request, opaque))
+
+
+def encode_response_frame(response: Response, opaque: int) -> bytes:
+    """The whole frame of an answer."""
+    return b"".join(encode_response_parts(response, opaque))
+
+
+def _encode(codec: _Codec[Any], kind: int, flags: int, message: Message, opaque: int) -> list[bytes]:
+    # A frame longer than NATIVE_FRAME_BYTES_MAX is our bug: payloads are bounded where they are made.
+    lengths, texts = _base_texts(message.group, message.remote_id, message.local_id, message.leader_id)
+    numbers, pieces = codec.write(message)
+    head = codec.fixed.pack(message.term, message.wire_version, *lengths, *numbers) + texts
+    length = len(head) + sum(map(len, pieces))
+    assert FRAME_HEADER_SIZE + length <= NATIVE_FRAME_BYTES_MAX, f"native frame of {length} bytes"
+    header = FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, kind, flags, opaque, length)
+    return [header + head, *filter(None, pieces)]
+
+
+def decode_frame(frame: bytes) -> tuple[int, Request | Response]:
+    """
+    The opaque and the message of one whole frame.
+
+    @raise WireError: not exactly one frame of this format.
+    """
+    if len(frame) < FRAME_HEADER_SIZE:
+        raise WireError(f"native frame: {len(frame)} bytes, at least {FRAME_HEADER_SIZE} are needed")
+    first_byte, version, kind, flags, opaque, length = FRAME_HEADER.unpack_from(frame)
+    if first_byte != NATIVE_FIRST_BYTE or version != FRAME_VERSION:
+        raise WireError(f"native frame: first byte {first_byte:#x}, version {version}")
+    if length != len(frame) - FRAME_HEADER_SIZE:
+        raise WireError(f"native frame: length={length}, {len(frame) - FRAME_HEADER_SIZE} bytes follow")
+    codec = _BY_NUMBER.get((kind, flags))
+    if codec is None:
+        raise WireError(f"native frame: kind={kind}, flags={flags} is unknown")
+    at = FRAME_HEADER_SIZE + codec.fixed.size
+    if at > len(frame):
+        raise WireError(f"native frame: {length} bytes, the fixed part of kind {kind} has {codec.fixed.size}")
+    term, wire_version, group, remote_id, local_id, leader_id, *numbers = codec.fixed.unpack_from(
+        frame, FRAME_HEADER_SIZE
+    )
+    if wire_version < 0:
+        raise WireError(f"native frame: wire_version={wire_version} is negative")
+    rest = Rest(frame, at, "native frame")
+    message: Request | Response = codec.message(
+        term=term,
+        wire_version=wire_version,
+        group=rest.optional_text(group, "group"),
+        remote_id=rest.optional_text(remote_id, "remote_id"),
+        local_id=rest.optional_text(local_id, "local_id"),
+        leader_id=rest.optional_text(leader_id, "leader_id"),
+        **codec.read(tuple(numbers), rest),
+    )
+    rest.end()
+    return opaque, message

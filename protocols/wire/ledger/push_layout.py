@@ -1,0 +1,165 @@
+# -*- test-case-name: tests.wire.test_push -*-
+"""
+The layouts of native frames: what stands where, declared with construct.
+
+Every declaration here has big-endian numbers of fixed size only, so that the C{struct.Struct} that packs
+it is derived from it (L{protocols.wire.layout.struct_of}). What a field means is in
+L{protocols.wire.ledger.messages}; C{..._length} is the length in bytes of a text that follows the fixed part,
+-1 for "none". docs/wire-format.md shows the same as tables, under a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from construct import Int8ub, Int16sb, Int32sb, Int64sb, Struct
+
+from protocols.wire.layout import struct_of
+from protocols.wire.ledger.codes import RequestCode
+
+NATIVE_FIRST_BYTE = 0xD1
+FRAME_VERSION = 1
+#: A whole frame, header included.
+NATIVE_FRAME_BYTES_MAX = 16777216
+FLAG_RESPONSE = 1
+
+FRAME_HEADER_DECLARATION = Struct(
+    "first_byte" / Int8ub,  # 0xD1
+    "version" / Int8ub,  # 1
+    "kind" / Int8ub,  # see KINDS
+    "flags" / Int8ub,  # bit 0: an answer
+    "opaque" / Int32sb,  # pairs an answer with its request
+    "length" / Int32sb,  # bytes that follow this header
+)
+FRAME_HEADER = struct_of(FRAME_HEADER_DECLARATION)
+FRAME_HEADER_SIZE = 12
+assert FRAME_HEADER.size == FRAME_HEADER_SIZE
+
+#: Number of a message in the frame header.
+KINDS: Mapping[RequestCode, int] = {
+    RequestCode.METADATA: 1,
+    RequestCode.APPEND: 2,
+    RequestCode.GET: 3,
+    RequestCode.PULL: 4,
+    RequestCode.VOTE: 5,
+    RequestCode.HEART_BEAT: 6,
+    RequestCode.PUSH: 7,
+    RequestCode.LEADERSHIP_TRANSFER: 8,
+}
+
+#: Most bodies in one APPEND, most members in one METADATA answer.
+BODIES_MAX = 65536
+PEERS_MAX = 1024
+TEXT_BYTES_MAX = 32767
+
+# Every fixed part starts with these.
+_BASE = (
+    "term" / Int64sb,
+    "wire_version" / Int32sb,
+    "group_length" / Int16sb,
+    "remote_id_length" / Int16sb,
+    "local_id_length" / Int16sb,
+    "leader_id_length" / Int16sb,
+)
+_CODE = ("code" / Int32sb,)
+# Records follow; without entries all three are -1, 0, -1 and nothing follows.
+_BATCH = (
+    "first_index" / Int64sb,
+    "count" / Int32sb,
+    "entries_term" / Int64sb,  # term of the last entry
+)
+
+METADATA_REQUEST_DECLARATION = Struct(*_BASE)
+METADATA_RESPONSE_DECLARATION = Struct(
+    *_BASE,
+    *_CODE,
+    "begin_index" / Int64sb,
+    "end_index" / Int64sb,
+    "committed_index" / Int64sb,
+    "role_length" / Int16sb,
+    "peers_count" / Int16sb,  # as many peers follow, see PEER_DECLARATION
+)
+PEER_DECLARATION = Struct(
+    "id_length" / Int16sb,
+    "address_length" / Int16sb,  # then the bytes of both
+)
+APPEND_REQUEST_DECLARATION = Struct(*_BASE, "count" / Int32sb)  # then as many lengths, then the bodies
+BODY_LENGTH_DECLARATION = Struct("body_length" / Int32sb)
+APPEND_RESPONSE_DECLARATION = Struct(
+    *_BASE, *_CODE, "index" / Int64sb, "pos" / Int64sb, "count" / Int32sb
+)
+GET_REQUEST_DECLARATION = Struct(
+    *_BASE,
+    "has_begin_index" / Int8ub,  # 0: no index was named
+    "begin_index" / Int64sb,
+    "max_size" / Int32sb,
+    "consistency" / Int8ub,  # 0 linearizable, 1 committed
+)
+GET_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE, *_BATCH)
+PULL_REQUEST_DECLARATION = Struct(
+    *_BASE,
+    "node_id_length" / Int16sb,
+    "begin_index" / Int64sb,
+    "end_index" / Int64sb,
+    "max_bytes" / Int32sb,
+    "wait_ms" / Int32sb,
+    "consistency" / Int8ub,  # 0 linearizable, 1 committed
+)
+PULL_RESPONSE_DECLARATION = Struct(
+    *_BASE, *_CODE, "ledger_begin_index" / Int64sb, "committed_index" / Int64sb, *_BATCH
+)
+VOTE_REQUEST_DECLARATION = Struct(
+    *_BASE,
+    "ledger_end_index" / Int64sb,
+    "ledger_end_term" / Int64sb,
+    "pre_vote" / Int8ub,  # 0 or 1
+    "transfer" / Int8ub,  # 0 or 1
+)
+VOTE_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE, "vote_result" / Int8ub, "pre_vote" / Int8ub)
+HEART_BEAT_REQUEST_DECLARATION = Struct(*_BASE, "heart_beat_interval_ms" / Int32sb)
+HEART_BEAT_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE)
+PUSH_REQUEST_DECLARATION = Struct(
+    *_BASE,
+    "type" / Int8ub,  # 0 APPEND, 1 COMMIT, 2 COMPARE, 3 TRUNCATE
+    "is_batch" / Int8ub,  # 0 or 1
+    "commit_index" / Int64sb,
+    *_BATCH,
+)
+PUSH_RESPONSE_DECLARATION = Struct(
+    *_BASE,
+    *_CODE,
+    "has_index" / Int8ub,  # 0: the answer to a COMMIT
+    "index" / Int64sb,
+    "count" / Int32sb,
+    "begin_index" / Int64sb,
+    "end_index" / Int64sb,
+)
+LEADERSHIP_TRANSFER_REQUEST_DECLARATION = Struct(
+    *_BASE,
+    "transfer_id_length" / Int16sb,
+    "transferee_id_length" / Int16sb,
+    "take_leadership_ledger_index" / Int64sb,
+)
+LEADERSHIP_TRANSFER_RESPONSE_DECLARATION = Struct(*_BASE, *_CODE)
+
+#: Fixed parts of requests and answers.
+REQUEST_DECLARATIONS: Mapping[RequestCode, Struct] = {
+    RequestCode.METADATA: METADATA_REQUEST_DECLARATION,
+    RequestCode.APPEND: APPEND_REQUEST_DECLARATION,
+    RequestCode.GET: GET_REQUEST_DECLARATION,
+    RequestCode.PULL: PULL_REQUEST_DECLARATION,
+    RequestCode.VOTE: VOTE_REQUEST_DECLARATION,
+    RequestCode.HEART_BEAT: HEART_BEAT_REQUEST_DECLARATION,
+    RequestCode.PUSH: PUSH_REQUEST_DECLARATION,
+    RequestCode.LEADERSHIP_TRANSFER: LEADERSHIP_TRANSFER_REQUEST_DECLARATION,
+}
+RESPONSE_DECLARATIONS: Mapping[RequestCode, Struct] = {
+    RequestCode.METADATA: METADATA_RESPONSE_DECLARATION,
+    RequestCode.APPEND: APPEND_RESPONSE_DECLARATION,
+    RequestCode.GET: GET_RESPONSE_DECLARATION,
+    RequestCode.PULL: PULL_RESPONSE_DECLARATION,
+    RequestCode.VOTE: VOTE_RESPONSE_DECLARATION,
+    RequestCode.HEART_BEAT: HEART_BEAT_RESPONSE_DECLARATION,
+    RequestCode.PUSH: PUSH_RESPONSE_DECLARATION,
+    RequestCode.LEADERSHIP_TRANSFER: LEADERSHIP_TRANSFER_RESPONSE_DECLARATION,
+}

@@ -1,0 +1,1 @@
+"""The formats of RocketMQ: records, replication, sends, native broker frames."""

@@ -1,0 +1,45 @@
+# -*- test-case-name: tests.base.test_errors -*-
+"""The expected failure: a code, facts, and a sentence made of them."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from protocols.wire.ledger.codes import ResponseCode
+
+
+class DLedgerErrorTests(SynchronousTestCase):
+    """A refusal."""
+
+    def test_code_and_facts(self) -> None:
+        """Both can be read without taking the sentence apart."""
+        error = DLedgerError(ResponseCode.NOT_LEADER, leader_id="n1")
+        self.assertIs(error.code, ResponseCode.NOT_LEADER)
+        self.assertEqual(error.facts, {"leader_id": "n1"})
+
+    def test_sentence(self) -> None:
+        """Name and number of the code, then the facts in the order given."""
+        error = DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=7, end_index=3, hint="a b")
+        self.assertEqual(str(error), "INDEX_OUT_OF_RANGE (410): index=7, end_index=3, hint='a b'")
+
+    def test_sentence_without_facts(self) -> None:
+        """No dangling colon."""
+        self.assertEqual(str(DLedgerError(ResponseCode.TIMEOUT)), "TIMEOUT (300)")
+
+
+class StoreErrorTests(SynchronousTestCase):
+    """What ends a member."""
+
+    def test_is_a_disk_error(self) -> None:
+        """Whoever is told a code is told DISK_ERROR; the reason comes first among the facts."""
+        error = StoreError("fdatasync failed", path="data/0", errno=5)
+        self.assertIs(error.code, ResponseCode.DISK_ERROR)
+        self.assertEqual(str(error), "DISK_ERROR (414): reason='fdatasync failed', path='data/0', errno=5")
+        self.assertIsInstance(error, DLedgerError)
+
+    def test_directory_error_is_a_sentence(self) -> None:
+        """An operator reads what was found and what to do, and no code."""
+        error = DirectoryError("data/x is no segment; move it away", path="data/x")
+        self.assertEqual(str(error), "data/x is no segment; move it away")
+        self.assertIsInstance(error, StoreError)

@@ -1,0 +1,260 @@
+# -*- test-case-name: tests.broker.admin.test_commands -*-
+"""What administrators change and ask."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import StoreError
+from dledger.broker.admin.commands import (
+    DELETE_SUBSCRIPTIONGROUP,
+    DELETE_TOPIC_IN_BROKER,
+    GET_BROKER_CONFIG,
+    GET_BROKER_HA_STATUS,
+    GET_BROKER_RUNTIME_INFO,
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    UPDATE_AND_CREATE_TOPIC,
+    AdminCommands,
+    AdminParts,
+)
+from dledger.broker.consuming.consumers import ConsumerTable
+from dledger.broker.consuming.pulls import PullCommands
+from dledger.broker.ha.service import HAStatus
+from dledger.broker.metadata.tables import GroupConfig
+from dledger.broker.refusals import Code
+from protocols.wire.remoting import RemotingCommand
+from tests.broker.admin.test_ha_info import master, slave
+from tests.broker.asked import NOW_MS, Asked
+from tests.broker.support import message
+
+TOPIC = {"topic": "t", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 3, "perm": 6,
+         "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}  # fmt: skip
+
+
+class Case(SynchronousTestCase):
+    """A broker with an administrator."""
+
+    def build(self, *, is_slave: bool = False, **options: Any) -> None:
+        """Make it."""
+        self.asked = Asked(is_slave=is_slave, **options)
+        self.addCleanup(self.asked.close)
+        asked = self.asked
+        self.status: HAStatus | None = slave() if is_slave else master()
+        self.saving: Deferred[None] = succeed(None)
+        self.told = 0
+        pulls = PullCommands(
+            asked.config, asked.store, asked.metadata, ConsumerTable(), clock=asked.clock,
+            wall_ms=asked.wall_ms,
+        )  # fmt: skip
+        self.commands = AdminCommands(
+            AdminParts(
+                config=asked.config, store=asked.store, metadata=asked.metadata, disk=asked.disk, pulls=pulls,
+                wall_ms=asked.wall_ms, save=lambda: self.saving, topics_changed=self.tell,
+                ha_status=lambda: self.status, stored=lambda: 7,
+            ), clock=asked.clock,
+        )  # fmt: skip
+        asked.groups = [self.commands, pulls]
+        self.client = asked.client()
+
+    def tell(self) -> None:
+        """Name servers would be told."""
+        self.told += 1
+
+    def put_topic(self, **fields: object) -> RemotingCommand:
+        """Make or change a topic."""
+        return self.client.ask(UPDATE_AND_CREATE_TOPIC, {**TOPIC, **fields})
+
+    def put_group(self, **fields: object) -> RemotingCommand:
+        """Make or change a group."""
+        body = json.dumps({"groupName": "g", "retryQueueNums": 2, "consumeEnable": False, **fields}).encode()
+        return self.client.ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+
+class ChangeTests(Case):
+    """Topics and groups of a master."""
+
+    def setUp(self) -> None:
+        self.build()
+
+    def test_topic(self) -> None:
+        """It is made, changed, and name servers are told; fields of 5.x that we do not know stay."""
+        self.assertEqual(self.put_topic(attributes="+message.type=NORMAL").code, 0)
+        made = self.asked.metadata.topics.get("t")
+        assert made is not None
+        self.assertEqual((made.read_queue_nums, made.write_queue_nums, made.perm), (4, 3, 6))
+        self.assertEqual(self.put_topic(perm=4, order="true").code, 0)
+        made = self.asked.metadata.topics.get("t")
+        assert made is not None
+        self.assertEqual((made.perm, made.order, self.told), (4, True, 2))
+
+    def test_kept_before_the_answer(self) -> None:
+        """The answer follows the disk; what cannot be kept is no success."""
+        self.saving = Deferred()
+        self.client.send(UPDATE_AND_CREATE_TOPIC, TOPIC)
+        self.assertEqual(self.client.received(), [])
+        self.saving.callback(None)
+        self.assertEqual([answer.code for answer in self.client.received()], [0])
+        self.saving = Deferred()
+        self.client.send(UPDATE_AND_CREATE_TOPIC, TOPIC)
+        self.saving.errback(StoreError("no space"))
+        (answer,) = self.client.received()
+        self.assertEqual(answer.code, Code.SYSTEM_ERROR)
+        self.assertIn("no space", answer.remark or "")
+        self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)
+
+    def test_topics_that_cannot_be(self) -> None:
+        """Each mistake by name; nothing has changed."""
+        for fields, word in (
+            ({"topic": "a/b"}, "a/b"), ({"topic": ""}, "blank"), ({"topic": "TBW102"}, "system topic"),
+            ({"topic": "DefaultCluster"}, "system topic"), ({"topic": "rmq_sys_x"}, "system topic"),
+            ({"perm": 8}, "perm=8"), ({"readQueueNums": -1}, "readQueueNums=-1"),
+            ({"writeQueueNums": 65536}, "writeQueueNums=65536"),
+            ({"topicFilterType": "x"}, "topicFilterType"),
+            ({"attributes": "+message.type=FIFO"}, "attributes"), ({"order": "maybe"}, "order"),
+        ):  # fmt: skip
+            answer = self.put_topic(**fields)
+            self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
+            self.assertIn(word, answer.remark or "")
+        self.assertEqual((self.asked.metadata.topics.entries, self.told), ({}, 0))
+
+    def test_delete_topic(self) -> None:
+        """With its queues and what was consumed of it; one of the same name begins at 0. Others stay."""
+        self.asked.topic("t")
+        self.asked.topic("u")
+        self.asked.append(message(topic="t"), message(topic="t"), message(topic="u"))
+        for topic in ("t", "u"):
+            self.asked.metadata.consumer_offsets.commit("g", topic, 0, 1, NOW_MS)
+        self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+        self.asked.opened.settle()
+        self.assertEqual([answer.code for answer in self.client.received()], [0])
+        self.assertEqual(set(self.asked.metadata.topics.entries), {"u"})
+        self.assertEqual(self.asked.store.queues.keys(), [("u", 0)])
+        self.assertIsNone(self.asked.metadata.consumer_offsets.query("g", "t", 0))
+        self.assertEqual(self.asked.metadata.consumer_offsets.query("g", "u", 0), 1)
+        self.asked.append(message(topic="t"), message(topic="u"))
+        units = self.asked.opened.units()
+        self.assertEqual([unit[0] for unit in units["t", 0]], [0])
+        self.assertEqual([unit[0] for unit in units["u", 0]], [0, 1])
+        self.assertEqual(self.of_a_slave(), units)
+
+    def of_a_slave(self) -> dict[tuple[str, int], list[tuple[int, int, int, int]]]:
+        """The queues of a slave that was sent the whole log."""
+        follower, log = Asked(is_slave=True), self.asked.store.log
+        self.addCleanup(follower.close)
+        follower.store.log.append_raw(0, log.read(0, log.end_offset))
+        follower.opened.settle()
+        return follower.opened.units()
+
+    def test_delete_while_messages_come(self) -> None:
+        """What was sent before and is not dispatched yet makes no queue afterwards."""
+        self.asked.topic("t")
+        self.asked.store.append([[message(topic="t")]], NOW_MS)
+        self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+        self.assertEqual(self.asked.store.queues.keys(), [])
+        self.asked.opened.settle()
+        self.assertEqual(self.asked.store.queues.keys(), [])
+        self.assertEqual([answer.code for answer in self.client.received()], [0])
+
+    def test_deleted_and_made_again_at_once(self) -> None:
+        """A topic that is there again keeps what is sent to it."""
+        self.asked.topic("t")
+        self.asked.store.append([[message(topic="t")]], NOW_MS)
+        self.client.send(DELETE_TOPIC_IN_BROKER, {"topic": "t"})
+        self.asked.topic("t")
+        self.asked.opened.settle()
+        self.assertEqual(self.asked.store.queues.keys(), [("t", 0)])
+
+    def test_group(self) -> None:
+        """It is made as its document says, and deleted, with what it has consumed if that is wanted."""
+        self.assertEqual(self.put_group().code, 0)
+        made = self.asked.metadata.groups.get("g")
+        assert made is not None
+        self.assertEqual((made.retry_queue_nums, made.consume_enable, made.retry_max_times), (2, False, 16))
+        for clean, left in (("false", 5), ("true", None)):
+            self.asked.metadata.groups.put(GroupConfig(group_name="g"), NOW_MS)
+            self.asked.metadata.consumer_offsets.commit("g", "t", 0, 5, NOW_MS)
+            answer = self.client.ask(DELETE_SUBSCRIPTIONGROUP, {"groupName": "g", "cleanOffset": clean})
+            self.assertEqual(answer.code, 0)
+            self.assertIsNone(self.asked.metadata.groups.get("g"))
+            self.assertEqual(self.asked.metadata.consumer_offsets.query("g", "t", 0), left)
+
+    def test_groups_that_cannot_be(self) -> None:
+        """Each mistake by name."""
+        for fields, word in (
+            ({"groupName": ""}, "groupName"), ({"groupName": "a b"}, "groupName"),
+            ({"retryQueueNums": -1}, "retryQueueNums=-1"), ({"retryMaxTimes": "x"}, "retryMaxTimes"),
+        ):  # fmt: skip
+            answer = self.put_group(**fields)
+            self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
+            self.assertIn(word, answer.remark or "")
+        self.assertEqual(self.client.ask(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b"{").code, 1)
+        self.assertEqual(self.asked.metadata.groups.entries, {})
+
+    def test_slave(self) -> None:
+        """A slave changes nothing."""
+        self.build(is_slave=True)
+        for code in (UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                     DELETE_SUBSCRIPTIONGROUP):  # fmt: skip
+            answer = self.client.ask(code, TOPIC, b'{"groupName":"g"}')
+            self.assertEqual(answer.code, Code.SYSTEM_ERROR)
+            self.assertIn("from slave broker", answer.remark or "")
+
+
+class QuestionTests(Case):
+    """How it fares."""
+
+    def setUp(self) -> None:
+        self.build()
+
+    def table(self) -> dict[str, str]:
+        """What request 28 says."""
+        found: dict[str, str] = json.loads(self.client.ask(GET_BROKER_RUNTIME_INFO, {}).body)["table"]
+        return found
+
+    def test_runtime(self) -> None:
+        """Texts only; where the log begins and ends, and what mqadmin clusterList reads."""
+        self.asked.append(message())
+        table = self.table()
+        self.assertTrue(all(isinstance(value, str) for value in table.values()))
+        for name, value in (
+            ("commitLogMinOffset", "0"), ("commitLogMaxOffset", str(self.asked.store.log.end_offset)),
+            ("dispatchBehindBytes", "0"), ("brokerVersion", "409"), ("brokerVersionDesc", "V4_9_8"),
+            ("earliestMessageTimeStamp", str(NOW_MS)), ("msgPutTotalTodayNow", "7"), ("brokerActive", "true"),
+            ("putTps", "0.00 0.00 0.00"), ("sendThreadPoolQueueSize", "0"), ("brokerRole", "ASYNC_MASTER"),
+        ):  # fmt: skip
+            self.assertEqual(table[name], value, name)
+        self.assertLessEqual(0.0, float(table["commitLogDiskRatio"]))
+
+    def test_rates(self) -> None:
+        """What was pulled in the last seconds."""
+        self.asked.topic("t")
+        self.asked.append(*[message(topic="t") for _ in range(20)])
+        self.commands.sweep()
+        self.client.ask(11, {
+            "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+            "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0,
+        })  # fmt: skip
+        self.asked.clock.advance(2)
+        self.commands.sweep()
+        table = self.table()
+        self.assertEqual(table["getTransferedTps"].split()[0], "10.00")
+        self.assertEqual(table["getFoundTps"].split()[0], "0.50")
+
+    def test_options(self) -> None:
+        """Lines of name=value, as a file of options has them."""
+        answer = self.client.ask(GET_BROKER_CONFIG, {})
+        lines = answer.body.decode().splitlines()
+        self.assertIn("brokerRole=ASYNC_MASTER", lines)
+        self.assertIn("brokerIP1=10.0.0.1", lines)
+        self.assertEqual(json.loads(answer.ext_fields["version"])["counter"], 0)
+
+    def test_ha(self) -> None:
+        """The document of replication, or that there is none."""
+        info = json.loads(self.client.ask(GET_BROKER_HA_STATUS, {}).body)
+        self.assertEqual((info["master"], len(info["haConnectionInfo"])), (True, 2))
+        self.status = None
+        self.assertEqual(self.client.ask(GET_BROKER_HA_STATUS, {}).code, Code.SYSTEM_ERROR)

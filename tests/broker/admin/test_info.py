@@ -1,0 +1,50 @@
+# -*- test-case-name: tests.broker.admin.test_info -*-
+"""A broker's options and state in RocketMQ's words."""
+
+from __future__ import annotations
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.admin.info import broker_options, earliest_ms, java_name
+from dledger.broker.broker_config import BrokerConfig, from_mapping
+from dledger.broker.ha.config import HAConfig
+from tests.broker.asked import NOW_MS, Asked
+from tests.broker.support import message
+
+
+class OptionTests(SynchronousTestCase):
+    """Options as files have them."""
+
+    def test_names(self) -> None:
+        """As RocketMQ spells them."""
+        for name, expected in (
+            ("broker_name", "brokerName"), ("broker_ip1", "brokerIP1"), ("listen_port", "listenPort"),
+            ("file_reserved_time_h", "fileReservedTime"), ("ha_listen_port", "haListenPort"),
+        ):  # fmt: skip
+            self.assertEqual(java_name(name), expected)
+
+    def test_read_again(self) -> None:
+        """What is shown is what a file may say: read again it is the same broker."""
+        values = {"store_path_root_dir": "base", "flushDiskType": "SYNC_FLUSH", "brokerName": "b-1",
+                  "slaveReadEnable": "true", "haAllowedHosts": "10.0.0.1;10.0.0.2"}  # fmt: skip
+        config = from_mapping(values)
+        shown = broker_options(config)
+        self.assertEqual((shown["slaveReadEnable"], shown["flushDiskType"]), ("true", "SYNC_FLUSH"))
+        self.assertEqual(from_mapping(shown), config)
+        fields = sum(len(attrs.fields(one)) for one in (BrokerConfig, HAConfig, type(config.store)))
+        self.assertEqual(len(shown), fields - 3)
+
+
+class EarliestTests(SynchronousTestCase):
+    """The oldest message."""
+
+    def test_when(self) -> None:
+        """When the first message was stored; there may be none."""
+        asked = Asked()
+        self.addCleanup(asked.close)
+        self.assertEqual(earliest_ms(asked.store), -1)
+        asked.append(message())
+        asked.clock.advance(5)
+        asked.append(message())
+        self.assertEqual(earliest_ms(asked.store), NOW_MS)

@@ -1,0 +1,122 @@
+# -*- test-case-name: tests.broker.client.test_link -*-
+"""The way to one broker."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError
+from dledger.broker.client.link import BrokerLink, ask_native
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, OffsetsRequest, ReadRequest
+from tests.broker.client.fake_broker import FakeBroker
+
+
+class LinkTests(SynchronousTestCase):
+    """Connecting, and what comes of it."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.broker = FakeBroker(self.clock, lambda _: OffsetsAnswer(end_offset=7))
+        self.link = BrokerLink("b:1", self.broker, clock=self.clock)
+        self.lost: list[str] = []
+        self.link.lost = self.lost.append
+
+    def test_native(self) -> None:
+        """One connection for all who ask, handed out when the broker has said what it speaks."""
+        first, second = self.link.ready(), self.link.ready()
+        self.assertNoResult(first)
+        self.broker.settle()
+        connection = self.successResultOf(first)
+        self.assertIs(self.successResultOf(second), connection)
+        self.assertIs(self.successResultOf(self.link.ready()), connection)
+        self.assertEqual((self.link.wire_version, len(self.broker.pairs)), (1, 1))
+
+    def test_java(self) -> None:
+        """A broker that does not know the question knows no native frames."""
+        self.broker.wire_version = None
+        ready = self.link.ready()
+        self.broker.settle()
+        self.successResultOf(ready)
+        self.assertEqual(self.link.wire_version, 0)
+
+    def test_refused(self) -> None:
+        """Nobody listens: all who wait are told, the next one tries again."""
+        self.broker.is_up = False
+        waits = [self.link.ready()]
+        for wait in waits:
+            failure = self.failureResultOf(wait, DLedgerError)
+            self.assertIs(failure.value.code, ResponseCode.NETWORK_ERROR)
+            self.assertIn("b:1: Connection was refused", str(failure.value))
+        self.broker.is_up = True
+        ready = self.link.ready()
+        self.broker.settle()
+        self.successResultOf(ready)
+
+    def test_silent(self) -> None:
+        """Neither a connection nor an answer within its time."""
+        self.broker.is_up = None
+        ready = self.link.ready()
+        self.clock.advance(3.1)
+        self.assertIn("no answer within 3 s", str(self.failureResultOf(ready, DLedgerError).value))
+        self.broker.is_up = True
+        ready = self.link.ready()
+        self.clock.advance(3.1)  # the bytes were not carried
+        self.assertIn("no answer within 3 s", str(self.failureResultOf(ready, DLedgerError).value))
+        self.broker.settle()
+        self.assertFalse(any(pair.is_open for pair in self.broker.pairs))
+
+    def test_cancelled(self) -> None:
+        """Who gives up does not disturb the others."""
+        first, second = self.link.ready(), self.link.ready()
+        first.cancel()
+        self.failureResultOf(first, CancelledError)
+        self.broker.settle()
+        self.successResultOf(second)
+
+    def test_lost(self) -> None:
+        """The owner is told once; who asks next gets another connection."""
+        ready = self.link.ready()
+        self.broker.settle()
+        self.successResultOf(ready)
+        self.broker.cut()
+        self.assertEqual((self.link.connection, len(self.lost)), (None, 1))
+        again = self.link.ready()
+        self.broker.settle()
+        self.successResultOf(again)
+
+    def test_close(self) -> None:
+        """Who waits fails, and so does who asks afterwards."""
+        ready = self.link.ready()
+        self.link.close()
+        self.failureResultOf(ready, DLedgerError)
+        self.failureResultOf(self.link.ready(), DLedgerError)
+        self.broker.settle()
+        self.assertFalse(any(pair.is_open for pair in self.broker.pairs))
+
+    def test_ask_native(self) -> None:
+        """An answer; none in time; the connection lost; too late to be asked."""
+        ready = self.link.ready()
+        self.broker.settle()
+        connection = self.successResultOf(ready)
+
+        def ask(request: OffsetsRequest | ReadRequest) -> object:
+            return ask_native(connection, request, clock=self.clock, timeout_s=2, address="b:1")
+
+        asked = ask(OffsetsRequest())
+        self.broker.settle()
+        self.assertEqual(self.successResultOf(asked), OffsetsAnswer(end_offset=7))
+        self.broker.answers = lambda _: None
+        asked = ask(OffsetsRequest())
+        self.broker.settle(2.1)
+        error = self.failureResultOf(asked, DLedgerError).value
+        self.assertEqual(str(error), "TIMEOUT (300): reason='b:1 did not answer OFFSETS within 2 s'")
+        self.assertEqual(connection.native_outstanding, 0)
+        asked = ask(ReadRequest(begin_offset=0))
+        self.broker.settle()
+        self.broker.cut()
+        self.assertIs(self.failureResultOf(asked, DLedgerError).value.code, ResponseCode.NETWORK_ERROR)
+        self.failureResultOf(ask(OffsetsRequest()), DLedgerError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])

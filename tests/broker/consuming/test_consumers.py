@@ -1,0 +1,213 @@
+# -*- test-case-name: tests.broker.consuming.test_consumers -*-
+"""Who consumes: members come, go, and hear of each other."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.consuming.consumers import (
+    CHECK_CLIENT_CONFIG,
+    EXPIRED_MS,
+    GET_CONSUMER_LIST_BY_GROUP,
+    HEART_BEAT,
+    NOTIFY_CONSUMER_IDS_CHANGED,
+    UNREGISTER_CLIENT,
+    ConsumerCommands,
+    ConsumerTable,
+    find_group,
+)
+from dledger.broker.metadata.tables import GroupConfig
+from dledger.broker.refusals import Code
+from protocols.wire.remoting import RemotingCommand
+from tests.broker.asked import NOW_MS, Asked, Client
+
+
+def heartbeat(
+    client_id: str, *topics: str, group: str = "g", version: int = 1, expression: str = "*"
+) -> bytes:
+    """The body of one for one group."""
+    subscriptions = [{"topic": topic, "subString": expression, "subVersion": version} for topic in topics]
+    data = {"groupName": group, "subscriptionDataSet": subscriptions}
+    return json.dumps({"clientID": client_id, "consumerDataSet": [data]}).encode()
+
+
+class ConsumerTests(SynchronousTestCase):
+    """A master."""
+
+    def setUp(self) -> None:
+        self.asked = Asked()
+        self.addCleanup(self.asked.close)
+        self.table = ConsumerTable()
+        self.commands = self.commands_of(self.asked, self.table)
+        self.client = self.asked.client()
+
+    def commands_of(self, asked: Asked, table: ConsumerTable) -> ConsumerCommands:
+        """The group of commands under test."""
+        commands = ConsumerCommands(asked.config, asked.metadata, table, wall_ms=asked.wall_ms)
+        asked.groups = [commands]
+        return commands
+
+    def beat(self, client: Client, client_id: str, *topics: str, **more: object) -> None:
+        """A heartbeat that is taken."""
+        client.send(HEART_BEAT, {}, heartbeat(client_id, *topics, **more))  # type: ignore[arg-type]
+
+    def members(self) -> list[str]:
+        """What request 38 says."""
+        answer = self.client.ask(GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+        return list(json.loads(answer.body)["consumerIdList"]) if answer.code == 0 else []
+
+    def notified(self, client: Client) -> int:
+        """How often a client was told of a change in its group; each is one-way and names it."""
+        found = [one for one in client.received() if one.code == NOTIFY_CONSUMER_IDS_CHANGED]
+        for command in found:
+            self.assertTrue(command.is_oneway)
+            self.assertEqual(dict(command.ext_fields), {"consumerGroup": "g"})
+        return len(found)
+
+    def test_members(self) -> None:
+        """Each client once, however often it beats; a group without members has no list."""
+        answer = self.client.ask(GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+        self.assertEqual(answer.code, Code.SYSTEM_ERROR)
+        self.assertIn("no consumer for this group", answer.remark or "")
+        other = self.asked.client()
+        for _ in range(2):
+            self.beat(self.client, "c1", "t")
+            self.beat(other, "c2", "t")
+        self.client.received()
+        self.assertEqual(self.members(), ["c1", "c2"])
+        self.assertEqual(len(self.table), 2)
+
+    def test_notified(self) -> None:
+        """All members hear of a new one, of one that goes, and of other topics; of nothing else."""
+        other = self.asked.client()
+        self.beat(self.client, "c1", "t")
+        self.assertEqual(self.notified(self.client), 1)
+        self.beat(other, "c2", "t")
+        self.assertEqual((self.notified(self.client), self.notified(other)), (1, 1))
+        self.beat(other, "c2", "t", version=2)
+        self.assertEqual((self.notified(self.client), self.notified(other)), (0, 0))
+        self.beat(other, "c2", "t", "u")
+        self.assertEqual((self.notified(self.client), self.notified(other)), (1, 1))
+        other.send(UNREGISTER_CLIENT, {"clientID": "c2", "consumerGroup": "g"})
+        self.assertEqual((self.notified(self.client), self.notified(other)), (1, 0))
+
+    def test_silent_group(self) -> None:
+        """A group whose settings say so is not notified."""
+        quiet = GroupConfig(group_name="g", notify_consumer_ids_changed_enable=False)
+        self.asked.metadata.groups.put(quiet, NOW_MS)
+        other = self.asked.client()
+        self.beat(self.client, "c1", "t")
+        self.beat(other, "c2", "t")
+        other.lose()
+        self.assertEqual(self.notified(self.client), 0)
+
+    def test_lost(self) -> None:
+        """With its connection a member is gone, and the others hear of it."""
+        other = self.asked.client()
+        self.beat(self.client, "c1", "t")
+        self.beat(other, "c2", "t")
+        self.client.received()
+        other.lose()
+        self.assertEqual(self.notified(self.client), 1)
+        self.assertEqual(self.members(), ["c1"])
+        self.client.lose()
+        self.assertEqual((len(self.table), self.table.groups_of("t")), (0, []))
+
+    def test_expired(self) -> None:
+        """Who beats stays; who has been silent for 120 s is gone."""
+        other = self.asked.client()
+        self.beat(self.client, "c1", "t")
+        self.beat(other, "c2", "t")
+        self.asked.clock.advance(EXPIRED_MS / 1000)
+        self.commands.sweep()
+        self.assertEqual(len(self.table), 2)
+        self.beat(self.client, "c1", "t")
+        self.asked.clock.advance(0.001)
+        self.commands.sweep()
+        self.client.received()
+        self.assertEqual(self.members(), ["c1"])
+
+    def test_subscriptions(self) -> None:
+        """What was said last counts, but for an older version; topics that are not named again are gone."""
+        self.beat(self.client, "c1", "t", "u", version=5, expression="A")
+        self.beat(self.client, "c1", "t", version=4, expression="B")
+        found = self.table.subscription_of("g", "t")
+        assert found is not None
+        self.assertEqual((found.version, found.expression), (5, "A"))
+        self.assertIsNone(self.table.subscription_of("g", "u"))
+        self.beat(self.client, "c1", "t", version=6, expression="B")
+        found = self.table.subscription_of("g", "t")
+        assert found is not None
+        self.assertEqual(found.expression, "B")
+
+    def test_what_a_heartbeat_makes(self) -> None:
+        """The group, and its topic for retries with as many queues as the group says."""
+        self.beat(self.client, "c1", "t")
+        topic = self.asked.metadata.topics.get("%RETRY%g")
+        assert topic is not None
+        self.assertEqual((topic.read_queue_nums, topic.perm), (1, 6))
+        self.assertIsNotNone(self.asked.metadata.groups.get("g"))
+        self.asked.metadata.groups.put(GroupConfig(group_name="h", retry_queue_nums=3), NOW_MS)
+        self.beat(self.client, "c1", "t", group="h")
+        topic = self.asked.metadata.topics.get("%RETRY%h")
+        assert topic is not None
+        self.assertEqual(topic.write_queue_nums, 3)
+
+    def test_slave_makes_nothing(self) -> None:
+        """A slave's tables are its master's; members are known all the same."""
+        asked = Asked(is_slave=True)
+        self.addCleanup(asked.close)
+        table = ConsumerTable()
+        self.commands_of(asked, table)
+        self.beat(asked.client(), "c1", "t")
+        self.assertEqual((asked.metadata.topics.entries, asked.metadata.groups.entries), ({}, {}))
+        self.assertEqual([member.client_id for member in table.members_of("g")], ["c1"])
+
+    def test_groups_that_cannot_be(self) -> None:
+        """A name that is no part of a topic makes no group; nor does any where none is to be made."""
+        for name in ("a/b", "g" * 121, ""):
+            self.assertIsNone(find_group(self.asked.metadata, self.asked.config, name, NOW_MS))
+        asked = Asked(auto_create_subscription_group=False)
+        self.addCleanup(asked.close)
+        self.assertIsNone(find_group(asked.metadata, asked.config, "g", NOW_MS))
+        asked.metadata.groups.put(GroupConfig(group_name="g"), NOW_MS)
+        self.assertIsNotNone(find_group(asked.metadata, asked.config, "g", NOW_MS))
+
+    def test_full(self) -> None:
+        """Who does not fit is told so, and the others stay; with a place free it is taken."""
+        for bounds in ({"groups_max": 1}, {"members_max": 1}):
+            table = ConsumerTable(**bounds)
+            self.commands_of(self.asked, table)
+            one, two = self.asked.client(), self.asked.client()
+            self.assertEqual(one.ask(HEART_BEAT, {}, heartbeat("c1", "t")).code, 0)
+            self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", group="h")).code, Code.SYSTEM_BUSY)
+            self.assertEqual(one.ask(HEART_BEAT, {}, heartbeat("c1", "t")).code, 0)
+            one.lose()
+            self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", group="h")).code, 0)
+
+    def test_wanted_too_much(self) -> None:
+        """Topics and tags of all groups together are bounded; what is not wanted any more counts no more."""
+        self.commands_of(self.asked, ConsumerTable(wanted_max=4))
+        one, two = self.asked.client(), self.asked.client()
+        self.assertEqual(one.ask(HEART_BEAT, {}, heartbeat("c1", "t", expression="A || B")).code, 0)
+        for _ in range(3):
+            self.assertEqual(one.ask(HEART_BEAT, {}, heartbeat("c1", "t", expression="A || B")).code, 0)
+        self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", "u", group="h")).code, 0)
+        self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", "u", "v", group="h")).code, Code.SYSTEM_BUSY)
+        one.lose()
+        self.assertEqual(two.ask(HEART_BEAT, {}, heartbeat("c2", "u", "v", group="h")).code, 0)
+
+    def test_nonsense(self) -> None:
+        """A heartbeat that makes no sense is refused with a reason."""
+        answer = self.client.ask(HEART_BEAT, {}, b"{")
+        self.assertEqual(answer.code, Code.SYSTEM_ERROR)
+        self.assertIn("heartbeat", answer.remark or "")
+
+    def test_check(self) -> None:
+        """Tags would be understood, SQL92 would not."""
+        for kind, code in (("TAG", 0), ("SQL92", Code.SYSTEM_ERROR)):
+            body = {"subscriptionData": {"topic": "t", "subString": "a", "expressionType": kind}}
+            answer: RemotingCommand = self.client.ask(CHECK_CLIENT_CONFIG, {}, json.dumps(body).encode())
+            self.assertEqual(answer.code, code)

@@ -1,0 +1,135 @@
+# -*- test-case-name: tests.broker.consuming.test_queries -*-
+"""What a consumer is given."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import StoreError
+from dledger.broker.consuming import queries
+from dledger.broker.consuming.queries import GetStatus, Got, get_messages, offset_at
+from protocols.wire.rocketmq.message import decode_message, java_hash
+from tests.broker.support import LOG_SIZE, Opened, message
+
+
+class QueriesTests(SynchronousTestCase):
+    """A queue of thirty messages, a third of them with another tag."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.opened = Opened(self.disk)
+        self.opened.settle()
+        self.store = self.opened.store
+        for number in range(30):
+            tags = "B" if number % 3 == 0 else "A"
+            new = message(bytes([number]) * 300, properties={"TAGS": tags})
+            self.store.append([[new]], 1_000 + 10 * number)
+        self.opened.settle()
+
+    def get(self, offset: int, **options: object) -> Got:
+        """Of the queue."""
+        values = {"is_slave": False, **options}
+        return get_messages(self.store, "T1", 0, offset, **values)  # type: ignore[arg-type]
+
+    def numbers(self, got: Got) -> list[int]:
+        """Which messages these are."""
+        return [decode_message(record).body[0] for record in got.records]
+
+    def test_found(self) -> None:
+        """In order, from the offset on, as many as may be; then the next offset."""
+        got = self.get(0)
+        self.assertEqual((got.status, got.next_offset), (GetStatus.FOUND, 30))
+        self.assertEqual(self.numbers(got), list(range(30)))
+        self.assertEqual((got.begin_offset, got.end_offset), (0, 30))
+        got = self.get(7, count_max=5)
+        self.assertEqual((self.numbers(got), got.next_offset), ([7, 8, 9, 10, 11], 12))
+        size = len(got.records[0])
+        for bytes_max, count in ((0, 1), (size, 1), (2 * size, 2), (3 * size - 1, 2)):
+            self.assertEqual(len(self.get(7, bytes_max=bytes_max).records), count)
+
+    def test_tags(self) -> None:
+        """By hash; what does not match is passed over once, not again."""
+        got = self.get(1, tags_codes=frozenset([java_hash("B")]), count_max=3)
+        self.assertEqual((self.numbers(got), got.next_offset), ([3, 6, 9], 12))
+        got = self.get(1, tags_codes=frozenset([java_hash("C")]))
+        self.assertEqual((got.status, got.next_offset), (GetStatus.NO_MATCHED_MESSAGE, 30))
+        self.patch(queries, "UNITS_MAX", 4)
+        self.assertEqual(self.get(1, tags_codes=frozenset([java_hash("C")])).next_offset, 5)
+
+    def test_neighbours(self) -> None:
+        """Records that stand close together are one read for each file; what is read is the same however."""
+        rng = random.Random(3)
+        for _ in range(60):
+            size, topic = rng.randrange(600), rng.choice(["T1", "T1", "T2"])
+            self.store.append([[message(rng.randbytes(size), topic=topic)]], 2_000)
+        self.opened.settle()
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None
+        end = queue.next_index
+        alone = [self.store.log.read(unit.offset, unit.size) for unit in queue.read(0, end)]
+        reads: list[int] = []
+        read = self.store.log.read
+        self.patch(self.store.log, "read", lambda offset, size: reads.append(offset) or read(offset, size))
+        files = self.store.log.end_offset // LOG_SIZE + 1
+        for gap, most in ((0, 60), (200, 40), (queries.GAP_BYTES_MAX, files)):
+            self.patch(queries, "GAP_BYTES_MAX", gap)
+            for first in (0, 17, end - 1):
+                reads.clear()
+                got = self.get(first, count_max=1000)
+                self.assertEqual(list(got.records), alone[first:])
+                self.assertLessEqual(len(reads), most)
+
+    def test_elsewhere(self) -> None:
+        """Each case has its status; a master corrects the offset, a slave does not."""
+        self.store.log.flush()
+        self.store.house_keeping(1e9, 4, keep_from=LOG_SIZE)
+        begin = self.get(29).begin_offset
+        self.assertGreater(begin, 0)
+        for topic, offset, status, corrected in (
+            ("T1", begin - 1, GetStatus.OFFSET_TOO_SMALL, begin),
+            ("T1", 30, GetStatus.OFFSET_OVERFLOW_ONE, 30), ("T1", 31, GetStatus.OFFSET_OVERFLOW_BADLY, 30),
+            ("None", 5, GetStatus.NO_MATCHED_LOGIC_QUEUE, 0),
+        ):
+            got = get_messages(self.store, topic, 0, offset, is_slave=False)
+            self.assertEqual((got.status, got.next_offset, got.records), (status, corrected, ()))
+            got = get_messages(self.store, topic, 0, offset, is_slave=True)
+            self.assertEqual((got.status, got.next_offset), (status, offset))
+
+    def test_empty_queue(self) -> None:
+        """All its messages were cut."""
+        self.store.log.cut(0)
+        self.assertEqual(self.get(3).status, GetStatus.NO_MATCHED_LOGIC_QUEUE)
+        self.assertEqual(offset_at(self.store, "T1", 0, 1_000), 0)
+
+    def test_misplaced_beginning(self) -> None:
+        """A queue that begins in the middle: fillers are never given out."""
+        slave = Opened(MemoryDisk(), is_slave=True)
+        slave.settle()
+        source, at = self.store.log, LOG_SIZE
+        while at < source.end_offset:
+            data = source.read(at, LOG_SIZE)
+            slave.store.log.append_raw(at, data)
+            at += len(data)
+        slave.settle()
+        got = get_messages(slave.store, "T1", 0, 0, is_slave=True)
+        self.assertEqual(got.status, GetStatus.OFFSET_TOO_SMALL)
+        got = get_messages(slave.store, "T1", 0, got.begin_offset, is_slave=True)
+        self.assertEqual(self.numbers(got), list(range(got.begin_offset, 30)))
+
+    def test_offset_at(self) -> None:
+        """The first message at or after a time."""
+        for timestamp, offset in ((0, 0), (1_000, 0), (1_001, 1), (1_150, 15), (1_290, 29), (1_291, 30)):
+            self.assertEqual(offset_at(self.store, "T1", 0, timestamp), offset, timestamp)
+        self.assertEqual(offset_at(self.store, "None", 0, 5), 0)
+
+    def test_disk_fails(self) -> None:
+        """A store error, not an empty answer."""
+        def fail(offset: int, size: int) -> bytes:
+            raise OSError("no")
+
+        self.patch(self.store.log, "read", fail)
+        self.assertRaises(StoreError, self.get, 0)
+        self.assertRaises(StoreError, offset_at, self.store, "T1", 0, 1_100)

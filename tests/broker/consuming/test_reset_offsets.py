@@ -1,0 +1,91 @@
+# -*- test-case-name: tests.broker.consuming.test_reset_offsets -*-
+"""A group consumes once more."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE
+from dledger.broker.consuming.consumers import ConsumerTable
+from dledger.broker.consuming.reset_offsets import (
+    INVOKE_BROKER_TO_RESET_OFFSET,
+    RESET_CONSUMER_CLIENT_OFFSET,
+    ResetOffsets,
+)
+from dledger.broker.consuming.subscriptions import ConsumerData
+from dledger.broker.refusals import Code
+from protocols.wire.remoting import RemotingCommand
+from tests.broker.asked import NOW_MS, Asked
+from tests.broker.support import message
+
+
+class ResetTests(SynchronousTestCase):
+    """A topic of two queues with three messages each, a second apart; group g has consumed two of each."""
+
+    def setUp(self) -> None:
+        self.asked = Asked()
+        self.addCleanup(self.asked.close)
+        self.asked.topic("t", queues=2)
+        self.table = ConsumerTable()
+        self.asked.groups = [
+            ResetOffsets(self.asked.config, self.asked.store, self.asked.metadata, self.table)
+        ]
+        for _ in range(3):
+            self.asked.append(message(topic="t"), message(topic="t", queue_id=1))
+            self.asked.clock.advance(1)
+        for queue_id in range(2):
+            self.asked.metadata.consumer_offsets.commit("g", "t", queue_id, 2, NOW_MS)
+        self.admin, self.consumer = self.asked.client(), self.asked.client()
+
+    def join(self) -> None:
+        """A consumer is there."""
+        self.table.register(self.consumer.connection, "c", ConsumerData(group="g"), now_ms=NOW_MS)
+        self.consumer.received()
+
+    def reset(self, timestamp_ms: int, *, force: bool = True, **more: object) -> RemotingCommand:
+        """What the administrator is answered."""
+        forced = str(force).lower()
+        fields = {"topic": "t", "group": "g", "timestamp": timestamp_ms, "isForce": forced, **more}
+        return self.admin.ask(INVOKE_BROKER_TO_RESET_OFFSET, fields)
+
+    def table_of(self, *offsets: int) -> bytes:
+        """The document, as fastjson writes it."""
+        key = b'{"brokerName":"DEFAULT_BROKER","queueId":%d,"topic":"t"}:%d'
+        keys = (key % one for one in enumerate(offsets))
+        return b'{"offsetTable":{' + b",".join(keys) + b"}}"
+
+    def test_to_a_time(self) -> None:
+        """Consumers are told where each queue was then, one way, and so is the administrator."""
+        self.join()
+        answer = self.reset(NOW_MS + 1000, offset=-1, queueId=-1)
+        self.assertEqual((answer.code, answer.body), (0, self.table_of(1, 1)))
+        (told,) = self.consumer.received()
+        self.assertTrue(told.is_oneway)
+        self.assertEqual((told.code, told.body), (RESET_CONSUMER_CLIENT_OFFSET, answer.body))
+        self.assertEqual((told.ext_fields["group"], told.ext_fields["topic"]), ("g", "t"))
+
+    def test_forwards(self) -> None:
+        """Only if it is forced; a time of -1 is the end."""
+        self.join()
+        self.assertEqual(self.reset(-1, force=False).body, self.table_of(2, 2))
+        self.assertEqual(self.reset(-1).body, self.table_of(3, 3))
+        self.assertEqual(self.reset(0, force=False).body, self.table_of(0, 0))
+
+    def test_nobody_there(self) -> None:
+        """The administrator's tool is told, and does it itself."""
+        answer = self.reset(0)
+        self.assertEqual(answer.code, CONSUMER_NOT_ONLINE)
+        self.assertEqual(self.asked.metadata.consumer_offsets.query("g", "t", 0), 2)
+
+    def test_refused(self) -> None:
+        """Each mistake by name; no consumer is told."""
+        self.join()
+        self.asked.topic("new", queues=1)
+        for fields, word in (
+            ({"topic": "u"}, "no topic"), ({"group": "h"}, "not exist"), ({"topic": "new"}, "queue 0 of new"),
+            ({"isForce": "x"}, "isForce"), ({"timestamp": "x"}, "timestamp"), ({"offset": 7}, "to a time"),
+        ):  # fmt: skip
+            answer = self.reset(**{"timestamp_ms": 0, **fields})  # type: ignore[arg-type]
+            self.assertEqual(answer.code, Code.SYSTEM_ERROR, fields)
+            self.assertIn(word, answer.remark or "")
+        self.assertEqual(self.consumer.received(), [])

@@ -1,0 +1,353 @@
+# -*- test-case-name: tests.broker.ha.test_slave -*-
+"""A slave's connection to its master: reports, flushes, waits, ends."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from dledger.base.errors import StoreError
+from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.slave import HAFollower
+from protocols.rocketmq.ha import HAClient
+from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
+from tests.broker.ha.fakes import FILE_SIZE, BadLog, HATransport, MemoryLog, plug, stream, unplug
+
+
+@implementer(IStreamClientEndpoint)
+class FakeEndpoint:
+    """Attempts wait for L{succeed} or L{fail}."""
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[Any, Deferred[Any]]] = []
+        self.cancelled = 0
+
+    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+        """Remember."""
+        def cancel(_: Deferred[Any]) -> None:
+            self.cancelled += 1
+
+        attempt: Deferred[Any] = Deferred(cancel)
+        self.attempts.append((protocolFactory, attempt))
+        return attempt
+
+    def succeed(self) -> tuple[HAClient, HATransport]:
+        """The newest attempt succeeds."""
+        factory, attempt = self.attempts.pop()
+        client = factory.buildProtocol(None)
+        transport = plug(client)
+        attempt.callback(client)
+        return client, transport
+
+    def fail(self) -> None:
+        """The newest attempt fails."""
+        self.attempts.pop()[1].errback(Failure(ConnectionRefusedError()))
+
+
+class ClientCase(SynchronousTestCase):
+    """A slave with a log in memory, an endpoint in our hand and a clock that stands still."""
+
+    def make(self, log: MemoryLog | None = None, **options: Any) -> HAFollower:
+        """A started slave that has begun to connect."""
+        self.clock = Clock()
+        self.commit_log = MemoryLog() if log is None else log
+        self.failures: list[Failure] = []
+        self.grown = 0
+        self.endpoint = FakeEndpoint()
+
+        def appended() -> None:
+            self.grown += 1
+
+        begin = options.pop("master_begin", None)
+        self.slave = HAFollower(
+            HAConfig(broker_role="SLAVE", **options), self.commit_log, self.clock, rng=random.Random(1),
+            failed=self.failures.append, appended=appended, master_begin=begin,
+        )
+        self.slave.start()
+        self.slave.follow(self.endpoint, "m:10912")
+        return self.slave
+
+    def pass_time(self, ms: int) -> None:
+        """Tick all the while."""
+        for _ in range(ms // 100):
+            self.clock.advance(0.1)
+            self.slave.tick()
+
+    def send(self, client: HAClient, offset: int, body: bytes = b"") -> None:
+        """A frame of the master."""
+        client.dataReceived(TRANSFER_HEADER.pack(offset, len(body)) + body)
+
+
+class ReportTests(ClientCase):
+    """What the master is told, and when."""
+
+    def test_at_once(self) -> None:
+        """On connecting."""
+        self.make()
+        _, transport = self.endpoint.succeed()
+        self.assertEqual(transport.take(), encode_report(0))
+
+    def test_after_every_read(self) -> None:
+        """One report for all frames of a read; none for heartbeats."""
+        self.make()
+        client, transport = self.endpoint.succeed()
+        transport.take()
+        data = stream(1000)
+        client.dataReceived(
+            TRANSFER_HEADER.pack(0, 500) + data[:500] + TRANSFER_HEADER.pack(500, 200) + data[500:700]
+        )
+        self.assertEqual(transport.take(), encode_report(700))
+        self.send(client, 700)
+        self.assertEqual(transport.take(), b"")
+        self.assertEqual((self.commit_log.data, self.grown), (data[:700], 1))
+
+    def test_every_five_seconds(self) -> None:
+        """Although there is nothing new."""
+        self.make()
+        client, transport = self.endpoint.succeed()
+        transport.take()
+        for _ in range(3):
+            self.pass_time(4900)
+            self.assertEqual(transport.take(), b"")
+            self.send(client, 0)
+            self.pass_time(100)
+            self.assertEqual(transport.take(), encode_report(0))
+
+    def test_sync_flush(self) -> None:
+        """Only what is on stable storage; what comes during a flush is in the next one."""
+        self.make(flush_disk_type="SYNC_FLUSH")
+        self.commit_log.is_lazy = True
+        client, transport = self.endpoint.succeed()
+        transport.take()
+        data = stream(1000)
+        self.send(client, 0, data[:100])
+        self.send(client, 100, data[100:300])
+        self.assertEqual((transport.take(), len(self.commit_log.flushes)), (b"", 1))
+        self.commit_log.finish_flush()
+        self.assertEqual((transport.take(), len(self.commit_log.flushes)), (encode_report(100), 1))
+        self.commit_log.finish_flush()
+        self.assertEqual((transport.take(), self.commit_log.flushes), (encode_report(300), []))
+
+    def test_async_flush(self) -> None:
+        """By the clock, and only where there is something to flush."""
+        self.make(ha_flush_interval=500)
+        self.commit_log.is_lazy = True
+        client, _ = self.endpoint.succeed()
+        self.pass_time(1000)
+        self.assertEqual(self.commit_log.flushes, [])
+        self.send(client, 0, stream(100)[:50])
+        self.send(client, 50, stream(100)[50:60])
+        self.assertEqual(len(self.commit_log.flushes), 1)
+        self.commit_log.finish_flush()
+        self.pass_time(400)
+        self.assertEqual(self.commit_log.flushes, [])
+        self.pass_time(100)
+        self.assertEqual(len(self.commit_log.flushes), 1)
+
+
+class ConnectionTests(ClientCase):
+    """Attempts, waits and ends."""
+
+    def test_waits_grow(self) -> None:
+        """From the least to the most, spread a little; a session that brought something begins anew."""
+        self.make(ha_reconnect_min=200, ha_reconnect_max=5000)
+        waits = []
+        for _ in range(8):
+            self.endpoint.fail()
+            before = self.clock.seconds()
+            self.clock.advance(self.clock.getDelayedCalls()[0].getTime() - before)
+            waits.append(self.clock.seconds() - before)
+        for wait, middle in zip(waits, (0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5), strict=True):
+            self.assertTrue(0.75 * middle <= wait <= 1.25 * middle, waits)
+        client, _ = self.endpoint.succeed()
+        self.send(client, 0, stream(100)[:100])
+        unplug(client)
+        self.clock.advance(0.26)
+        self.assertEqual(len(self.endpoint.attempts), 1)
+
+    def test_refused_session(self) -> None:
+        """A master that closes at once is not asked again and again without a pause."""
+        self.make()
+        for _ in range(6):
+            client, _ = self.endpoint.succeed()
+            unplug(client)
+            self.clock.advance(self.clock.getDelayedCalls()[0].getTime() - self.clock.seconds())
+        self.endpoint.fail()
+        self.assertGreater(self.clock.getDelayedCalls()[0].getTime() - self.clock.seconds(), 3)
+
+    def test_silent_master(self) -> None:
+        """Twenty seconds without a byte; our own reports are no sign of life of his."""
+        self.make()
+        client, transport = self.endpoint.succeed()
+        self.pass_time(10_000)
+        self.send(client, 0)
+        self.pass_time(20_000)
+        self.assertFalse(transport.is_aborted)
+        self.pass_time(200)
+        self.assertTrue(transport.is_aborted)
+        self.assertIn("silent", self.slave.status().last_reason)
+
+    def test_misfit(self) -> None:
+        """A frame that does not fit ends the session; the reason is logged."""
+        self.make()
+        client, transport = self.endpoint.succeed()
+        with capturedLogs() as events:
+            self.send(client, 77, b"abc")
+        self.assertTrue(transport.is_aborted)
+        errors = [event["reason"] for event in events if event["log_level"] is LogLevel.error]
+        self.assertIn("the first frame for an empty log begins at 77", errors[0])
+        self.assertEqual(self.commit_log.data, b"")
+
+    def test_no_records(self) -> None:
+        """A log that takes the bytes for no records ends the session, not the broker."""
+        self.make(BadLog())
+        client, transport = self.endpoint.succeed()
+        self.send(client, 0, b"abc")
+        self.assertTrue(transport.is_aborted)
+        self.assertEqual(self.failures, [])
+        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
+
+    def test_full_disk(self) -> None:
+        """Tried again, later."""
+        self.make()
+        client, transport = self.endpoint.succeed()
+        self.commit_log.fails = OSError(28, "No space left on device")
+        self.send(client, 0, stream(100))
+        self.assertTrue(transport.is_aborted)
+        self.assertIn("No space left", self.slave.status().last_reason)
+        self.clock.advance(1)
+        client, _ = self.endpoint.succeed()
+        self.send(client, 0, stream(100))
+        self.assertEqual(self.commit_log.data, stream(100))
+
+    def test_broken_log(self) -> None:
+        """A write or a flush that failed for good: reported to the owner, and nothing more to the master."""
+        for way in ("write", "flush"):
+            self.make(flush_disk_type="SYNC_FLUSH")
+            self.commit_log.is_lazy = True
+            client, transport = self.endpoint.succeed()
+            transport.take()
+            if way == "write":
+                self.commit_log.fails = StoreError("EIO")
+                self.send(client, 0, stream(100))
+            else:
+                self.send(client, 0, stream(100))
+                self.commit_log.finish_flush(StoreError("EIO"))
+            self.assertTrue(transport.is_aborted)
+            self.assertEqual((len(self.failures), transport.take()), (1, b""))
+            self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_divergence_is_repaired(self) -> None:
+        """Cut, connected again soon, and fetched."""
+        data = stream(3000)
+        self.make(MemoryLog(data[:1000] + bytes(50)), ha_verify_size=100)
+        client, transport = self.endpoint.succeed()
+        start = int.from_bytes(transport.take(), "big")
+        with capturedLogs() as events:
+            self.send(client, start, data[start:1200])
+        self.assertTrue(transport.is_aborted)
+        self.assertTrue(any("differs from the master's" in str(event.get("reason")) for event in events))
+        self.clock.advance(0.3)
+        client, transport = self.endpoint.succeed()
+        start = int.from_bytes(transport.take(), "big")
+        self.send(client, start, data[start:])
+        self.assertEqual(self.commit_log.data, data)
+        self.assertEqual(self.slave.status().truncations, 1)
+
+    def test_stalled_comparison(self) -> None:
+        """A master that has nothing where we compare sends heartbeats for ever: not with us."""
+        self.make(MemoryLog(stream(3000)), ha_verify_size=100)
+        client, transport = self.endpoint.succeed()
+        start = int.from_bytes(transport.take(), "big")
+        for _ in range(5):
+            self.send(client, start)
+            self.pass_time(5000)
+        self.assertTrue(transport.is_aborted)
+        self.assertIn("its log is shorter, or begins later", self.slave.status().last_reason)
+
+    def test_full_history(self) -> None:
+        """The master is asked where its log begins, once we have nothing."""
+        asked: list[int] = []
+
+        def master_begin() -> Deferred[int]:
+            asked.append(1)
+            return succeed(FILE_SIZE)
+
+        self.make(ha_full_history=True, master_begin=master_begin)
+        client, transport = self.endpoint.succeed()
+        self.assertEqual(transport.take(), encode_report(FILE_SIZE))
+        self.send(client, FILE_SIZE, stream(100, start=FILE_SIZE))
+        unplug(client)
+        self.clock.advance(1)
+        self.assertEqual(asked, [1])
+
+
+class LifeTests(ClientCase):
+    """Another master, and the end."""
+
+    def test_no_master(self) -> None:
+        """Without one it waits for one."""
+        self.make()
+        self.slave.follow(None, "")
+        self.assertEqual(self.endpoint.cancelled, 1)
+        self.clock.advance(60)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_other_master(self) -> None:
+        """A connection to the old one is left; the same one again changes nothing."""
+        self.make()
+        client, transport = self.endpoint.succeed()
+        self.slave.follow(FakeEndpoint(), "m:10912")
+        self.assertFalse(transport.is_aborted)
+        other = FakeEndpoint()
+        self.slave.follow(other, "n:10912")
+        self.assertTrue(transport.is_aborted)
+        self.clock.advance(1)
+        self.assertEqual(len(other.attempts), 1)
+        self.assertEqual(self.slave.status().master, "n:10912")
+
+    def test_stop(self) -> None:
+        """In every state, and it waits for the flush that is under way."""
+        self.make()
+        self.successResultOf(self.slave.stop())
+        self.assertEqual((self.endpoint.cancelled, self.clock.getDelayedCalls()), (1, []))
+        self.make()
+        self.endpoint.fail()
+        self.successResultOf(self.slave.stop())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.make(flush_disk_type="SYNC_FLUSH")
+        self.commit_log.is_lazy = True
+        client, transport = self.endpoint.succeed()
+        self.send(client, 0, stream(100))
+        stopped = self.slave.stop()
+        self.assertTrue(transport.is_aborted)
+        self.assertNoResult(stopped)
+        self.commit_log.finish_flush()
+        self.successResultOf(stopped)
+        self.assertEqual((self.clock.getDelayedCalls(), self.commit_log.flushes), ([], []))
+
+    def test_status(self) -> None:
+        """What an operator sees."""
+        self.make()
+        status = self.slave.status()
+        self.assertEqual((status.is_connected, status.reported_offset, status.sessions), (False, -1, 0))
+        self.assertEqual((status.heard_ago_ms, status.reported_ago_ms), (-1, -1))
+        client, _ = self.endpoint.succeed()
+        self.send(client, 0, stream(100)[:100])
+        self.clock.advance(0.3)
+        status = self.slave.status()
+        self.assertEqual((status.heard_ago_ms, status.reported_ago_ms), (300, 300))
+        self.assertEqual(
+            (status.is_connected, status.reported_offset, status.master_offset, status.received_bytes,
+             status.sessions, status.is_comparing),
+            (True, 100, 100, 100, 1, False),
+        )  # fmt: skip

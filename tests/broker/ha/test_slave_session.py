@@ -1,0 +1,361 @@
+# -*- test-case-name: tests.broker.ha.test_slave_session -*-
+"""What a slave makes of frames: it follows, compares, cuts, and refuses."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.ha.slave_session import Diverged, Follower, SessionEnded
+from protocols.wire.errors import WireError
+from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, record, stream
+
+FRAME = 600
+
+
+def serve(follower: Follower, master: MemoryLog, *, start: int | None = None, frame: int = FRAME) -> int:
+    """
+    A session with a master that sends everything it has.
+
+    @param start: where it begins; by default where it was asked to.
+    @return: the first report.
+    """
+    first = follower.begin()
+    offset = first if start is None else start
+    try:
+        while offset < master.end_offset:
+            data = master.read(offset, frame)
+            follower.take(offset, memoryview(data))
+            offset += len(data)
+        follower.take(offset, memoryview(b""))
+    finally:
+        follower.end()
+    return first
+
+
+class FollowTests(SynchronousTestCase):
+    """An undisturbed slave."""
+
+    def setUp(self) -> None:
+        self.master = MemoryLog(stream(3 * FILE_SIZE))
+        self.log = MemoryLog()
+
+    def follower(self, **options: Any) -> Follower:
+        """Of C{self.log}."""
+        return Follower(self.log, verify_size=200, **options)
+
+    def test_from_the_beginning(self) -> None:
+        """Byte for byte, whatever the frames."""
+        for frame in (1, 7, 100, 4096):
+            self.log = MemoryLog()
+            self.assertEqual(serve(self.follower(), self.master, frame=frame), 0)
+            self.assertEqual(self.log.data, self.master.data)
+
+    def test_from_the_last_file(self) -> None:
+        """An empty log begins where the master begins."""
+        serve(self.follower(), self.master, start=2 * FILE_SIZE)
+        self.assertEqual(self.log.begin_offset, 2 * FILE_SIZE)
+        self.assertEqual(self.log.data, self.master.data[2 * FILE_SIZE :])
+
+    def test_not_a_file(self) -> None:
+        """An empty log cannot begin within a file."""
+        self.assertRaises(SessionEnded, serve, self.follower(), self.master, start=100)
+        self.assertEqual(self.log.data, b"")
+
+    def test_gap(self) -> None:
+        """A frame that does not continue the last one ends the session; nothing of it is written."""
+        for offset in (999, 1001, 0):
+            log = MemoryLog(self.master.data[:1000])
+            follower = Follower(log, verify_size=10)
+            start = follower.begin()
+            follower.take(start, memoryview(self.master.data[start:1000]))
+            error = self.assertRaises(SessionEnded, follower.take, offset, memoryview(b"abc"))
+            self.assertIn(f"begins at {offset}, and 1000 comes next", str(error))
+            self.assertEqual(log.end_offset, 1000)
+
+    def test_heartbeat_is_checked(self) -> None:
+        """A heartbeat that expects something else tells that we are not in step."""
+        follower = self.follower()
+        follower.begin()
+        follower.take(0, memoryview(self.master.data[:50]))
+        follower.take(50, memoryview(b""))
+        self.assertRaises(SessionEnded, follower.take, 49, memoryview(b""))
+
+    def test_other_file_size(self) -> None:
+        """A frame that crosses the end of our file tells that the sizes differ."""
+        follower = self.follower()
+        follower.begin()
+        follower.take(0, memoryview(self.master.data[:4000]))
+        error = self.assertRaises(SessionEnded, follower.take, 4000, memoryview(bytes(97)))
+        self.assertIn("crosses the end of a file of 4096 bytes", str(error))
+        self.assertEqual(self.log.end_offset, 4000)
+
+    def test_reports(self) -> None:
+        """What is equal to the master's log, the first byte that we do not have."""
+        follower = self.follower()
+        self.assertEqual(follower.begin(), 0)
+        self.assertEqual(follower.reportable(), 0)
+        follower.take(0, memoryview(self.master.data[:50]))
+        self.assertEqual(follower.reportable(), 50)
+
+    def test_reports_flushed(self) -> None:
+        """With SYNC_FLUSH only what is on stable storage, at the start of a session, too."""
+        follower = self.follower(reports_flushed=True)
+        follower.begin()
+        follower.take(0, memoryview(self.master.data[:3000]))
+        self.assertEqual(follower.reportable(), 0)
+        self.log.flushed_offset = 1500
+        self.assertEqual(follower.reportable(), 1500)
+        follower.end()
+        self.assertLessEqual(follower.begin(), 1500 - 200)
+
+    def test_full_disk(self) -> None:
+        """What could not be written is not counted; the next session goes on from there."""
+        follower = self.follower()
+        follower.begin()
+        follower.take(0, memoryview(self.master.data[:50]))
+        self.log.fails = OSError(28, "No space left on device")
+        self.assertRaises(OSError, follower.take, 50, memoryview(self.master.data[50:60]))
+        self.assertEqual(follower.reportable(), 50)
+        follower.end()
+        serve(follower, self.master)
+        self.assertEqual(self.log.data, self.master.data)
+
+
+class CountingLog(MemoryLog):
+    """Counts what is appended in one call; bytes with 0xEE in them are no records."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        super().__init__(data)
+        self.appends: list[int] = []
+
+    def append_raw(self, offset: int, data: bytes | memoryview) -> None:
+        """Count."""
+        if 0xEE in bytes(data):
+            raise WireError("0xEE")
+        super().append_raw(offset, data)
+        self.appends.append(len(data))
+
+
+class ManyTests(SynchronousTestCase):
+    """All frames of one read."""
+
+    def setUp(self) -> None:
+        self.data = bytes(random.Random(1).choices(range(200), k=3 * FILE_SIZE))
+
+    def outcome(
+        self, pieces: list[tuple[int, memoryview]], *, held: int = 0, start: int = 0, together: bool = True
+    ) -> tuple[CountingLog, tuple[object, ...]]:
+        """What becomes of a slave that holds so many bytes, and compares from C{start} on."""
+        log = CountingLog(self.data[:held])
+        follower = Follower(log)
+        follower.begin()
+        follower.expected_offset = start
+        said = ""
+        try:
+            if together:
+                follower.take_all(pieces)
+            else:
+                for piece in pieces:
+                    follower.take(*piece)
+        except (SessionEnded, WireError) as error:
+            said = str(error)
+        return log, (said, bytes(log.data), log.cuts, follower.expected_offset, follower.master_offset,
+                     follower.frames, follower.reportable())
+
+    def test_as_one_by_one(self) -> None:
+        """Whatever comes, and wherever it goes wrong: the same is kept, reported and complained of."""
+        seen = set()
+        for seed in range(400):
+            rng = random.Random(seed)
+            data = bytearray(self.data)
+            held = rng.choice((0, 50, 1000, FILE_SIZE, FILE_SIZE + 100))
+            start = offset = max(held - rng.choice((0, 0, 900)), 0)
+            if rng.random() < 0.4:
+                data[rng.choice((start + 30, rng.randrange(len(data))))] = rng.choice((0xEE, 0xDD))
+            pieces = []
+            while offset < len(data) and len(pieces) < 40:
+                size = min(rng.choice((0, 1, 100, 500, 700)), FILE_SIZE - offset % FILE_SIZE)
+                size += rng.random() < 0.02
+                jump = rng.choice((-1, 1)) if rng.random() < 0.02 else 0
+                pieces.append((offset + jump, memoryview(bytes(data[offset : offset + size]))))
+                offset += size
+            _, single = self.outcome(pieces, held=held, start=start, together=False)
+            log, joined = self.outcome(pieces, held=held, start=start)
+            self.assertEqual(joined, single, f"seed {seed}")
+            seen.add(str(single[0])[:11])
+        self.assertEqual(seen, {"", "0xEE", "a frame beg", "a frame of ", "our log dif"})
+
+    def test_one_write(self) -> None:
+        """Frames that go behind the end are written together, up to the end of a file."""
+        pieces = [(at, memoryview(self.data[at : at + 512])) for at in range(0, 2 * FILE_SIZE, 512)]
+        log, _ = self.outcome(pieces)
+        self.assertEqual(log.appends, [512, FILE_SIZE - 512, FILE_SIZE])
+        self.assertEqual(log.data, self.data[: 2 * FILE_SIZE])
+
+
+class HistoryTests(SynchronousTestCase):
+    """An empty slave that wants the whole log."""
+
+    def setUp(self) -> None:
+        self.log = MemoryLog()
+        self.follower = Follower(self.log, full_history=True)
+
+    def test_one_file(self) -> None:
+        """The master begins with its last file, which is the first one."""
+        master = MemoryLog(stream(1000))
+        serve(self.follower, master)
+        self.assertEqual(self.log.data, master.data)
+
+    def test_several_files(self) -> None:
+        """The last file is refused; 1 is served from there, and the byte before it is known."""
+        master = MemoryLog(stream(3 * FILE_SIZE))
+        error = self.assertRaises(SessionEnded, serve, self.follower, master, start=2 * FILE_SIZE)
+        self.assertIn("whole history is wanted", str(error))
+        self.assertEqual(self.log.data, b"")
+        self.assertEqual(serve(self.follower, master), 1)
+        self.assertEqual(self.log.data, master.data)
+
+    def test_heartbeat_at_the_last_file(self) -> None:
+        """An idle master tells with a heartbeat where it begins."""
+        self.follower.begin()
+        self.assertRaises(SessionEnded, self.follower.take, FILE_SIZE, memoryview(b""))
+        self.follower.end()
+        self.assertEqual(self.follower.begin(), 1)
+
+    def test_known_beginning(self) -> None:
+        """A master that has deleted files is asked for its first one."""
+        master = MemoryLog(stream(2 * FILE_SIZE, start=FILE_SIZE), begin=FILE_SIZE)
+        self.assertEqual(self.follower.begin(FILE_SIZE), FILE_SIZE)
+        self.follower.take(FILE_SIZE, memoryview(master.read(FILE_SIZE, 100)))
+        self.assertEqual((self.log.begin_offset, self.log.end_offset), (FILE_SIZE, FILE_SIZE + 100))
+
+
+class CompareTests(SynchronousTestCase):
+    """What is held already is compared, and cut where it differs."""
+
+    def setUp(self) -> None:
+        self.master = MemoryLog(stream(3 * FILE_SIZE))
+
+    def test_equal(self) -> None:
+        """Only what is new is appended, also where a frame holds both."""
+        log = MemoryLog(self.master.data[:5000])
+        follower = Follower(log, verify_size=500)
+        start = serve(follower, self.master, frame=499)
+        self.assertLessEqual(start, 4500)
+        self.assertGreater(start, 4500 - 200)
+        self.assertEqual(log.data, self.master.data)
+        self.assertEqual(follower.truncations, 0)
+
+    def test_first_session(self) -> None:
+        """After a start more is compared, until that has gone well."""
+        log = MemoryLog(self.master.data[:5000])
+        follower = Follower(log, verify_size=500, verify_size_at_start=3000)
+        starts = []
+        for _ in range(2):
+            starts.append(follower.begin())
+            follower.end()
+        starts += [serve(follower, self.master), follower.begin()]
+        self.assertLessEqual(max(starts[:3]), 2000)
+        self.assertGreater(starts[3], log.end_offset - 700)
+
+    def test_reports_while_comparing(self) -> None:
+        """Only what was compared."""
+        follower = Follower(MemoryLog(self.master.data[:5000]), verify_size=500)
+        start = follower.begin()
+        follower.take(start, memoryview(self.master.read(start, 100)))
+        self.assertTrue(follower.is_comparing)
+        self.assertEqual(follower.reportable(), start + 100)
+
+    def settle(self, log: MemoryLog, sessions: int = 20, verify_size: int = 300) -> Follower:
+        """Session after session, until one goes well."""
+        follower = Follower(log, verify_size=verify_size)
+        for _ in range(sessions):
+            try:
+                serve(follower, self.master)
+            except Diverged:
+                continue
+            return follower
+        raise AssertionError("it never ends")
+
+    def test_zeroes_at_the_end(self) -> None:
+        """A crash left a record whose last bytes are zero: it is fetched again, and nothing else."""
+        last = len(self.master.data[:5000])
+        log = MemoryLog(self.master.data[:last])
+        end = log.cut(last)
+        damaged = bytearray(self.master.data[:end])
+        damaged[-3:] = b"\0\0\0"
+        log = MemoryLog(damaged)
+        follower = self.settle(log)
+        self.assertEqual(log.data, self.master.data)
+        self.assertEqual((follower.truncations, len(log.cuts)), (1, 1))
+        self.assertLess(end - log.cuts[0], 200)
+
+    def test_other_tail(self) -> None:
+        """The master came back shorter, and has gone on otherwise: cut to the last record in common."""
+        for common in (100, 3000, 5000, 9000):
+            log = MemoryLog(self.master.data)
+            common = MemoryLog(self.master.data).cut(common)
+            old = MemoryLog(self.master.data[:common] + stream(4000, at=77, start=common))
+            old.cut(11_000)
+            log = MemoryLog(old.data)
+            self.settle(log)
+            self.assertEqual(log.data, self.master.data, common)
+            self.assertEqual(min(log.cuts), common)
+
+    def test_nothing_in_common(self) -> None:
+        """Another log altogether: everything is cut, and fetched."""
+        log = MemoryLog(stream(3000, at=99))
+        self.settle(log)
+        self.assertEqual(log.data, self.master.data)
+
+    def test_widening(self) -> None:
+        """A comparison that begins with a difference proves nothing of what is below: the next goes lower."""
+        log = MemoryLog(self.master.data[:2000] + stream(2000, at=77, start=2000))
+        follower = Follower(log, verify_size=100)
+        first = follower.begin()
+        self.assertRaises(Diverged, follower.take, first, memoryview(self.master.read(first, 50)))
+        follower.end()
+        end = log.end_offset
+        self.assertLessEqual(follower.begin(), max(end - 1600, 1))
+
+    def test_longer_than_the_master(self) -> None:
+        """What the master lacks is neither cut nor reported, until it writes something else there."""
+        log = MemoryLog(self.master.data + record(self.master.end_offset, at=5))
+        follower = Follower(log, verify_size=500)
+        serve(follower, self.master)
+        self.assertGreater(log.end_offset, self.master.end_offset)
+        start = follower.begin()
+        follower.take(start, memoryview(self.master.read(start, FILE_SIZE)))
+        self.assertEqual(follower.reportable(), self.master.end_offset)
+        at = self.master.end_offset
+        self.master.put(record(at, at=6))
+        self.assertRaises(Diverged, follower.take, at, memoryview(self.master.read(at, FILE_SIZE)))
+        self.assertEqual(log.end_offset, at)
+
+    def test_fruitless_sessions(self) -> None:
+        """Where the master sends nothing at all, other places are tried: the last file, and lower."""
+        log = MemoryLog(self.master.data[:9000])
+        follower = Follower(log, verify_size=1000)
+        starts = []
+        for _ in range(7):
+            starts.append(follower.begin())
+            follower.end()
+        self.assertLess(starts[0], 2 * FILE_SIZE)
+        self.assertEqual(starts[:3], [starts[0]] * 3)
+        self.assertEqual(starts[3:], [2 * FILE_SIZE, 1, 2 * FILE_SIZE, 1])
+        serve(follower, self.master)
+        self.assertEqual(log.data, self.master.data)
+        follower.begin()
+        follower.end()
+
+    def test_heartbeats_alone_are_fruitless(self) -> None:
+        """A master that has nothing there sends heartbeats, for ever."""
+        follower = Follower(MemoryLog(self.master.data[:5000]), verify_size=500)
+        start = follower.begin()
+        follower.take(start, memoryview(b""))
+        self.assertFalse(follower.frames)
+        follower.take(start, memoryview(self.master.read(start, 1)))
+        self.assertTrue(follower.frames)

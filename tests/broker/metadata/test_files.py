@@ -1,0 +1,128 @@
+# -*- test-case-name: tests.broker.metadata.test_files -*-
+"""Metadata on disk: atomic, with a copy of what was there before."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError, StoreError
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import TopicConfig
+from dledger.testing.disk import PowerLoss, SimDisk
+from tests.broker.support import Threads, inline
+
+
+def loaded(disk: Disk) -> Metadata:
+    """What is on the disk."""
+    metadata = Metadata(disk, "base/config", now_ms=1)
+    metadata.load()
+    return metadata
+
+
+class FilesTests(SynchronousTestCase):
+    """Saved and loaded."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.metadata = loaded(self.disk)
+
+    def test_life(self) -> None:
+        """Every table is found again; only what changed is written."""
+        self.successResultOf(self.metadata.save(inline))
+        self.assertEqual(self.disk.files, {})
+        metadata = self.metadata
+        metadata.topics.put(TopicConfig(topic_name="T"), 5)
+        metadata.groups.find("G", 6)
+        metadata.consumer_offsets.commit("G", "T", 0, 7, 8)
+        metadata.delay_offsets.put(1, 9, 10)
+        metadata.request_modes.adopt(b'{"messageRequestModeMap":{"T":{"G":{"mode":"PULL"}}}}')
+        self.successResultOf(metadata.save(inline))
+        again = loaded(self.disk)
+        self.assertEqual([one.file_bytes() for one in again.tables],
+                         [one.file_bytes() for one in metadata.tables])
+        self.assertEqual(sorted(self.disk.listdir("base/config")), [
+            "consumerOffset.json", "delayOffset.json", "messageRequestMode.json", "subscriptionGroup.json",
+            "topics.json",
+        ])  # fmt: skip
+        metadata.topics.put(TopicConfig(topic_name="U"), 11)
+        self.successResultOf(metadata.save(inline))
+        self.assertEqual([name for name in self.disk.listdir("base/config") if name.endswith(".bak")],
+                         ["topics.json.bak"])
+
+    def test_damaged_file(self) -> None:
+        """The copy is read, and the file is written again at the next save."""
+        for number in (1, 2):
+            self.metadata.topics.put(TopicConfig(topic_name=f"T{number}"), number)
+            self.successResultOf(self.metadata.save(inline))
+        whole = self.disk.read_file("base/config/topics.json")
+        for damaged in (b"", whole[:40], b"\0" * 50):
+            self.disk.write_file("base/config/topics.json", damaged)
+            again = loaded(self.disk)
+            self.assertEqual(list(again.topics.entries), ["T1"])
+            self.assertEqual(again.restored, ["base/config/topics.json"])
+            self.assertTrue(again.topics.is_dirty)
+        self.disk.unlink("base/config/topics.json")
+        self.assertEqual(list(loaded(self.disk).topics.entries), ["T1"])
+
+    def test_both_damaged(self) -> None:
+        """Refused, with what to do; a table of topics is not begun anew by accident."""
+        self.disk.write_file("base/config/topics.json", b"{")
+        self.disk.write_file("base/config/topics.json.bak", b"")
+        text = str(self.assertRaises(DirectoryError, loaded, self.disk))
+        self.assertIn("topics.json.bak is empty", text)
+        self.assertIn("Put a sound copy there", text)
+
+    def test_one_save_at_a_time(self) -> None:
+        """What changes during a save is written by the next; each ends when its own is durable."""
+        threads = Threads()
+        self.metadata.topics.put(TopicConfig(topic_name="A"), 1)
+        first = self.metadata.save(threads)
+        self.metadata.topics.put(TopicConfig(topic_name="B"), 2)
+        second, third = self.metadata.save(threads), self.metadata.save(threads)
+        self.assertEqual(len(threads.waiting), 1)
+        threads.run()
+        self.successResultOf(first)
+        self.assertEqual(list(loaded(self.disk).topics.entries), ["A"])
+        threads.run()
+        self.successResultOf(second)
+        self.successResultOf(third)
+        self.assertEqual((list(loaded(self.disk).topics.entries), threads.waiting), (["A", "B"], []))
+
+    def test_failed(self) -> None:
+        """It stays dirty, and the next save writes it."""
+        disk = SimDisk(random.Random(1))
+        metadata = loaded(disk)
+        metadata.topics.put(TopicConfig(topic_name="A"), 1)
+        disk.arm(writes=1)
+        self.failureResultOf(metadata.save(inline), StoreError)
+        self.assertTrue(metadata.topics.is_dirty)
+        self.successResultOf(metadata.save(inline))
+        self.assertEqual(list(loaded(disk).topics.entries), ["A"])
+
+    def test_power_cuts(self) -> None:
+        """At any moment: a state that was saved, never an older one than the last that ended."""
+        deaths = 0
+        for seed in range(60):
+            disk = SimDisk(random.Random(seed))
+            disk.arm(die_in=2 + seed)
+            metadata = loaded(disk)
+            saved = -1
+            for number in range(12):
+                metadata.topics.put(TopicConfig(topic_name="T", read_queue_nums=number), number)
+                (step,) = [metadata._write_step(metadata.topics)]
+                try:
+                    step()
+                except PowerLoss:
+                    deaths += 1
+                    break
+                saved = number
+            disk.lose_power()
+            disk.disarm()
+            topic = loaded(disk).topics.get("T")
+            found = -1 if topic is None else topic.read_queue_nums
+            self.assertTrue(saved <= found <= saved + 1, (seed, saved, found))
+        self.assertGreater(deaths, 50)

@@ -1,0 +1,240 @@
+# -*- test-case-name: tests.broker.sending.test_plain_sends -*-
+"""The short road of sends: the same log and the same answers as by the long one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.metadata.tables import TopicConfig
+from dledger.broker.sending.plain_sends import PlainSends, plain_properties
+from dledger.broker.sending.send_properties import cluster_property, stored_properties, waits
+from protocols.wire.remoting import RemotingCommand, encode_command
+from protocols.wire.rocketmq.message import Host
+from tests.broker.put_support import WALL_MS
+from tests.broker.send_support import Broker, Client
+from tests.broker.support import log_bytes
+from tests.protocols.fakes import sent_commands
+from tests.wire.test_send_request import java
+
+HOST = Host.of("10.0.0.1", 10911)
+
+
+PLAIN_PROPERTIES = ("", "TAGS\x01A", "TAGS\x01A\x02", "WAIT\x01true\x02TAGS\x01A", "KEYS\x01é 'x")
+
+#: Of each field, by its short name, what is not plain, or looks so.
+ODD: dict[str, list[Any]] = {
+    "b": ["new", "T 1", "", "%RETRY%P", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"],
+    "c": ["nothing"], "d": ["-1", "x"], "e": [4, 99, -1, "x"], "f": [4, 8, 2**31, -1], "flag": [2],
+    "g": [-1, 2**62], "h": [-1, 2**31],
+    "i": ["WAIT\x01false", "A\x01WAIT\x01true", "DELAY\x012", "DELAY\x01x", "CLUSTER\x01D", "A\x01\0",
+          "TRAN_MSG\x01true", 'KEYS\x01"', "WAIT\x01true\x02WAIT\x01false", "AWAIT\x01true", "x" * 32760,
+          "WAIT\x01truely", "TIMER_DELAY_MS\x017", "TIMER_D\x017"],
+    "j": ["1", "-1"], "k": ["true"], "l": ["16"], "m": ["true"],
+}  # fmt: skip
+
+
+def length_word(frame: bytes) -> bytes:
+    """The whole frame."""
+    return len(frame).to_bytes(4, "big") + frame
+
+
+class Twins:
+    """Two brokers, of which one has the short road; what is sent goes to both."""
+
+    def __init__(self, **options: Any) -> None:
+        store = {"mapped_file_size_commit_log": 1 << 17}
+        self.brokers = [Broker(store=store, **options) for _ in range(2)]
+        self.long, self.short = self.brokers
+        self.plain = PlainSends(
+            self.short.sends, self.short.writing.pipeline, self.short.metadata, self.short.config,
+            store_host=HOST,
+        )
+        self.short.router.sends = self.plain
+        for broker in self.brokers:
+            broker.metadata.topics.put(
+                TopicConfig(topic_name="T1", read_queue_nums=4, write_queue_nums=4, perm=6), WALL_MS)
+        self.clients = [broker.connect() for broker in self.brokers]
+        self.puts = 0
+        put = self.short.writing.pipeline.put_plain
+
+        def counted(messages: Any, **options: Any) -> Any:
+            self.puts += len(messages)
+            return put(messages, **options)
+
+        self.short.writing.pipeline.put_plain = counted  # type: ignore[method-assign]
+
+    def send(self, *frames: bytes) -> list[list[bytes]]:
+        """In one read, to both. @return: frames of what each answered, sorted."""
+        stream = b"".join(map(length_word, frames))
+        for client in self.clients:
+            client.connection.dataReceived(stream)
+        return self.answered()
+
+    def answered(self) -> list[list[bytes]]:
+        """Since the last call."""
+        found = []
+        for broker, client in zip(self.brokers, self.clients, strict=True):
+            broker.writing.clock.advance(0)
+            found.append(sorted(map(encode_command, sent_commands(client.transport.value()))))
+            client.transport.clear()
+        return found
+
+    def stop(self) -> None:
+        """Both."""
+        for broker in self.brokers:
+            broker.stop()
+
+
+class PlainSendsTests(SynchronousTestCase):
+    """Both roads."""
+
+    def made(self, **options: Any) -> Twins:
+        """Two brokers."""
+        twins = Twins(**options)
+        self.addCleanup(twins.stop)
+        return twins
+
+    def same(self, twins: Twins, answers: list[list[bytes]]) -> None:
+        """Neither log nor answers nor what is owed tell which road was gone."""
+        self.assertEqual(answers[0], answers[1])
+        self.assertEqual(log_bytes(twins.long.writing.store.log), log_bytes(twins.short.writing.store.log))
+        for name in ("unanswered", "unanswered_bytes"):
+            long, short = [getattr(client.connection, name) for client in twins.clients]
+            self.assertEqual(long, short, name)
+
+    def test_plain(self) -> None:
+        """Stored and answered alike, and by the short road."""
+        twins = self.made()
+        answers = twins.send(*[java(opaque=at, e=at % 4, i="TAGS\x01A\x02WAIT\x01true", body=b"%d" % at)
+                               for at in range(20)])  # fmt: skip
+        self.same(twins, answers)
+        self.assertEqual((twins.puts, len(answers[0])), (20, 20))
+        self.assertEqual([one.body for one in twins.short.stored()], [b"%d" % at for at in range(20)])
+
+    def test_anything(self) -> None:
+        """Any mixture, in any pieces: topics, queues, properties, sizes, flags, other commands between."""
+        twins = self.made()
+        rng = random.Random(11)
+        choose = rng.choice
+        for round_number in range(300):
+            frames = []
+            for _ in range(rng.randrange(1, 8)):
+                fields: dict[str, Any] = {
+                    "e": rng.randrange(4), "h": choose([0, 7]), "f": choose([0, 1]), "d": choose(["4", "8"]),
+                    "g": rng.randrange(1, 2**41), "i": choose(PLAIN_PROPERTIES),
+                }  # fmt: skip
+                for name in rng.sample(sorted(ODD), k=choose([0, 0, 0, 1, 1, 2])):
+                    fields[name] = choose(ODD[name])
+                body = rng.randbytes(choose([0, 5, 100, 900, 3000]))
+                opaque = rng.randrange(10**6)
+                frames.append(java(opaque, body, **fields))
+                if rng.random() < 0.05:
+                    frames.append(encode_command(RemotingCommand(code=1234, opaque=opaque))[4:])
+            self.same(twins, twins.send(*frames))
+            if round_number % 50 == 49:  # topics change under the plans
+                perm = 4 if round_number == 249 else 6
+                for broker in twins.brokers:
+                    broker.metadata.topics.put(TopicConfig(
+                        topic_name="T1", read_queue_nums=3, write_queue_nums=3, perm=perm), WALL_MS)
+        self.assertGreater(twins.puts, 100)
+        self.assertGreater(len(twins.short.stored()), twins.puts)
+
+    def test_order(self) -> None:
+        """What is plain and what is not are stored in the order in which they came."""
+        twins = self.made()
+        frames = []
+        for at in range(40):
+            fields = [{}, {"i": 'A\x01"'}, {"j": "1"}, {"i": "WAIT\x01false"}, {}, {}][at % 6]
+            frames.append(java(at, b"%d" % at, **fields))
+        frames.insert(30, encode_command(RemotingCommand(code=1234, opaque=999))[4:])
+        self.same(twins, twins.send(*frames))
+        self.assertEqual([one.body for one in twins.short.stored()], [b"%d" % at for at in range(40)])
+
+    def test_topic_changes(self) -> None:
+        """One that may no longer be written to, or has fewer queues, is not written to by an old plan."""
+        twins = self.made()
+        twins.send(java(e=3))
+        for fields in ({"perm": 4, "write_queue_nums": 4, "read_queue_nums": 4},
+                       {"perm": 6, "write_queue_nums": 2, "read_queue_nums": 2}):  # fmt: skip
+            for broker in twins.brokers:
+                broker.metadata.topics.put(TopicConfig(topic_name="T1", **fields), WALL_MS)
+            self.same(twins, twins.send(java(e=3)))
+        self.assertEqual((len(twins.short.stored()), twins.puts), (1, 1))
+
+    def test_sync(self) -> None:
+        """Answered when the slave has them; not available, too late: each with its code."""
+        twins = self.made(broker_role="SYNC_MASTER")
+        self.same(twins, twins.send(java(1)))
+        slaves = [broker.writing.slave() for broker in twins.brokers]
+        self.same(twins, twins.send(java(2), java(3)))
+        self.assertEqual(twins.clients[1].connection.unanswered, 2)
+        for broker, slave in zip(twins.brokers, slaves, strict=True):
+            broker.writing.report(slave)
+        answers = twins.answered()
+        self.same(twins, answers)
+        self.assertEqual(len(answers[1]), 2)
+        twins.send(java(4))
+        for broker in twins.brokers:
+            broker.writing.pass_time(3500)
+        answers = twins.answered()
+        self.same(twins, answers)
+        self.assertIn(b'"code":12,', answers[1][0])
+
+    def test_refused(self) -> None:
+        """A slave, a broker that stops: the long road's words."""
+        twins = self.made(broker_role="SLAVE")
+        self.same(twins, twins.send(java(1)))
+        twins = self.made()
+        twins.send(java(1))
+        for broker in twins.brokers:
+            broker.writing.pipeline.close("it stops")
+        answers = twins.send(java(2), java(3))
+        self.same(twins, answers)
+        self.assertEqual(len(answers[1]), 2)
+
+    def test_unforeseen(self) -> None:
+        """A bug costs the connection, not the broker."""
+        twins = self.made()
+
+        def fail(topic: str) -> int:
+            raise RuntimeError("a bug")
+
+        self.patch(twins.plain._plain_topics, "queues_of", fail)
+        twins.clients[1].connection.dataReceived(length_word(java()))
+        self.assertTrue(twins.clients[1].connection.is_lost)
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)
+
+    def test_who_sent_it(self) -> None:
+        """Each connection's messages have its own address."""
+        twins = self.made()
+        other = Client(twins.short)
+        other.transport.peerAddr = IPv4Address("TCP", "10.9.8.7", 6)
+        twins.send(java(1))
+        other.connection.dataReceived(length_word(java(1)))
+        hosts = [str(one.born_host) for one in twins.short.stored()]
+        self.assertEqual(len(set(hosts)), 2)
+        self.assertEqual(hosts[1], "10.9.8.7:6")
+
+
+class PlainPropertiesTests(SynchronousTestCase):
+    """What is stored of properties."""
+
+    def test_twin(self) -> None:
+        """As by the long road, of any items in any order; who does not wait goes there."""
+        rng = random.Random(2)
+        added = cluster_property("C")
+        items = ["WAIT\x01true", "WAIT\x01false", "TAGS\x01A", "AWAIT\x01true", "WAIT\x01true ", "", "x",
+                 "K\x01WAIT\x01true"]  # fmt: skip
+        taken = 0
+        for _ in range(3000):
+            text = "\x02".join(rng.choices(items, k=rng.randrange(4))) + rng.choice(["", "\x02"])
+            raw = text.encode()
+            found = plain_properties(raw, added)
+            if found is not None:
+                taken += 1
+                self.assertEqual((found, waits(raw)), (stored_properties(raw, added), True), raw)
+        self.assertGreater(taken, 1000)

@@ -1,0 +1,65 @@
+# -*- test-case-name: tests.broker.store.test_checkpoint -*-
+"""The two small files of RocketMQ's that say how the last run ended."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.store.checkpoint import (
+    AbortFile,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    read_small,
+)
+
+#: The first words of a file that a 4.9.7 broker wrote; zeroes follow up to 4096 bytes.
+JAVA = (1795265122382).to_bytes(8, "big") * 2 + bytes(4096 - 16)
+
+
+class CheckpointTests(SynchronousTestCase):
+    """4096 bytes, five numbers."""
+
+    def test_java_bytes(self) -> None:
+        """Read and written as Java does."""
+        checkpoint = Checkpoint(physic_msg_timestamp=1795265122382, logics_msg_timestamp=1795265122382)
+        self.assertEqual(decode_checkpoint(JAVA), checkpoint)
+        self.assertEqual(encode_checkpoint(checkpoint), JAVA)
+
+    def test_all_numbers(self) -> None:
+        """In the order of the declaration."""
+        checkpoint = Checkpoint(physic_msg_timestamp=1, logics_msg_timestamp=2, index_msg_timestamp=3,
+                                master_flushed_offset=4, confirm_phy_offset=5)
+        data = encode_checkpoint(checkpoint)
+        self.assertEqual(data[:40], b"".join(number.to_bytes(8, "big") for number in (1, 2, 3, 4, 5)))
+        self.assertEqual((len(data), decode_checkpoint(data)), (4096, checkpoint))
+
+    def test_truncated(self) -> None:
+        """A file that is too short says nothing; one that is long enough says all."""
+        for size in range(40):
+            self.assertEqual(decode_checkpoint(JAVA[:size]), Checkpoint())
+        self.assertEqual(decode_checkpoint(JAVA[:40]), decode_checkpoint(JAVA))
+
+    def test_safe_timestamp(self) -> None:
+        """Three seconds before the older of the two, never below 0."""
+        both = Checkpoint(physic_msg_timestamp=10_000, logics_msg_timestamp=9_000)
+        self.assertEqual(both.safe_timestamp, 6_000)
+        self.assertEqual(Checkpoint(physic_msg_timestamp=10_000).safe_timestamp, 0)
+
+
+class AbortFileTests(SynchronousTestCase):
+    """There while a store is open."""
+
+    def test_life(self) -> None:
+        """Put once, found, removed; both are harmless when done again."""
+        disk = MemoryDisk()
+        disk.makedirs("base")
+        abort = AbortFile(disk, "base")
+        self.assertFalse(abort.is_there)
+        abort.put("17")
+        abort.put("18")
+        self.assertEqual(read_small(disk, "base/abort"), b"17")
+        abort.remove()
+        abort.remove()
+        self.assertIsNone(read_small(disk, "base/abort"))

@@ -1,0 +1,263 @@
+# -*- test-case-name: tests.broker.store.test_consume_queue -*-
+"""Units of a queue: put, read, found again, cut, expired."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.disk import Disk, OsDisk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError
+from dledger.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from dledger.testing.disk import SimDisk
+from tests.broker.support import QUEUE_SIZE
+
+if TYPE_CHECKING:
+    _Case = SynchronousTestCase
+else:
+    _Case = object  # a contract is no test case by itself
+
+NO_END = 1 << 60
+
+
+class QueueContract(_Case):
+    """C{self.disk} is an empty disk, C{self.root} a path on it."""
+
+    disk: Disk
+    root: str
+
+    def open(self, **options: int) -> ConsumeQueue:
+        """The queue as it is on the disk."""
+        values = {"log_begin": 0, "log_end": NO_END, "is_trusted": False, "crashed": False,
+                  **options}
+        return ConsumeQueue.open(self.disk, self.root, QUEUE_SIZE, **values)  # type: ignore[arg-type]
+
+    def units(self, queue: ConsumeQueue) -> list[tuple[int, int, int, int]]:
+        """All of them."""
+        return [tuple(one) for one in queue.read(queue.begin_index, 1 << 30)]
+
+    def fill(self, queue: ConsumeQueue, count: int, first: int = 0) -> list[tuple[int, int, int, int]]:
+        """Units of records of 100 bytes, two thirds of the log elsewhere."""
+        put = [(index, 300 * index, 100, -index) for index in range(first, first + count)]
+        for unit in put:
+            self.assertTrue(queue.put(*unit))
+        return put
+
+    def test_empty(self) -> None:
+        """Nothing there, no file."""
+        queue = self.open()
+        self.assertEqual((queue.begin_index, queue.next_index, queue.log_end), (0, 0, 0))
+        self.assertEqual(self.units(queue), [])
+        self.assertFalse(self.disk.exists(self.root))
+
+    def test_put_and_read(self) -> None:
+        """Units can be read before and after they are written, across files."""
+        queue = self.open()
+        put = self.fill(queue, 17)
+        self.assertEqual(self.units(queue), put)
+        queue.write()
+        put += self.fill(queue, 8, 17)
+        self.assertEqual(self.units(queue), put)
+        self.assertEqual([tuple(one) for one in queue.read(5, 14)], put[5:19])
+        self.assertEqual((queue.next_index, queue.log_end), (25, 300 * 24 + 100))
+        queue.write()
+        self.assertEqual(self.units(self.open()), put)
+
+    def test_bytes(self) -> None:
+        """20 bytes each: offset, size, code; zeroes behind the last, every file of full length."""
+        queue = self.open()
+        queue.put(0, 0x0102030405060708, 0x0A0B0C0D, 65)
+        queue.write()
+        data = self.disk.read_file(f"{self.root}/{0:020d}")
+        unit = bytes.fromhex("0102030405060708" "0a0b0c0d" "0000000000000041")
+        self.assertEqual(data, unit.ljust(200, b"\0"))
+
+    def test_put_twice(self) -> None:
+        """What is there already is passed over."""
+        queue = self.open()
+        self.fill(queue, 5)
+        self.assertFalse(queue.put(4, 1200, 100, 0))
+        self.assertFalse(queue.put(2, 600, 100, 0))
+        self.assertFalse(queue.put(3, 5000, 100, 0))
+        self.assertEqual((queue.next_index, queue.misplaced), (5, 0))
+
+    def test_topic_made_again(self) -> None:
+        """A topic that was made again counts from 0: nothing old is left, nothing new is lost."""
+        for is_written in (True, False):
+            queue = self.open()
+            self.fill(queue, 15)
+            if is_written:
+                queue.write()
+            for index in range(3):
+                self.assertTrue(queue.put(index, 9000 + 100 * index, 100, 7))
+            self.assertFalse(queue.put(0, 0, 100, 0))
+            self.assertFalse(queue.put(0, 9000, 100, 7))
+            self.assertFalse(queue.put(14, 4200, 100, 0))
+            new = [(index, 9000 + 100 * index, 100, 7) for index in range(3)]
+            self.assertEqual((self.units(queue), queue.begun_anew), (new, 1))
+            queue.write()
+            again = self.open(log_end=9300, is_trusted=True)
+            self.assertEqual(self.units(again), new)
+            again.destroy()
+
+    def test_misplaced(self) -> None:
+        """A record that belongs further behind is put at the end, and counted."""
+        queue = self.open()
+        self.fill(queue, 3)
+        self.assertTrue(queue.put(7, 5000, 100, 1))
+        self.assertEqual(self.units(queue)[-1], (3, 5000, 100, 1))
+        self.assertEqual(queue.misplaced, 1)
+        self.assertFalse(queue.put(7, 5000, 100, 1))
+        self.assertEqual((queue.next_index, queue.misplaced), (4, 1))
+
+    def test_begins_in_the_middle(self) -> None:
+        """What is before the first unit of its file is filled, and is no message."""
+        queue = self.open()
+        self.assertTrue(queue.put(23, 7000, 100, 5))
+        queue.write()
+        self.assertEqual((queue.begin_index, queue.next_index), (23, 24))
+        data = self.disk.read_file(f"{self.root}/{400:020d}")
+        filler = bytes(8) + FILLER_SIZE.to_bytes(4, "big") + bytes(8)
+        self.assertEqual(data[:60], filler * 3)
+        for is_trusted in (True, False):
+            again = self.open(is_trusted=is_trusted, log_end=7100)
+            self.assertEqual((again.begin_index, self.units(again)), (23, [(23, 7000, 100, 5)]))
+
+    def test_cut(self) -> None:
+        """Units from there on are gone, from the disk too, and can be put again."""
+        queue = self.open()
+        put = self.fill(queue, 35)
+        queue.write()
+        for log_end, left in ((10**9, 35), (300 * 31 + 1, 32), (300 * 20, 20), (300 * 4 + 100, 5), (0, 0)):
+            queue.cut(log_end)
+            self.assertEqual(self.units(queue), put[:left])
+            self.assertEqual(self.units(self.open()), put[:left])
+        self.assertEqual(self.fill(queue, 12), self.units(queue))
+
+    def test_found_again(self) -> None:
+        """Only as far as the records that the log has, trusted or not."""
+        queue = self.open()
+        put = self.fill(queue, 35)
+        queue.write()
+        for log_end in (0, 1, 300 * 9, 300 * 10, 300 * 33 + 50, NO_END):
+            for is_trusted in (True, False):
+                disk_before = self.units(self.open())
+                self.assertEqual(disk_before, put)
+                left = [unit for unit in put if unit[1] < log_end]
+                again = self.open(log_end=log_end, is_trusted=is_trusted)
+                self.assertEqual(self.units(again), left)
+                for unit in put[len(left) :]:
+                    self.assertTrue(again.put(*unit))
+                again.write()
+
+    def test_zeroes_end_it(self) -> None:
+        """Untrusted, a queue ends where there is no unit, whatever stands behind."""
+        queue = self.open()
+        put = self.fill(queue, 35)
+        queue.write()
+        self.disk.open(f"{self.root}/{400:020d}").pwrite(bytes(20), 60)
+        again = self.open()
+        self.assertEqual(self.units(again), put[:23])
+
+    def test_expire(self) -> None:
+        """Files go when none of their records is in the log; the last stays, and the count goes on."""
+        queue = self.open()
+        put = self.fill(queue, 35)
+        queue.write()
+        for log_begin, first, files in ((0, 0, 4), (300 * 7, 7, 4), (300 * 10 + 1, 11, 3), (10**9, 35, 1)):
+            queue.expire(log_begin)
+            self.assertEqual((queue.begin_index, queue.next_index), (first, 35))
+            self.assertEqual(self.units(queue), put[first:])
+            self.assertEqual(len(self.disk.listdir(self.root)), files)
+            again = self.open(log_begin=log_begin)
+            self.assertEqual((again.begin_index, again.next_index), (first, 35))
+        self.assertTrue(queue.put(35, 10**10, 100, 0))
+        self.assertEqual(self.units(queue), [(35, 10**10, 100, 0)])
+
+    def test_expired_before_it_was_written(self) -> None:
+        """Units that are in no file yet expire like others."""
+        queue = self.open()
+        self.fill(queue, 5)
+        self.assertFalse(self.disk.exists(self.root))
+        queue.expire(300 * 3)
+        self.assertEqual((queue.begin_index, queue.next_index), (3, 5))
+        self.assertEqual([index for index, *_ in self.units(queue)], [3, 4])
+
+    def test_begins_anew(self) -> None:
+        """An empty queue whose records are all gone begins wherever its next record says."""
+        queue = self.open()
+        self.fill(queue, 3)
+        queue.cut(0)
+        self.assertTrue(queue.put(45, 7000, 100, 0))
+        queue.write()
+        self.assertEqual((queue.begin_index, queue.misplaced), (45, 0))
+        self.assertEqual(self.disk.listdir(self.root), [f"{800:020d}"])
+
+    def test_flush(self) -> None:
+        """What was put is handed out once, the directory with it."""
+        queue = self.open()
+        self.assertTrue(queue.is_clean)
+        self.fill(queue, 25)
+        self.assertFalse(queue.is_clean)
+        files, directory = queue.take_dirty()
+        self.assertEqual((len(files), directory), (3, self.root))
+        self.assertFalse(queue.is_clean)
+        queue.release()
+        self.assertTrue(queue.is_clean)
+        self.assertEqual(queue.take_dirty(), ([], ""))
+
+    def test_destroy(self) -> None:
+        """No file is left."""
+        queue = self.open()
+        self.fill(queue, 25)
+        queue.write()
+        queue.destroy()
+        self.assertEqual((queue.next_index, queue.log_end, self.disk.listdir(self.root)), (0, 0, []))
+
+    def test_gap_between_files(self) -> None:
+        """Nothing of it can be used: it will be made again."""
+        queue = self.open()
+        self.fill(queue, 35)
+        queue.write()
+        queue.close()
+        self.disk.unlink(f"{self.root}/{200:020d}")
+        again = self.open()
+        self.assertEqual((again.next_index, again.log_end), (0, 0))
+
+    def test_other_file_size(self) -> None:
+        """Refused, and nothing is touched."""
+        queue = self.open()
+        self.fill(queue, 35)
+        queue.write()
+        for size in (100, 400):
+            with self.assertRaises(DirectoryError):
+                ConsumeQueue.open(self.disk, self.root, size, log_begin=0, log_end=NO_END, is_trusted=False,
+                                  crashed=False)
+        self.assertEqual(self.open().next_index, 35)
+
+
+class OnRealFiles(QueueContract, SynchronousTestCase):
+    """Files of the operating system."""
+
+    def setUp(self) -> None:
+        self.disk = OsDisk()
+        self.root = self.mktemp()
+
+
+class InMemory(QueueContract, SynchronousTestCase):
+    """Files in memory."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.root = "q"
+
+
+class OnSimulatedDisk(QueueContract, SynchronousTestCase):
+    """The disk of the simulator."""
+
+    def setUp(self) -> None:
+        self.disk = SimDisk(random.Random(1))
+        self.root = "q"

@@ -1,0 +1,99 @@
+# -*- test-case-name: tests.broker.store.test_consume_queues -*-
+"""All queues of a store."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError
+from dledger.broker.store import consume_queues
+from dledger.broker.store.consume_queues import ConsumeQueues, is_topic
+from tests.broker.support import config_of
+
+
+class ConsumeQueuesTests(SynchronousTestCase):
+    """By topic and number."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.queues = ConsumeQueues(config_of(), self.disk)
+
+    def open(self, log_end: int = 1 << 60) -> ConsumeQueues:
+        """As they are on the disk."""
+        return ConsumeQueues.open(config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=False,
+                                  crashed=False)
+
+    def put(self, topic: str, queue_id: int, index: int, offset: int) -> bool:
+        """The unit of a record of 10 bytes."""
+        return self.queues.put(topic, queue_id, index, offset, 10, 0)
+
+    def test_found_again(self) -> None:
+        """Each with its units; and where the last record of any ends."""
+        for number in range(30):
+            self.assertTrue(self.put(f"%RETRY%g{number % 3}", number % 2, number // 6, number * 10))
+        self.queues.write()
+        again = self.open()
+        self.assertEqual(again.next_indexes(), self.queues.next_indexes())
+        self.assertEqual((len(again.keys()), again.log_end), (6, 300))
+        self.assertTrue(self.disk.exists(f"base/consumequeue/%RETRY%g1/0/{0:020d}"))
+        self.assertEqual(self.open(log_end=60).log_end, 60)
+
+    def test_topics_that_are_no_names(self) -> None:
+        """A record cannot choose a path: refused, counted, nothing is made."""
+        for topic in ("..", ".", "", "a/b", "/etc", "a\0", "ü", "x" * 256, "a b"):
+            self.assertFalse(is_topic(topic))
+            self.assertFalse(self.put(topic, 0, 0, 0))
+        self.assertFalse(self.put("T", -1, 0, 0))
+        self.assertFalse(self.put("T", 0, -1, 0))
+        self.assertEqual((self.queues.refused, self.disk.files), (11, {}))
+
+    def test_foreign_entries(self) -> None:
+        """What is no topic's directory is named."""
+        self.disk.makedirs("base/consumequeue/T")
+        self.disk.write_file("base/consumequeue/T/x", b"")
+        self.assertIn("T/x is no directory", str(self.assertRaises(DirectoryError, self.open)))
+        self.disk.unlink("base/consumequeue/T/x")
+        self.disk.write_file("base/consumequeue/notes", b"")
+        self.assertIn("notes is no directory", str(self.assertRaises(DirectoryError, self.open)))
+
+    def test_few_open(self) -> None:
+        """Queues that were not used for longest give their files back; nothing is lost by it."""
+        self.patch(consume_queues, "OPEN_MAX", 5)
+        for number in range(40):
+            self.put("T", number % 20, number // 20, number * 10)
+            for step in self.queues.prepare_flush():
+                step()
+            self.queues.finish_flush()
+        self.assertEqual(set(self.queues.next_indexes().values()), {2})
+        self.assertLessEqual(len(self.queues._touched), 5)
+        for queue_id in range(20):
+            queue = self.queues.get("T", queue_id)
+            assert queue is not None
+            self.assertEqual([unit.offset for unit in queue.read(0, 9)], [queue_id * 10, queue_id * 10 + 200])
+
+    def test_dirty_ones_stay_open(self) -> None:
+        """A queue with writes that are not on stable storage is not forgotten by the next flush."""
+        self.patch(consume_queues, "OPEN_MAX", 2)
+        for number in range(10):
+            self.put("T", number, 0, number * 10)
+        self.assertEqual(len(self.queues.prepare_flush()), 20)
+        self.queues.finish_flush()
+        self.assertLessEqual(len(self.queues._touched), 2)
+
+    def test_cut_expire_destroy(self) -> None:
+        """What changes with the log changes in every queue."""
+        for number in range(30):
+            self.put("T", number % 3, number // 3, number * 10)
+        self.queues.cut(150)
+        self.assertEqual((self.queues.log_end, sum(self.queues.next_indexes().values())), (150, 15))
+        self.queues.expire(60)
+        self.assertEqual([self.queues.get("T", at).begin_index for at in range(3)], [2, 2, 2])  # type: ignore
+        self.put("U", 0, 0, 500)
+        self.queues.write()
+        self.queues.destroy("T")
+        self.assertEqual(self.queues.keys(), [("U", 0)])
+        self.assertIsNone(self.queues.get("T", 0))
+        self.queues.destroy()
+        self.assertEqual(self.open().keys(), [("T", 0), ("T", 1), ("T", 2), ("U", 0)])
+        self.assertEqual(self.open().log_end, 0)

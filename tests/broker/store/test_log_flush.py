@@ -1,0 +1,170 @@
+# -*- test-case-name: tests.broker.store.test_log_flush -*-
+"""Flushes are shared, run elsewhere, and never promise more than they did."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError, StoreError
+from dledger.broker.store import log_flush
+from dledger.broker.store.log_mark import read_log_mark
+from dledger.testing.disk import SimDisk
+from protocols.wire.ledger.codes import ResponseCode
+from tests.broker.support import LOG_SIZE, Threads, message, open_log
+
+
+class FlushTests(SynchronousTestCase):
+    """One at a time, what comes meanwhile shares the next."""
+
+    def setUp(self) -> None:
+        self.disk = SimDisk(random.Random(1))
+        self.threads = Threads()
+        self.log = open_log(self.disk, run_in_thread=self.threads)
+
+    def put(self, size: int = 100) -> int:
+        """One more message. @return: the end of the log."""
+        self.log.append([[message(bytes(size))]], 1)
+        return self.log.end_offset
+
+    def test_nothing_to_do(self) -> None:
+        """It fires at once, and no thread is troubled."""
+        self.assertEqual(self.successResultOf(self.log.flush()), 0)
+        self.assertEqual(self.threads.waiting, [])
+
+    def test_shared(self) -> None:
+        """Three that come during a flush share one; each fires when its bytes are covered, not before."""
+        first_end = self.put()
+        first = self.log.flush()
+        later = []
+        for _ in range(3):
+            end = self.put()
+            later.append(self.log.flush())
+        self.assertEqual(len(self.threads.waiting), 1)
+        self.assertNoResult(first)
+        self.threads.run()
+        self.assertEqual(self.successResultOf(first), first_end)
+        self.assertEqual(self.log.flushed_record_end, first_end)
+        for done in later:
+            self.assertNoResult(done)
+        self.assertEqual(len(self.threads.waiting), 1)
+        self.threads.run()
+        for done in later:
+            self.assertEqual(self.successResultOf(done), end)
+        self.assertEqual(self.threads.waiting, [])
+
+    def test_part_of_a_record(self) -> None:
+        """Bytes are flushed wherever they end; the record's end counts for the next start."""
+        end = self.put()
+        record = self.log.read(0, end)
+        slave = open_log(SimDisk(random.Random(2)), is_slave=True, run_in_thread=self.threads)
+        slave.append_raw(0, record[:50])
+        done = slave.flush()
+        self.threads.run()
+        self.assertEqual(self.successResultOf(done), 50)
+        self.assertEqual((slave.flushed_offset, slave.flushed_record_end), (50, 0))
+        slave.append_raw(50, record[50:])
+        slave.flush()
+        self.threads.run()
+        self.assertEqual((slave.flushed_offset, slave.flushed_record_end), (end, end))
+
+    def test_failed(self) -> None:
+        """A failed fsync fails everyone who waits, now and later, and is not tried again."""
+        self.put()
+        first = self.log.flush()
+        self.put()
+        second = self.log.flush()
+        self.disk.arm(syncs=1)
+        self.threads.run()
+        self.failureResultOf(first, StoreError)
+        self.failureResultOf(second, StoreError)
+        self.failureResultOf(self.log.flush(), StoreError)
+        self.assertEqual((self.threads.waiting, self.log.flushed_offset), ([], 0))
+        self.assertRaises(StoreError, self.put)
+
+    def test_cut_meanwhile(self) -> None:
+        """What a cut took away is not counted as flushed by a flush that had begun before."""
+        first = self.put()
+        end = self.put(2000)
+        done = self.log.flush()
+        self.assertEqual(self.log.cut(first), first)
+        self.put(50)
+        self.threads.run()
+        self.assertEqual(self.log.flushed_offset, first)
+        self.assertLess(self.log.end_offset, end)
+        self.threads.run()
+        self.assertEqual(self.successResultOf(done), self.log.end_offset)
+
+    def test_new_file_meanwhile(self) -> None:
+        """Files that are made while a flush runs are flushed by the next."""
+        self.put()
+        done = self.log.flush()
+        for _ in range(5):
+            self.put(3000)
+        self.threads.run()
+        self.successResultOf(done)
+        self.successResultOf(self._flushed())
+        self.assertEqual(self.log.flushed_offset, self.log.end_offset)
+        self.assertGreater(self.log.end_offset, 4 * LOG_SIZE)
+
+    def _flushed(self) -> Deferred[int]:
+        done = self.log.flush()
+        self.threads.run()
+        return done
+
+    def test_cancelled(self) -> None:
+        """Who cancels is forgotten; the flush goes on for the others."""
+        self.put()
+        first, second = self.log.flush(), self.log.flush()
+        first.cancel()
+        self.failureResultOf(first)
+        self.threads.run()
+        self.successResultOf(second)
+
+    def test_bounded(self) -> None:
+        """Too many waiters are refused, with a code that says so."""
+        self.patch(log_flush, "WAITERS_MAX", 2)
+        self.put()
+        waiting = [self.log.flush(), self.log.flush()]
+        refused = self.failureResultOf(self.log.flush(), DLedgerError)
+        self.assertIs(refused.value.code, ResponseCode.LEADER_PENDING_FULL)
+        self.threads.run()
+        for done in waiting:
+            self.successResultOf(done)
+
+    def test_idle(self) -> None:
+        """It fires when no flush is under way any more, also when that was the second one."""
+        self.successResultOf(self.log.idle())
+        self.put()
+        self.log.flush()
+        self.put()
+        self.log.flush()
+        idle = self.log.idle()
+        self.threads.run()
+        self.assertNoResult(idle)
+        self.threads.run()
+        self.successResultOf(idle)
+
+    def test_dispatched(self) -> None:
+        """Never beyond what was flushed: records behind that may be other ones after a crash."""
+        end = self.put()
+        done = self.log.flush()
+        self.put()
+        self.threads.run()
+        self.successResultOf(done)
+        self.log.record_dispatched(self.log.end_offset)
+        self.assertEqual(self.log.dispatched_offset, end)
+
+    def test_mark(self) -> None:
+        """The mark says what was flushed, never what only was written."""
+        for number in range(20):
+            end = self.put()
+            done = self.log.flush()
+            self.put()
+            self.threads.run()
+            self.successResultOf(done)
+            found = read_log_mark(self.disk, "base/commitlogmark")
+            assert found is not None
+            self.assertEqual((found[1].end_offset, found[1].clean), (end, False), number)

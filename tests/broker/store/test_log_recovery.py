@@ -1,0 +1,293 @@
+# -*- test-case-name: tests.broker.store.test_log_recovery -*-
+"""Where a log ends after a start, whatever the end before it was like."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError
+from dledger.broker.store.checkpoint import AbortFile, Checkpoint, encode_checkpoint
+from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.log_mark import LOG_MARK_NAME, read_log_mark
+from dledger.testing.disk import PowerLoss, SimDisk
+from tests.broker.support import (
+    LOG_SIZE,
+    close_log,
+    log_bytes,
+    message,
+    messages_in,
+    open_log,
+    some_message,
+)
+
+
+def written(disk: MemoryDisk, offset: int, data: bytes) -> None:
+    """Bytes behind a store's back."""
+    base = offset - offset % LOG_SIZE
+    disk.open(f"base/commitlog/{base:020d}").pwrite(data, offset - base)
+
+
+def filled(log: CommitLog, seed: int, count: int = 40) -> None:
+    """Any messages, a second apart."""
+    rng = random.Random(seed)
+    for number in range(count):
+        log.append([[some_message(rng)]], 1_000_000 + 1_000 * number)
+
+
+class TornTailTests(SynchronousTestCase):
+    """A crash leaves a part of what was being written, and zeroes."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        log = open_log(self.disk)
+        for _ in range(10):
+            log.append([[message(bytes(100))]], 1_000_000)
+        log.flush()
+        log.abandon()
+        log = open_log(self.disk)
+        self.safe_end = log.end_offset
+        log.append([[message(b"b" * 40, properties={"TAGS": "A", "KEYS": "k1"})]], 2_000_000)
+        self.end = log.end_offset
+        self.whole = log_bytes(log)
+        self.assertEqual(self.safe_end // LOG_SIZE, self.end // LOG_SIZE)
+        log.abandon()
+
+    def torn(self, size: int) -> MemoryDisk:
+        """The disk when only C{size} bytes of the last record were written."""
+        disk = self.disk.clone()
+        written(disk, self.safe_end + size, bytes(self.end - self.safe_end - size))
+        return disk
+
+    def test_every_truncation(self) -> None:
+        """On a slave nothing but the whole record counts, and all behind the end is zero."""
+        for is_slave in (True, False):
+            for size in range(self.end - self.safe_end):
+                disk = self.torn(size)
+                log = open_log(disk, is_slave=is_slave)
+                self.assertEqual(log.end_offset, self.safe_end, (is_slave, size))
+                base = self.safe_end - self.safe_end % LOG_SIZE
+                data = disk.read_file(f"base/commitlog/{base:020d}")
+                self.assertEqual(data[self.safe_end - base :].strip(b"\0"), b"")
+        self.assertEqual(open_log(self.disk, is_slave=True).end_offset, self.end)
+
+    def test_as_rocketmq_would(self) -> None:
+        """Without our mark it is found in the same way."""
+        for size in range(self.end - self.safe_end):
+            disk = self.torn(size)
+            disk.unlink(f"base/{LOG_MARK_NAME}")
+            log = open_log(disk)
+            self.assertEqual(log.end_offset, self.safe_end, size)
+        self.assertIn(f"log at {self.safe_end}: zeroes in the topic or properties", log.why_recovered)
+
+    def test_doubt_is_for_crashes(self) -> None:
+        """After an orderly end of RocketMQ's, zeroes in properties are the application's."""
+        disk = self.torn(self.end - self.safe_end - 2)
+        disk.unlink(f"base/{LOG_MARK_NAME}")
+        AbortFile(disk, "base").remove()
+        self.assertEqual(open_log(disk).end_offset, self.end)
+
+    def test_doubt_that_is_lifted(self) -> None:
+        """In RocketMQ's log a record stays if a sound one follows; ours holds none, a slave gets it again."""
+        log = open_log(self.disk)
+        middle = log.end_offset
+        log.append([[message(properties_data=b"TAGS\x01A\0\x02")], [message()]], 2_000_001)
+        end = log.end_offset
+        log.abandon()
+        slave = open_log(self.disk.clone(), is_slave=True)
+        self.assertEqual(slave.end_offset, middle)
+        self.assertIn("zeroes in the topic or properties", slave.why_recovered)
+        self.assertEqual(open_log(self.disk.clone()).end_offset, middle)
+        self.disk.unlink(f"base/{LOG_MARK_NAME}")
+        self.assertEqual(open_log(self.disk).end_offset, end)
+
+
+class FirstFileTests(SynchronousTestCase):
+    """A power cut before anything was flushed."""
+
+    def test_is_there(self) -> None:
+        """It takes whichever files it likes, but not the first: the log can be opened, and goes on."""
+        for seed in range(40):
+            disk = SimDisk(random.Random(seed))
+            log = open_log(disk)
+            filled(log, seed)
+            self.assertGreater(log.end_offset, 2 * LOG_SIZE)
+            disk.lose_power()
+            log = open_log(disk)
+            self.assertEqual(log.begin_offset, 0)
+            log.append([[message(b"next")]], 1)
+            self.assertEqual(messages_in(log)[-1].body, b"next")
+
+
+class BlankTests(SynchronousTestCase):
+    """A blank at the end of the log."""
+
+    def test_stays(self) -> None:
+        """Slaves may have it: the next record begins the next file."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append([[message(bytes(3000))], [message(bytes(3000))]], 1)
+        first = messages_in(log)[0].size
+        whole = log_bytes(log)
+        log.abandon()
+        disk.unlink(f"base/commitlog/{LOG_SIZE:020d}")
+        for is_slave in (False, True):
+            twin = disk.clone()
+            again = open_log(twin, is_slave=is_slave)
+            self.assertEqual((again.end_offset, log_bytes(again)), (LOG_SIZE, whole[:LOG_SIZE]))
+            (placed,) = again.append([[message(bytes(3000))]], 1)[0]
+            self.assertEqual(placed.offset, LOG_SIZE)
+        written(disk, first + 4, b"\0\0\0\0")  # the blank itself is torn
+        self.assertEqual(open_log(disk).end_offset, first)
+
+
+class JavaTests(SynchronousTestCase):
+    """A directory without our mark."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        log = open_log(self.disk)
+        filled(log, 3)
+        self.end, self.messages = log.end_offset, messages_in(log)
+        close_log(log, self.disk)
+        self.disk.unlink(f"base/{LOG_MARK_NAME}")
+
+    def damage(self, index: int) -> int:
+        """Break a record's body length. @return: where the record is."""
+        offset = self.messages[index].physical_offset
+        written(self.disk, offset + 4, b"\1\2\3\4")
+        return offset
+
+    def test_preallocated_file(self) -> None:
+        """RocketMQ makes the next file early; it is empty and goes."""
+        following = (self.end // LOG_SIZE + 1) * LOG_SIZE
+        for size in (LOG_SIZE, 0):
+            disk = self.disk.clone()
+            disk.open(f"base/commitlog/{following:020d}", create=True, size=size)
+            log = open_log(disk)
+            self.assertEqual(log.end_offset, self.end)
+            self.assertFalse(disk.exists(f"base/commitlog/{following:020d}"))
+
+    def test_damage_is_not_the_end(self) -> None:
+        """Files behind it hold records: they are not deleted."""
+        index = next(at for at in range(len(self.messages))
+                     if self.messages[at].physical_offset >= (self.end // LOG_SIZE - 1) * LOG_SIZE)
+        offset = self.damage(index)
+        with self.assertRaises(DirectoryError) as caught:
+            open_log(self.disk)
+        self.assertIn(f"is damaged at {offset}", str(caught.exception))
+        log = open_log(self.disk, is_slave=True)
+        self.assertEqual(log.end_offset, offset)
+
+    def test_crash_parses_from_the_checkpoint(self) -> None:
+        """Damage before the file that the checkpoint vouches for is not met; behind it, it is."""
+        AbortFile(self.disk, "base").put("1")
+        offset = self.damage(2)
+        self.assertEqual(open_log(self.disk.clone()).end_offset, offset)
+        latest = self.messages[-1].store_timestamp + 3_000
+        content = encode_checkpoint(Checkpoint(physic_msg_timestamp=latest, logics_msg_timestamp=latest))
+        self.disk.write_file("base/checkpoint", content)
+        self.assertEqual(open_log(self.disk).end_offset, self.end)
+
+
+class TrustTests(SynchronousTestCase):
+    """Our mark counts as long as nobody else had the store open."""
+
+    def test_below_the_mark_nothing_is_parsed(self) -> None:
+        """What was flushed counts, whatever it looks like."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append([[message(properties_data=b"TAGS\x01A\0\x02")]], 1)
+        log.flush()
+        end = log.end_offset
+        log.abandon()
+        self.assertEqual(open_log(disk, is_slave=True).end_offset, end)
+
+    def test_java_went_on_after_our_end(self) -> None:
+        """Our clean mark, then RocketMQ appends and crashes: what it appended is found."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append([[message()]], 1)
+        close_log(log, disk)
+        mark = read_log_mark(disk, f"base/{LOG_MARK_NAME}")
+        log = open_log(disk)
+        log.append([[message()]], 1)
+        end = log.end_offset
+        log.abandon()
+        assert mark is not None
+        from dledger.broker.store.log_mark import encode_log_mark
+
+        disk.write_file(f"base/{LOG_MARK_NAME}", encode_log_mark(mark[1], 9).ljust(1024, b"\0"))
+        self.assertTrue(mark[1].clean)
+        self.assertEqual(open_log(disk).end_offset, end)
+
+
+class PowerTests(SynchronousTestCase):
+    """Power cuts at any moment."""
+
+    def test_cut(self) -> None:
+        """In the middle of a cut: what is left is what was appended, at least as far as it was cut."""
+        deaths = 0
+        for die_in in range(1, 25, 2):
+            for seed in range(4):
+                disk = SimDisk(random.Random(seed))
+                log = open_log(disk)
+                filled(log, 5, 60)
+                self.successResultOf(log.flush())
+                whole, kept = log_bytes(log), messages_in(log)[20].physical_offset
+                disk.arm(die_in=die_in)
+                try:
+                    log.cut(kept)
+                except PowerLoss:
+                    deaths += 1
+                disk.lose_power()
+                disk.disarm()
+                again = open_log(disk, is_slave=seed % 2 == 1)
+                self.assertGreaterEqual(again.end_offset, kept)
+                self.assertEqual(log_bytes(again), whole[: again.end_offset], (die_in, seed))
+        self.assertGreater(deaths, 20)
+
+    def test_what_was_flushed_is_there(self) -> None:
+        """
+        After any power cut the log is what was appended, at least as far as was flushed, and sound; master
+        and slave alike.
+        """
+        deaths = 0
+        for seed in range(150):
+            rng = random.Random(seed)
+            disk = SimDisk(rng)
+            is_slave = seed % 2 == 1
+            source = open_log(MemoryDisk())
+            filled(source, seed, 60)
+            stream, ends = log_bytes(source), {0, *(one.physical_offset + one.size
+                                                    for one in messages_in(source))}
+            promised = 0
+            for _ in range(4):
+                disk.arm(die_in=rng.randrange(1, 40))
+                try:
+                    log = open_log(disk, is_slave=is_slave)
+                    self.assertGreaterEqual(log.end_offset, promised, seed)
+                    self.assertEqual(log_bytes(log), stream[: log.end_offset], seed)
+                    self.assertTrue(log.end_offset in ends or log.end_offset % LOG_SIZE == 0, seed)
+                    promised = log.flushed_record_end
+                    while log.end_offset < len(stream):
+                        at = log.end_offset
+                        size = min(rng.randrange(1, 1500), LOG_SIZE - at % LOG_SIZE, len(stream) - at)
+                        log.append_raw(at, stream[at : at + size])
+                        if rng.random() < 0.5:
+                            job = log.prepare_flush()
+                            job.run()
+                            log.finish_flush(job)
+                            promised = log.flushed_record_end
+                    break
+                except PowerLoss:
+                    deaths += 1
+                    disk.lose_power()
+                    disk.disarm()
+            disk.disarm()
+            log = open_log(disk, is_slave=is_slave)
+            self.assertGreaterEqual(log.end_offset, promised, seed)
+            self.assertEqual(log_bytes(log), stream[: log.end_offset], seed)
+        self.assertGreater(deaths, 150)

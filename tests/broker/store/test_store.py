@@ -1,0 +1,384 @@
+# -*- test-case-name: tests.broker.store.test_store -*-
+"""A whole store: opened, used, closed, crashed, opened again."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.disk import DiskSpace, OsDisk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.broker.store.checkpoint import decode_checkpoint
+from dledger.broker.store.log_mark import LOG_MARK_NAME
+from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
+from protocols.wire.ledger.codes import ResponseCode
+from tests.broker.store.test_reput import expected
+from tests.broker.support import LOG_SIZE, Opened, Threads, log_bytes, message, some_message
+
+
+def filled(opened: Opened, seed: int, count: int = 40) -> None:
+    """Any messages, a second apart."""
+    rng = random.Random(seed)
+    for number in range(count):
+        opened.store.append([[some_message(rng)]], 1_000_000 + 1_000 * number)
+
+
+class LifeTests(SynchronousTestCase):
+    """From open to close and back."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+
+    def open(self, **options: bool) -> Opened:
+        """The store, started and caught up."""
+        opened = Opened(self.disk, **options)
+        opened.settle()
+        self.successResultOf(opened.started)
+        return opened
+
+    def test_first_use(self) -> None:
+        """An empty directory is made; messages find their queues."""
+        opened = self.open()
+        self.assertTrue(opened.store.is_ready)
+        filled(opened, 1)
+        opened.settle()
+        self.assertEqual(opened.units(), expected(opened.store.log))
+        self.assertEqual(set().union(*opened.arrived), set(opened.units()))
+        opened.close()
+        self.assertEqual(opened.failures, [])
+
+    def test_orderly_end(self) -> None:
+        """No abort file, a checkpoint with the last timestamp; the next start has nothing to dispatch."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.close()
+        self.assertFalse(self.disk.exists("base/abort"))
+        checkpoint = decode_checkpoint(self.disk.read_file("base/checkpoint"))
+        self.assertEqual((checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp),
+                         (1_039_000, 1_039_000))
+        again = Opened(self.disk)
+        self.assertEqual(again.store.reput.offset, again.store.log.end_offset)
+        again.settle()
+        self.assertEqual(again.units(), expected(again.store.log))
+        self.assertTrue(self.disk.exists("base/abort"))
+
+    def test_queue_offsets_go_on(self) -> None:
+        """After any restart the next message of each queue has the next offset."""
+        for is_clean in (True, False, True):
+            opened = self.open()
+            filled(opened, 2)
+            opened.settle()
+            for units in opened.units().values():
+                self.assertEqual([unit[0] for unit in units], list(range(len(units))))
+            self.assertEqual(opened.store.queues.misplaced, 0)
+            if is_clean:
+                opened.close()
+            else:
+                opened.store.abandon()
+
+    def test_not_ready(self) -> None:
+        """Before everything is dispatched, new messages are refused."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.store.abandon()
+        again = Opened(self.disk)
+        refused = self.assertRaises(DLedgerError, again.store.append, [[message()]], 1)
+        self.assertIs(refused.code, ResponseCode.LEADER_NOT_READY)
+        again.settle()
+        again.store.append([[message()]], 1)
+
+    def test_locked(self) -> None:
+        """One process at a time."""
+        self.open()
+        self.assertIn("in use by another process", str(self.assertRaises(DirectoryError, self.open)))
+
+    def test_refused_directory_is_released(self) -> None:
+        """After a refusal the lock is free, and no file has changed."""
+        self.disk.makedirs("base/commitlog")
+        self.disk.write_file("base/commitlog/x", b"")
+        self.assertRaises(DirectoryError, self.open)
+        self.assertFalse(self.disk.exists("base/abort"))
+        self.disk.unlink("base/commitlog/x")
+        self.open()
+
+    def test_java_directory(self) -> None:
+        """Without our mark: an orderly end is believed, after a crash the queues are put again."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+        units, end = opened.units(), opened.store.log.end_offset
+        opened.close()
+        self.disk.unlink(f"base/{LOG_MARK_NAME}")
+        before = self.disk.clone()
+        clean = self.open()
+        self.assertEqual((clean.units(), clean.store.log.end_offset), (units, end))
+        self.assertEqual(clean.store._dispatcher.dispatched, 0)
+        self.disk = before
+        self.disk.write_file("base/abort", b"")
+        # The queues of the crashed one are not to be trusted behind the checkpoint.
+        self.disk.open(f"base/consumequeue/T1/1/{0:020d}").pwrite(bytes(20), 60)
+        self.disk.unlink("base/checkpoint")
+        crashed = self.open()
+        self.assertEqual((crashed.units(), crashed.store.log.end_offset), (units, end))
+        self.assertGreater(crashed.store._dispatcher.dispatched, 30)
+
+    def test_java_directory_without_queues(self) -> None:
+        """They are made again from the beginning of the log."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+        units = opened.units()
+        opened.close()
+        for path in [path for path in self.disk.files if "consumequeue" in path or LOG_MARK_NAME in path]:
+            self.disk.unlink(path)
+        self.assertEqual(self.open().units(), units)
+
+    def test_tick(self) -> None:
+        """What was written is flushed after half a second, and the queues with the checkpoint after ten."""
+        threads = Threads()
+        opened = Opened(self.disk, run_in_thread=threads)
+        opened.settle()
+        filled(opened, 1, 10)
+        opened.settle()
+        log = opened.store.log
+        self.assertEqual(log.flushed_offset, 0)
+        opened.clock.advance(0.5)
+        threads.run()
+        self.assertEqual(log.flushed_offset, log.end_offset)
+        self.assertEqual(log.dispatched_offset, -1)
+        opened.clock.pump([0.5] * 19)
+        while threads.waiting:
+            threads.run()
+        self.assertEqual(log.dispatched_offset, log.end_offset)
+        self.assertTrue(self.disk.exists("base/checkpoint"))
+
+    def test_cut(self) -> None:
+        """The queues end where the log does, and queue offsets are given out anew."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+        log = opened.store.log
+        end = log.cut(log.end_offset // 2)
+        self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(log)})
+        self.assertEqual(opened.store.reput.offset, end)
+        filled(opened, 2)
+        opened.settle()
+        self.assertEqual(opened.store.queues.misplaced, 0)
+        self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(log)})
+
+    def test_cut_during_a_checkpoint(self) -> None:
+        """What was dispatched before the cut is not recorded as dispatched."""
+        threads = Threads()
+        opened = Opened(self.disk, run_in_thread=threads)
+        opened.settle()
+        filled(opened, 1)
+        opened.settle()
+        opened.store.checkpoint()
+        opened.store.log.cut(200)
+        filled(opened, 2)
+        while threads.waiting:
+            threads.run()
+        self.assertLessEqual(opened.store.log.dispatched_offset, 200)
+
+    def test_slave_that_begins_elsewhere(self) -> None:
+        """An empty slave whose master begins later: no queue of the old log is left."""
+        opened = self.open()
+        filled(opened, 1)
+        opened.settle()
+        source = opened.store.log
+        slave = Opened(MemoryDisk(), is_slave=True)
+        slave.settle()
+        for number in (0, 3):
+            slave.store.log.cut(slave.store.log.begin_offset)
+            at = number * LOG_SIZE
+            while at < source.end_offset:
+                data = source.read(at, 777)
+                slave.store.log.append_raw(at, data)
+                at += len(data)
+            slave.settle()
+            units = slave.units()
+            self.assertEqual(
+                {key: [unit[1:] for unit in one] for key, one in units.items() if one},
+                {key: kept for key, one in expected(source).items()
+                 if (kept := [unit[1:] for unit in one if unit[1] >= number * LOG_SIZE])},
+            )
+            self.assertEqual(slave.store.queues.misplaced, 0)
+        self.assertEqual(slave.failures, [])
+
+    def test_house_keeping(self) -> None:
+        """Old files go at their hour, none that is needed, and the queues follow; the last stays."""
+        opened = self.open()
+        filled(opened, 1, 60)
+        opened.settle()
+        store = opened.store
+        day_s = 86_400.0  # files in memory were written at 0
+        self.assertEqual(store.house_keeping(9 * day_s, 4, keep_from=1 << 60), [])  # nothing is flushed
+        store.log.flush()
+        self.assertEqual(store.house_keeping(9 * day_s, 5, keep_from=1 << 60), [])
+        self.assertEqual(store.house_keeping(2 * day_s, 4, keep_from=1 << 60), [])
+        gone = store.house_keeping(9 * day_s, 4, keep_from=2 * LOG_SIZE + 5)
+        self.assertEqual((len(gone), store.log.begin_offset), (2, 2 * LOG_SIZE))
+        self.assertEqual(opened.units(), {**{key: [] for key in opened.units()}, **expected(store.log)})
+        store.house_keeping(9 * day_s, 4, keep_from=1 << 60)
+        self.assertEqual(store.log.begin_offset, store.log.end_offset // LOG_SIZE * LOG_SIZE)
+        opened.close()
+        again = self.open()
+        self.assertEqual(again.store.log.begin_offset, store.log.begin_offset)
+        filled(again, 3)
+        again.settle()
+        self.assertEqual(again.store.queues.misplaced, 0)
+
+    def test_queues_are_written(self) -> None:
+        """Twice a second; a queue that cannot be written ends the store."""
+        opened = self.open()
+        filled(opened, 1, 5)
+        opened.clock.advance(0)
+        self.assertFalse(self.disk.exists(opened.store.config.consume_queue_path))
+        opened.clock.advance(0.5)
+        self.assertTrue(self.disk.exists(opened.store.config.consume_queue_path))
+
+        def fail() -> None:
+            raise OSError(28, "no room")
+
+        self.patch(opened.store.queues, "write", fail)
+        opened.clock.advance(0.5)
+        opened.clock.advance(0.5)
+        self.assertEqual([failure.type for failure in opened.failures], [StoreError])
+        self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)
+
+    def test_disk_full(self) -> None:
+        """Above the warning level messages are refused, and the oldest files go whoever needs them."""
+        opened = self.open()
+        filled(opened, 1, 60)
+        opened.settle()
+        store = opened.store
+        store.log.flush()
+        self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
+        gone = store.house_keeping(1.0, 12, keep_from=0)
+        self.assertGreater(len(gone), 3)
+        refused = self.assertRaises(DLedgerError, store.append, [[message()]], 1)
+        self.assertIs(refused.code, ResponseCode.DISK_FULL)
+        self.assertIn("disk used to 95%", store.why_full)
+        self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
+        store.house_keeping(1.0, 12, keep_from=0)
+        store.append([[message()]], 1)
+
+    def test_failed_fsync(self) -> None:
+        """The owner is told once; what was there is not closed as if in order."""
+        disk = SimDisk(random.Random(1))
+        opened = Opened(disk)
+        opened.settle()
+        filled(opened, 1, 5)
+        disk.arm(syncs=1)
+        opened.clock.advance(0.5)
+        opened.clock.advance(0.5)
+        self.assertEqual([failure.type for failure in opened.failures], [StoreError])
+        self.assertFalse(opened.store.is_ready)
+        self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)
+        opened.close()
+        self.assertTrue(disk.exists("base/abort"))
+
+    def test_on_real_files(self) -> None:
+        """The same with files of the operating system."""
+        root = self.mktemp()
+        units = None
+        for is_clean in (True, False, True):
+            opened = Opened(OsDisk(), root=root)
+            opened.settle()
+            if units is not None:
+                self.assertEqual(opened.units(), units)
+            filled(opened, 3)
+            opened.settle()
+            self.assertEqual(opened.units(), expected(opened.store.log))
+            units = opened.units()
+            if is_clean:
+                opened.close()
+            else:
+                opened.store.abandon()
+
+
+def death_of(disk: SimDisk, kind: type[MemberDied]) -> type[MemberDied]:
+    """An end after which no handle of the process is of use, whatever swallows the exception."""
+
+    class Death(kind):  # type: ignore[misc, valid-type]
+        def __init__(self, where: str) -> None:
+            super().__init__(where)
+            disk.life += 1
+
+    return Death
+
+
+class CrashTests(SynchronousTestCase):
+    """Ends of any kind at any moment."""
+
+    def test_any_end(self) -> None:
+        """
+        After any crash the log is at least as long as what was flushed, what is in it is what was appended,
+        and the queues are what the log says.
+        """
+        deaths = 0
+        for seed in range(80):
+            rng = random.Random(seed)
+            disk = SimDisk(rng)
+            stream, promised = b"", 0
+            for life in range(5):
+                kind = rng.choice([PowerLoss, ProcessKilled])
+                if life < 4:
+                    disk.arm(die_in=rng.randrange(1, 150), death=death_of(disk, kind))
+                number = disk.life
+                try:
+                    stream, promised = self.live(disk, number, rng, stream, promised)
+                except (MemberDied, StoreError):
+                    self.assertNotEqual(disk.life, number, "nobody died")
+                self.flushLoggedErrors()
+                if disk.life == number:
+                    disk.disarm()
+                    continue
+                deaths += 1
+                stream, promised = self.last
+                if kind is PowerLoss:
+                    disk.lose_power()
+                else:
+                    disk.end_process()
+        self.assertGreater(deaths, 100)
+
+    def live(
+        self, disk: SimDisk, life: int, rng: random.Random, stream: bytes, promised: int
+    ) -> tuple[bytes, int]:
+        """
+        One life: check what is there, append, flush, close.
+
+        @param stream: what was appended so far, as far as is known; C{promised} bytes of it were flushed.
+        """
+        self.last = stream, promised
+        opened = Opened(disk, is_slave=rng.random() < 0.3)
+        opened.settle()
+        log = opened.store.log
+        if disk.life != life:
+            return self.last
+        found = log_bytes(log)
+        self.assertGreaterEqual(len(found), promised)
+        known = min(len(found), len(stream))
+        self.assertEqual(found[:known], stream[:known])
+        units = {key: one for key, one in opened.units().items() if one}
+        self.assertEqual(units, expected(log))
+        self.assertEqual(opened.store.queues.misplaced, 0)
+        self.last = found, log.flushed_record_end
+        for _ in range(rng.randrange(30)):
+            opened.store.append([[some_message(rng)]], 1_000_000)
+            if disk.life != life:
+                return self.last
+            self.last = log_bytes(log), log.flushed_record_end
+            if rng.random() < 0.3:
+                opened.clock.advance(rng.choice([0.5, 10.0]))
+                opened.settle()
+            if disk.life != life:
+                return self.last
+            self.last = self.last[0], log.flushed_record_end
+        if rng.random() < 0.5:
+            opened.close()
+        else:
+            opened.store.abandon()
+        return self.last

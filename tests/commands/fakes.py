@@ -1,0 +1,133 @@
+# -*- test-case-name: tests.commands.test_main -*-
+"""A log that does what it is told, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from click.testing import CliRunner, Result
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from dledger.base.errors import DLedgerError
+from dledger.client.blocking import AppendSummary
+from dledger.client.values import Entry, MemberInfo
+from dledger.commands.main import cli
+from protocols.wire.ledger.codes import ResponseCode
+
+
+def info(member_id: str, **facts: Any) -> MemberInfo:
+    """What a member says."""
+    facts.setdefault("address", f"{member_id}.test:20911")
+    return MemberInfo(member_id=member_id, **facts)
+
+
+class FakeLog:
+    """
+    @ivar fails: raised by the next call.
+    @ivar fails_after: C{append_many} fails when so many are in.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.fails: BaseException | None = None
+        self.fails_after = -1
+        self.calls: list[tuple[Any, ...]] = []
+        self.is_closed = False
+        self.following: Callable[[], None] | None = None
+        self.infos: tuple[MemberInfo, ...] = (
+            info("n0", role="leader", term=3, begin_index=0, end_index=41, committed_index=41,
+                 leader_id="n0"),
+            info("n1", role="follower", begin_index=0, end_index=40, committed_index=39, leader_id="n0"),
+            info("n2", problem="connection refused"),
+        )
+
+    def __enter__(self) -> FakeLog:
+        return self
+
+    def __exit__(self, *_exit: object) -> None:
+        self.is_closed = True
+
+    def _called(self, *call: Any) -> None:
+        self.calls.append(call)
+        if self.fails is not None and self.fails_after < 0:
+            raise self.fails
+
+    def append_many(
+        self, bodies: Iterable[bytes], window: int = 1000, progress: Callable[[int], object] | None = None
+    ) -> AppendSummary:
+        """As L{dledger.client.blocking.Log.append_many}."""
+        self._called("append_many", window)
+        first = len(self.bodies)
+        for body in bodies:
+            if self.fails is not None and len(self.bodies) == self.fails_after:
+                raise self.fails
+            self.bodies.append(body)
+            if progress is not None:
+                progress(len(self.bodies) - first)
+        count = len(self.bodies) - first
+        return AppendSummary(
+            count=count, first_index=first if count else -1, last_index=len(self.bodies) - 1 if count else -1,
+            seconds=0.5,
+        )  # fmt: skip
+
+    def entry(self, index: int) -> Entry:
+        """One of those appended."""
+        return Entry(index=index, term=1, pos=100 * index, body=self.bodies[index])
+
+    def get(self, index: int, consistency: str) -> Entry:
+        """As L{dledger.client.blocking.Log.get}."""
+        self._called("get", index, consistency)
+        if index >= len(self.bodies):
+            raise DLedgerError(ResponseCode.INDEX_OUT_OF_RANGE, index=index)
+        return self.entry(index)
+
+    def tail(
+        self, from_index: int = 0, follow: bool = False, timeout: float | None = None
+    ) -> Iterator[Entry]:
+        """As L{dledger.client.blocking.Log.tail}."""
+        self._called("tail", from_index, follow)
+        first = from_index if from_index >= 0 else max(0, len(self.bodies) + from_index)
+        for index in range(first, len(self.bodies)):
+            yield self.entry(index)
+        if follow:
+            if self.following is not None:
+                self.following()
+            raise KeyboardInterrupt
+
+    def status(self) -> tuple[MemberInfo, ...]:
+        """As L{dledger.client.blocking.Log.status}."""
+        self._called("status")
+        return self.infos
+
+    def transfer(self, to: str, term: int | None = None) -> int:
+        """As L{dledger.client.blocking.Log.transfer}."""
+        self._called("transfer", to, term)
+        return 4
+
+
+class CliCase(SynchronousTestCase):
+    """Runs commands against a fake log."""
+
+    def setUp(self) -> None:
+        self.log = FakeLog()
+        self.opened: list[tuple[Any, ...]] = []
+
+        def connect(peers: str, **options: Any) -> FakeLog:
+            self.opened.append((peers, options))
+            return self.log
+
+        self.patch(dledger, "connect", connect)
+
+    def run_cli(self, *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> Result:
+        """One command; C{--peers} is given unless the environment does."""
+        runner = CliRunner()
+        return runner.invoke(cli, args, input=stdin, env={"DLEDGER_PEERS": "n0-h:1", **(env or {})})
+
+    def assertExit(self, result: Result, status: int, *texts: str) -> None:
+        """Exit status, and what stands in the output."""
+        shown = result.stdout + result.stderr
+        self.assertEqual(result.exit_code, status, f"{shown}\n{result.exception!r}")
+        for text in texts:
+            self.assertIn(text, shown)

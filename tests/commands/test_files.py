@@ -1,0 +1,120 @@
+# -*- test-case-name: tests.commands.test_files -*-
+"""The commands that read a member's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dledger.base.disk.disk import OsDisk
+from dledger.config import DLedgerConfig
+from dledger.storage.file_store import FileStore
+from dledger.storage.term_file import TermFile
+from tests.commands.fakes import CliCase
+
+BODIES = [b"entry %d" % number for number in range(40)]
+
+
+class FilesCase(CliCase):
+    """A member's directory with small files, so that there are several and blanks in them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.config = DLedgerConfig(
+            store_base_dir=self.mktemp(),
+            mapped_file_size_for_entry_data=1024,
+            mapped_file_size_for_entry_index=32 * 16,
+        )
+        store = FileStore.open(self.config, OsDisk())
+        for body in BODIES:
+            store.append_bodies((body,), 1)
+        store.record_commit(len(BODIES) - 1)
+        store.clean_close()
+        TermFile(OsDisk(), self.config.self_path).save(1, None)
+        self.path = self.config.self_path
+        self.data = sorted(Path(self.path, "data").iterdir())
+
+    def damage(self, offset: int) -> None:
+        """Flip a byte of the first data file."""
+        with self.data[0].open("r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 0xFF]))
+
+
+class VerifyTests(FilesCase):
+    """C{dledger verify}."""
+
+    def test_clean(self) -> None:
+        """What there is, and that nothing is wrong."""
+        self.assertExit(self.run_cli("verify", self.path), 0, "40 entries", "indexes 0 to 39", "clean")
+
+    def test_damaged(self) -> None:
+        """Where and what; exit status 1."""
+        self.damage(50)
+        self.assertExit(self.run_cli("verify", self.path), 1, str(self.data[0]), "finding")
+
+    def test_json(self) -> None:
+        """For programs."""
+        self.damage(50)
+        result = self.run_cli("verify", "--json", self.path)
+        self.assertExit(result, 1)
+        document = json.loads(result.stdout)
+        self.assertFalse(document["is_clean"])
+        self.assertGreaterEqual(len(document["findings"]), 1)
+
+    def test_wrong_directory(self) -> None:
+        """Said so in one line."""
+        result = self.run_cli("verify", self.config.store_base_dir)
+        self.assertExit(result, 1, "dledger-n0")
+        self.assertExit(self.run_cli("verify", "/nonexistent"), 64)
+
+
+class ReadFileTests(FilesCase):
+    """C{dledger readfile}."""
+
+    def lines(self, *args: str) -> list[str]:
+        """Output of a successful run."""
+        result = self.run_cli("readfile", *args)
+        self.assertExit(result, 0)
+        return result.stdout.splitlines()
+
+    def test_directory(self) -> None:
+        """Every record of every file, and the blanks between."""
+        lines = self.lines(self.path)
+        records = [line for line in lines if line.startswith("index=")]
+        self.assertEqual([int(line.split()[0].partition("=")[2]) for line in records], list(range(40)))
+        self.assertEqual(len(lines) - len(records), len(self.data) - 1)
+        self.assertIn("pos=0 size=55 magic=1 channel=0", lines[0])
+
+    def test_file(self) -> None:
+        """One file."""
+        lines = self.lines(str(self.data[1]))
+        self.assertIn("pos=1024", lines[0])
+
+    def test_body(self) -> None:
+        """With bodies."""
+        self.assertTrue(self.lines(self.path, "--body", "-n", "1")[0].endswith("body=entry 0"))
+
+    def test_range(self) -> None:
+        """From a position, so many bytes or records."""
+        self.assertEqual(len(self.lines(self.path, "--pos", "55", "--size", "110")), 2)
+        self.assertTrue(self.lines(self.path, "--pos", "55", "-n", "1")[0].startswith("index=1 "))
+
+    def test_index(self) -> None:
+        """Units of the index."""
+        lines = self.lines(f"{self.path}/index")
+        self.assertEqual((lines[0], len(lines)), ("index=0 term=1 pos=0 size=55", 40))
+
+    def test_no_record(self) -> None:
+        """Garbage is named with its place; exit status 1."""
+        self.damage(57)
+        result = self.run_cli("readfile", self.path)
+        self.assertExit(result, 1, "at 55: no record")
+
+    def test_no_files(self) -> None:
+        """A directory without data files."""
+        empty = Path(self.mktemp())
+        empty.mkdir()
+        self.assertExit(self.run_cli("readfile", str(empty)), 1, "no data file")

@@ -1,0 +1,106 @@
+# -*- test-case-name: tests.commands.test_status -*-
+"""The table of members."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionRefusedError
+
+from dledger.commands import status as cli_status
+from tests.commands.fakes import CliCase, info
+
+PEERS = {"n0": "n0.test:20911", "n1": "n1.test:20911"}
+
+
+def page(member_id: str, **facts: Any) -> dict[str, Any]:
+    """What C{/status} of a member says."""
+    member = {
+        "self_id": member_id, "group": "default", "role": "follower", "term": 7, "leader_id": "n0",
+        "ledger_begin_index": 3, "ledger_end_index": 41, "committed_index": 40, **facts,
+    }  # fmt: skip
+    return {"member": member, "peer_addresses": PEERS, "problem": "repairing" if member_id == "n1" else ""}
+
+
+class StatusTests(CliCase):
+    """C{dledger status}."""
+
+    def admins(self, pages: dict[str, dict[str, Any]]) -> None:
+        """What the administrations answer."""
+
+        async def fetch(agent: object, url: str, timeout_s: float, clock: object) -> Any:
+            answer: Deferred[Any] = (
+                succeed(pages[url]) if url in pages else fail(ConnectionRefusedError())
+            )
+            return await answer
+
+        self.patch(cli_status, "fetch_status", fetch)
+
+    def rows(self, *args: str, status: int = 0) -> list[list[str]]:
+        """Cells of the table."""
+        result = self.run_cli("status", *args)
+        self.assertExit(result, status)
+        return [line.split() for line in result.stdout.splitlines()]
+
+    def test_log_ports(self) -> None:
+        """Everybody on one line; who does not answer with the reason."""
+        header, n0, n1, n2 = self.rows()
+        self.assertEqual(header[:7], ["member", "role", "term", "begin", "end", "committed", "lag"])
+        self.assertEqual(n0, ["n0", "leader", "3", "0", "41", "41", "0", "n0", "n0.test:20911"])
+        self.assertEqual(n1, ["n1", "follower", "-", "0", "40", "39", "1", "n0", "n1.test:20911"])
+        self.assertEqual(n2[:2] + n2[-3:], ["n2", "unreachable", "n2.test:20911", "connection", "refused"])
+
+    def test_empty_and_unsaid(self) -> None:
+        """An empty log is not an unknown one."""
+        self.log.infos = (
+            info("n0", role="leader", begin_index=-1, end_index=-1, committed_index=-1, leader_id="n0"),
+            info("n1"),
+        )
+        _header, n0, n1 = self.rows()
+        self.assertEqual(n0[2:7], ["-", "empty", "empty", "empty", "0"])
+        self.assertEqual(n1[1:8], ["-", "-", "-", "-", "-", "-", "none"])
+
+    def test_no_leader(self) -> None:
+        """Exit status 1."""
+        self.log.infos = (info("n0", role="follower"),)
+        self.assertExit(self.run_cli("status"), 1, "no member leads")
+
+    def test_json(self) -> None:
+        """For programs."""
+        document = json.loads(self.run_cli("status", "--json").stdout)
+        self.assertEqual([member["member_id"] for member in document], ["n0", "n1", "n2"])
+        self.assertEqual((document[1]["lag"], document[2]["problem"]), (1, "connection refused"))
+
+    def test_admin(self) -> None:
+        """Members with an administration are asked there; the group's members are known from it."""
+        self.admins({"http://a": page("n0", role="leader"), "http://b": page("n1")})
+        _header, n0, n1 = self.rows("--admin", "http://a", "--admin", "http://b")
+        self.assertEqual(n0[:7], ["n0", "leader", "7", "3", "41", "40", "0"])
+        self.assertEqual(n1[-1], "repairing")
+        self.assertEqual(self.log.calls, [])
+
+    def test_admin_and_log_ports(self) -> None:
+        """The others are asked on their log ports, without C{--peers}."""
+        self.admins({"http://a": page("n0", role="leader")})
+        result = self.run_cli("status", "--json", "--admin", "http://a", env={"DLEDGER_PEERS": ""})
+        sources = {member["member_id"]: member["source"] for member in json.loads(result.stdout)}
+        self.assertEqual(sources, {"n0": "admin", "n1": "log", "n2": "log"})
+        self.assertEqual(self.opened[0][0], "n0-n0.test:20911;n1-n1.test:20911")
+
+    def test_silent_admin(self) -> None:
+        """Named, and the log ports are asked."""
+        self.admins({})
+        result = self.run_cli("status", "--admin", "http://a")
+        self.assertExit(result, 0, "http://a: ", "leader")
+
+    def test_nobody(self) -> None:
+        """Neither the one nor the other."""
+        self.admins({})
+        result = self.run_cli("status", "--admin", "http://a", env={"DLEDGER_PEERS": ""})
+        self.assertExit(result, 1, "nobody answers")
+
+    def test_nobody_named(self) -> None:
+        """An error of usage."""
+        self.assertExit(self.run_cli("status", env={"DLEDGER_PEERS": ""}), 64, "give --peers")

@@ -1,1 +1,0 @@
-"""Tests of master/slave replication."""

@@ -1,0 +1,125 @@
+# -*- test-case-name: tests.twistd.test_broker -*-
+"""Options of C{twistd dledger-broker}: what they make, and what is said of those that make no sense."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.plugin import getPlugins
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.twistd.broker import Options, make_service
+
+
+def parsed(*words: str) -> Options:
+    """What these words describe."""
+    options = Options()
+    options.parseOptions(words)
+    return options
+
+
+class OptionTests(SynchronousTestCase):
+    """From words to a configuration."""
+
+    def test_none(self) -> None:
+        """An asynchronous master where RocketMQ's would be."""
+        options = parsed()
+        self.assertEqual(options.broker.ha.broker_role, "ASYNC_MASTER")
+        self.assertEqual((options["listen"], options["ha-listen"]), ("tcp:10911", "tcp:10912"))
+        self.assertEqual(options.broker.store.store_path_root_dir, "./dledger-broker-data")
+        self.assertTrue(options.broker.broker_name)
+        self.assertRegex(options.broker.broker_ip1, r"^[0-9.]+$")
+
+    def test_slave(self) -> None:
+        """Everything that has an option of its own."""
+        options = parsed(
+            "--role", "slave", "--listen", "20911", "--ha-master", "m:10912", "--namesrv", "a:1;b:2",
+            "--store", "d", "--name", "x", "--cluster", "c", "--broker-id", "3", "--flush", "sync", "--set",
+            "mappedFileSizeCommitLog=1048576", "--set", "ha_full_history=true",
+        )  # fmt: skip
+        broker = options.broker
+        self.assertTrue(broker.is_slave)
+        self.assertEqual((broker.listen_port, broker.broker_id, broker.broker_name), (20911, 3, "x"))
+        self.assertEqual(broker.master_remoting_address, "m:10911")
+        self.assertEqual(broker.name_servers, ("a:1", "b:2"))
+        self.assertEqual(broker.store.mapped_file_size_commit_log, 1048576)
+        self.assertTrue(broker.ha.waits_for_disk and broker.ha.ha_full_history)
+
+    def test_endpoints(self) -> None:
+        """An interface is that of all three ports, and is where we are to be reached."""
+        options = parsed("--listen", "tcp:20911:interface=127.0.0.1")
+        self.assertEqual(options["ha-listen"], "tcp:20912:interface=127.0.0.1")
+        self.assertEqual((options.broker.listen_port, options.broker.ha_port), (20911, 20912))
+        self.assertEqual(options.broker.broker_ip1, "127.0.0.1")
+        options = parsed("--listen", "tcp:port=20911", "--ha-listen", "7", "--set", "brokerIP1=10.0.0.1")
+        self.assertEqual((options["ha-listen"], options.broker.ha_port), ("tcp:7", 7))
+        self.assertEqual(options.broker.broker_ip1, "10.0.0.1")
+
+    def test_file_of_rocketmq(self) -> None:
+        """Properties as its brokers have them; the command line stands above."""
+        path = self.mktemp()
+        with open(path, "w") as file:
+            file.write("brokerName=b\nbrokerRole=SYNC_MASTER\nlistenPort=30911\nstorePathRootDir=there\n")
+        options = parsed("--config", path, "--name", "other")
+        broker = options.broker
+        self.assertEqual((broker.broker_name, broker.ha.broker_role), ("other", "SYNC_MASTER"))
+        self.assertEqual((options["listen"], options["ha-listen"]), ("tcp:30911", "tcp:30912"))
+        self.assertEqual(broker.store.store_path_root_dir, "there")
+
+    def test_toml(self) -> None:
+        """Numbers and words as TOML has them."""
+        path = self.mktemp() + ".toml"
+        with open(path, "w") as file:
+            file.write('broker_name = "b"\nlisten_port = 30911\nauto_create_topic_enable = false\n')
+        broker = parsed("--config", path).broker
+        self.assertEqual((broker.broker_name, broker.listen_port), ("b", 30911))
+        self.assertFalse(broker.auto_create_topic_enable)
+
+
+class RefusedTests(SynchronousTestCase):
+    """One line each."""
+
+    def refused(self, words: str, *given: str) -> None:
+        """These options are, with these words."""
+        error = str(self.assertRaises(UsageError, parsed, *given))
+        self.assertIn(words, error)
+        self.assertNotIn("\n", error)
+
+    def test_refused(self) -> None:
+        """What is wrong, and what would be right."""
+        self.refused("must be in ('ASYNC_MASTER'", "--role", "leader")
+        self.refused("is not an option", "master")
+        self.refused("write --set name=value", "--set", "x")
+        self.refused("did you mean 'broker_name'", "--set", "brokerNam=x")
+        self.refused("given twice", "--set", "brokerName=x", "--set", "brokerName=y")
+        self.refused("write a port", "--listen", "localhost")
+        self.refused("write a port", "--listen", "70000")
+        self.refused("is no endpoint", "--listen", "tcp:1:nothing=2")
+        self.refused("for a slave say", "--ha-master", "m:1")
+        self.refused("No such file", "--config", "nowhere")
+
+    def test_bad_files(self) -> None:
+        """Neither properties nor TOML; a table."""
+        for name, text, words in (("a.conf", "hello", "is not name=value"), ("a.toml", "= 1", "Invalid"),
+                                  ("b.toml", "[broker]\nx=1", "is a table")):  # fmt: skip
+            path = self.mktemp() + name
+            with open(path, "w") as file:
+                file.write(text)
+            self.refused(words, "--config", path)
+
+
+class ServiceTests(SynchronousTestCase):
+    """The plugin, and what it makes."""
+
+    def test_plugin(self) -> None:
+        """C{twistd} knows it."""
+        from twisted.application.service import IServiceMaker
+
+        found = {maker.tapname: maker.module for maker in getPlugins(IServiceMaker)}
+        self.assertEqual(found["dledger-broker"], "dledger.twistd.broker")
+
+    def test_made(self) -> None:
+        """A service that has not touched anything yet."""
+        service = make_service(parsed("--name", "x"), Clock())
+        self.assertEqual(service.config.broker_name, "x")
+        self.assertFalse(service.running)

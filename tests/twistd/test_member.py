@@ -1,0 +1,169 @@
+# -*- test-case-name: tests.twistd.test_member -*-
+"""Options of C{twistd dledger}, and what is made of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from twisted.application.service import IServiceMaker
+from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
+from twisted.plugin import getPlugins
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.config import DLedgerConfig
+from dledger.node.service import MemberService
+from dledger.twistd import member as tap
+from dledger.twistd.common import make_reactor_monotonic
+from dledger.twistd.member import Options
+
+
+class OptionsTests(SynchronousTestCase):
+    """What may be said, and how."""
+
+    def parse(self, *arguments: str) -> DLedgerConfig:
+        """The configuration that the command line describes."""
+        options = Options()
+        options.parseOptions(list(arguments))
+        return options.member
+
+    def refusal(self, *arguments: str) -> str:
+        """Why the command line is refused: one line."""
+        error = self.assertRaises(UsageError, self.parse, *arguments)
+        self.assertNotIn("\n", str(error))
+        return str(error)
+
+    def file(self, text: str) -> str:
+        """A configuration file."""
+        path = self.mktemp()
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+    def test_nothing(self) -> None:
+        """The defaults: one member on the loopback."""
+        self.assertEqual(self.parse(), DLedgerConfig())
+
+    def test_everything(self) -> None:
+        """Each option of its own."""
+        config = self.parse(
+            "--node-id", "n1", "--peers", "n0-h:1;n1-h:2", "--store", "/d", "--group", "g",
+            "--flush-disk-type", "sync", "--wire", "binary", "--set", "heartBeatTimeIntervalMs=500",
+            "--set", "never_lead=true",
+        )
+        self.assertEqual(config, DLedgerConfig(
+            self_id="n1", peers="n0-h:1;n1-h:2", store_base_dir="/d", group="g", flush_disk_type="sync",
+            wire="binary", heart_beat_time_interval_ms=500, never_lead=True,
+        ))
+
+    def test_file(self) -> None:
+        """In any of the three spellings."""
+        path = self.file(
+            'dLegerPeers = "n0-h:1;n1-h:2"\nselfId = "n1"\ngroup = "g"\nmax_vote_interval_ms = 900\n'
+            'flushDiskType = "SYNC_FLUSH"\ndiskFullRatio = 1\n'
+        )
+        config = self.parse("--config", path)
+        self.assertEqual((config.self_id, config.group, config.max_vote_interval_ms), ("n1", "g", 900))
+        self.assertTrue(config.is_sync)
+
+    def test_peers_as_a_table(self) -> None:
+        """Ids and addresses may be written apart."""
+        config = self.parse("--config", self.file('self_id = "a"\n[peers]\na = "h:1"\nb = "h:2"\n'))
+        self.assertEqual(config.peers, {"a": "h:1", "b": "h:2"})
+
+    def test_which_stands_above(self) -> None:
+        """Options, then --set, then the file, whatever the spelling."""
+        path = self.file('dLegerPeers = "n0-h:1"\ngroup = "file"\nmaxVoteIntervalMs = 900\n')
+        config = self.parse(
+            "--config", path, "--peers", "n0-h:2", "--group", "line", "--set", "dLegerGroup=set",
+            "--set", "max_vote_interval_ms=800",
+        )
+        self.assertEqual(config.peers, {"n0": "h:2"})
+        self.assertEqual((config.group, config.max_vote_interval_ms), ("line", 800))
+
+    def test_endpoints_in_the_file(self) -> None:
+        """Where to listen may stand there, too; the command line stands above."""
+        options = Options()
+        path = self.file('listen = "tcp:1"\nadmin = "tcp:2"\n')
+        options.parseOptions(["--config", path, "--admin", "tcp:3"])
+        self.assertEqual((options["listen"], options["admin"]), ("tcp:1", "tcp:3"))
+
+    def test_refusals(self) -> None:
+        """Each says what is wrong and what would be right."""
+        for arguments, words in (
+            (["--peers", "n0"], "id-host:port"),
+            (["--node-id", "n7"], "not among the peers"),
+            (["--set", "hartBeatTimeIntervalMs=5"], "heart_beat_time_interval_ms"),
+            (["--set", "tick_ms"], "name=value"),
+            (["--set", "tick_ms=x"], "number"),
+            (["--set", "tick_ms=0"], "tick_ms"),
+            (["--set", "tick_ms=5", "--set", "tick_ms=6"], "twice"),
+            (["--wire", "morse"], "'wire' must be in ('auto', 'remoting', 'binary') (got 'morse')"),
+            (["--config", "/nowhere"], "No such file"),
+            (["--config", self.file("= nonsense")], "--config"),
+            (["--config", self.file("[election]\nx = 1")], "[election]"),
+            (["--config", self.file("hartbeat = 1")], "unknown option"),
+            (["--config", self.file("tick_ms = 'x'")], "number"),
+            (["--config", self.file("group = 5")], "group"),
+            (["stray"], "stray"),
+            (["--flush-disk-type", "never"], "flush_disk_type"),
+        ):
+            self.assertIn(words, self.refusal(*arguments), str(arguments))
+
+
+class ServiceTests(SynchronousTestCase):
+    """From options to a service."""
+
+    def setUp(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+
+    def make(self, *arguments: str) -> MemberService:
+        """The service of a command line."""
+        options = Options()
+        options.parseOptions(list(arguments))
+        return tap.make_service(options, self.reactor)
+
+    def test_make(self) -> None:
+        """Nothing is opened before it is started."""
+        service = self.make("--store", self.mktemp())
+        self.assertEqual(service.config.self_id, "n0")
+        self.assertEqual(self.reactor.tcpServers, [])
+
+    def test_listen(self) -> None:
+        """Where it is told to."""
+        service = self.make("--set", "store_type=memory", "--listen", "tcp:4711:interface=127.0.0.1")
+        service.startService()
+        self.assertEqual(self.reactor.tcpServers[0][0], 4711)
+        stopped = service.stopService()
+        self.reactor.pump([0.02] * 200)
+        self.successResultOf(stopped)
+
+    def test_bad_endpoint(self) -> None:
+        """One line."""
+        for option in ("--listen", "--admin"):
+            for endpoint in ("nonsense", "tcp:x", "tcp", "20911"):
+                error = self.assertRaises(UsageError, Options().parseOptions, [option, endpoint])
+                self.assertIn(endpoint, str(error))
+                self.assertNotIn("\n", str(error))
+
+    def test_monotonic(self) -> None:
+        """A reactor with nothing scheduled gets a clock that nobody sets; another keeps its own."""
+        make_reactor_monotonic(self.reactor)
+        self.assertIs(self.reactor.seconds, time.monotonic)
+        clock: Any = Clock()
+        clock.callLater(1, lambda: None)
+        make_reactor_monotonic(clock)
+        self.assertIsNot(clock.seconds, time.monotonic)
+
+
+class PluginTests(SynchronousTestCase):
+    """What twistd finds."""
+
+    def test_found(self) -> None:
+        """Under its name, with its options."""
+        makers = [maker for maker in getPlugins(IServiceMaker) if maker.tapname == "dledger"]
+        self.assertEqual(len(makers), 1)
+        self.assertIs(makers[0].options, Options)
+        self.assertIs(makers[0].makeService, tap.makeService)
