@@ -35,7 +35,7 @@ setup(
         *find_packages(include=["dledger", "dledger.*", "protocols", "protocols.*", "pyspark_dledger"]),
         PLUGINS,
     ],
-    package_data={"dledger": ["py.typed", "admin/dashboard/*"], "protocols": ["py.typed"]},
+    package_data={"dledger": ["py.typed"], "protocols": ["py.typed"]},
     entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
     install_requires=[
         "attrs>=23.2",

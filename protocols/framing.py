@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from protocols.wire.errors import WireError
-from protocols.wire.ledger.push_layout import (
+from protocols.wire.native import (
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
     FRAME_VERSION,

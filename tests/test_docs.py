@@ -2,7 +2,7 @@
 """
 What the documents name must exist: options, codes, weaknesses, links, tests, functions.
 
-A name in backquotes that begins with a package of ours (C{dledger.core.quorum.held_by},
+A name in backquotes that begins with a package of ours (C{dledger.base.quorum.held_by},
 C{tests.core.test_quorum.HeldByTests}) is looked up in the source.
 """
 
@@ -257,6 +257,6 @@ class CheckerTests(SynchronousTestCase):
 
     def test_links_and_names_are_found(self) -> None:
         """The patterns see what they are for."""
-        text = "see [there](docs/a.md#b) and `dledger.core.quorum.held_by`, `self.x`"
+        text = "see [there](docs/a.md#b) and `dledger.base.quorum.held_by`, `self.x`"
         self.assertEqual(_LINK.findall(text), ["docs/a.md#b"])
-        self.assertEqual(_NAME.findall(text), ["dledger.core.quorum.held_by"])
+        self.assertEqual(_NAME.findall(text), ["dledger.base.quorum.held_by"])

@@ -24,7 +24,7 @@ Complaint = tuple[int, str]
 Rule = Callable[[str], Iterator[Complaint]]
 
 #: Where lines for people are written on purpose.
-SPEAKING = ("dledger/cli*.py", "benchmarks/*", "demo/*", "setup.py", "docs/*")
+SPEAKING = ("dledger/commands/*", "benchmarks/*", "demo/*", "setup.py", "docs/*")
 
 #: Whose public names are an API that somebody reads.
 DOCUMENTED = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")

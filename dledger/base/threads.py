@@ -12,6 +12,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
+#: Runs a function in a thread; the Deferred fires on the reactor's thread when it has returned.
+RunInThread = Callable[[Callable[[], None]], Deferred[None]]
+
 
 class DiskThreads:
     """A few threads of one's own: what waits for the reactor's common ones may wait for somebody's names."""

@@ -18,13 +18,13 @@ from twisted.internet.interfaces import IReactorTime
 
 from dledger.base.disk.disk import Disk
 from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.stats import StatsCommands
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
-from dledger.broker.consuming.reset_offsets import ResetOffsets
 from dledger.broker.ha.service import HAService
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.router import Commands

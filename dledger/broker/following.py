@@ -18,12 +18,12 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError
-from dledger.broker.broker_config import BrokerConfig
+from dledger.base.threads import RunInThread
 from dledger.broker.command_client import CommandClient
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.ha.service import HAService
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
-from dledger.node.flush import RunInThread
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand

@@ -3,7 +3,8 @@
 The listening side of a broker: its connections, and who answers what is asked on them.
 
 Requests go to groups of commands by their code. Sends that stand together in one read go to their group
-together. What a slave asks for (see L{dledger.broker.metadata.slave_synchronize}) is answered here, on every port.
+together. What a slave asks for (see L{dledger.broker.metadata.slave_synchronize}) is answered here, on
+every port.
 
 Rule 1: every request is answered once. What a handler refuses, or fails at, is answered for it.
 Rule 2: the number of connections is bounded, and who says nothing for two minutes is closed.
@@ -20,9 +21,9 @@ from typing import Any, Protocol
 from twisted.python.failure import Failure
 
 from dledger.base.listening import ListeningSide
+from dledger.broker.common.refusals import Code, Handler, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
-from dledger.broker.refusals import Code, Handler, Handlers, Refused
 from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn

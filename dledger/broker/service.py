@@ -36,8 +36,8 @@ from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.threads import DiskThreads
 from dledger.broker.assembly import Assembly, Parts, assemble
-from dledger.broker.broker_config import BrokerConfig
 from dledger.broker.command_client import CommandClient
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.following import Following
 from dledger.broker.ha.service import HAService
 from dledger.broker.metadata.files import Metadata

@@ -1,9 +1,6 @@
 # -*- test-case-name: tests.core.test_quorum -*-
 """
-The one quorum rule, and the watermarks of one term that it is applied to.
-
-C{held_by(marks, needed)} is the needed-th largest mark: the highest number that at least C{needed}
-holders have reached. Raft commitment, the read index and HA acknowledgement all ask this question.
+The watermarks of one term, and the commit index that follows from them by L{dledger.base.quorum.held_by}.
 
 Rule: a leader commits by counting only entries of its own term (Raft 5.4.2). Marks below the first
 index of the term are not recorded at all, so the rule needs no second check anywhere.
@@ -17,16 +14,7 @@ from collections.abc import Iterable
 
 import attrs
 
-
-def held_by(marks: Iterable[int], needed: int) -> int:
-    """
-    The highest number that at least C{needed} of the C{marks} have reached.
-
-    @param needed: 1 to the number of marks.
-    """
-    ordered = sorted(marks, reverse=True)
-    assert 1 <= needed <= len(ordered), f"{needed} of {len(ordered)} marks"
-    return ordered[needed - 1]
+from dledger.base.quorum import held_by
 
 
 @attrs.define

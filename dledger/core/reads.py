@@ -19,10 +19,10 @@ from collections.abc import Callable
 
 import attrs
 
+from dledger.base.quorum import held_by
 from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
-from dledger.core.quorum import held_by
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, HeartBeatResponse, Response
 

@@ -26,7 +26,7 @@ from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerAppend
 from dledger.core.inputs import AppendProposed, Proposal
 from dledger.node.status import Counters, count
-from protocols.connection import ServerConnection
+from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE

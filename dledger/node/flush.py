@@ -15,11 +15,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import StoreError
+from dledger.base.threads import RunInThread
 from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
 from dledger.node.status import Counters
-
-#: Runs a function in the store's thread; the Deferred fires on the reactor.
-RunInThread = Callable[[Callable[[], None]], Deferred[None]]
 
 
 class FlushJob(Protocol):

@@ -27,13 +27,14 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.threads import RunInThread
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.driver import Driver, Ledger, Terms
-from dledger.node.flush import Flushable, Flusher, RunInThread
+from dledger.node.flush import Flushable, Flusher
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports

@@ -29,7 +29,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.config import DLedgerConfig
-from protocols.connection import IDLE_S, ClientConnection
+from protocols.connection import IDLE_S
+from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import WIRE_VERSION

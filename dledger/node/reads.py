@@ -22,7 +22,7 @@ from dledger.base.errors import DLedgerError
 from dledger.core.effects import AnswerRead
 from dledger.core.inputs import ReadRequested
 from dledger.node.status import Counters, count
-from protocols.connection import ServerConnection
+from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of

@@ -37,7 +37,7 @@ from dledger.node.appends import AppendGate
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.status import Counters, count
-from protocols.connection import ServerConnection
+from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode

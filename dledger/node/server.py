@@ -13,8 +13,8 @@ What a request means is decided by the L{RequestSink} behind this.
 from __future__ import annotations
 
 from dledger.base.listening import ListeningSide
-from protocols.connection import ServerConnection
-from protocols.ledger.interfaces import RequestSink, Ticket
+from protocols.ledger.connection import RequestSink, ServerConnection
+from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.ledger.messages import Request

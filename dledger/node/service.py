@@ -309,25 +309,3 @@ def _pause(reactor: Any, seconds: float) -> Deferred[None]:
     passed: Deferred[None] = Deferred()
     reactor.callLater(seconds, passed.callback, None)
     return passed
-
-
-def end_process(reactor: Any, record: Callable[[], None]) -> Callable[[str], None]:
-    """
-    What C{failed} of a L{MemberService} does in a process of its own.
-
-    @param record: makes sure that the process, once it ends, does so with a status that says why.
-    """
-
-    def failed(reason: str) -> None:
-        record()
-        # In the middle of start-up the reactor does not run yet.
-        reactor.callWhenRunning(_stop_reactor, reactor)
-
-    return failed
-
-
-def _stop_reactor(reactor: Any) -> None:
-    if reactor.running:
-        reactor.stop()
-
-

@@ -37,15 +37,14 @@ from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
-from protocols.wire.ledger.push_layout import (
+from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
+from protocols.wire.native import (
     FLAG_RESPONSE,
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
     FRAME_VERSION,
-    KINDS,
     NATIVE_FIRST_BYTE,
     NATIVE_FRAME_BYTES_MAX,
-    PULL_RESPONSE_DECLARATION,
 )
 
 _PULL_ANSWER = struct_of(PULL_RESPONSE_DECLARATION)

@@ -19,7 +19,7 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.expiry import Expiry
+from dledger.base.disk.expiry import Expiry, ExpiryRules
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import StoreError
 from dledger.config import DLedgerConfig
@@ -73,6 +73,21 @@ class _Storing:
             self._store._storing_failed(self._what, error)
 
 
+def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
+    """The options of a member that concern room on the disk."""
+    forces = config.enable_disk_force_clean
+    return ExpiryRules(
+        full_ratio=config.disk_full_ratio,
+        full_ratio_name="disk_full_ratio",
+        min_free_bytes=config.min_free_bytes,
+        reserved_hours=config.file_reserved_hours,
+        delete_hours=frozenset(int(hour) for hour in config.delete_when.split(";")),
+        check_ratio=config.disk_space_ratio_to_check_expired,
+        force_ratio=config.disk_space_ratio_to_force_clean if forces else None,
+        retention_bytes=config.retention_bytes,
+    )
+
+
 class StoreReads:
     """
     Invariants: C{ledger_begin_index <= ledger_end_index} unless empty (both -1); nothing but zeroes
@@ -102,7 +117,7 @@ class StoreReads:
         #: Epoch, index behind the last read, and the C{chainCrc} before it: for who reads on.
         self._read_on = (-1, -1, 0)
         self._broken = ""
-        self._expiry = Expiry(config)
+        self._expiry = Expiry(expiry_rules(config))
         self._scanner = Scanner(self._data, self._index)
         self._batches = RecentBatches()
         self._recent = RecentEntries()

@@ -2,7 +2,8 @@
 """
 Runs many schedules, on several processors, and tells how it goes: what the two simulators share.
 
-Knows nothing of what a schedule does; see L{dledger.testing.group.runner} and L{dledger.testing.brokers.runner}.
+Knows nothing of what a schedule does; see L{dledger.testing.group.runner} and
+L{dledger.testing.brokers.runner}.
 """
 
 from __future__ import annotations

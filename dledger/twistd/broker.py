@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
-from dledger.broker.broker_config import (
+from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
     from_mapping,
@@ -32,11 +32,11 @@ from dledger.broker.broker_config import (
     read_properties,
 )
 from dledger.broker.service import BrokerService
-from dledger.node.service import end_process
 from dledger.twistd.common import (
     ConfigurationOptions,
     above,
     check_endpoint,
+    end_process,
     exit_with,
     prepare_process,
     seeded_chance,

@@ -150,3 +150,23 @@ def seeded_chance(whose: str) -> random.Random:
     seed = random.SystemRandom().getrandbits(64)
     Logger().info("chance of {whose} starts from seed {seed}", whose=whose, seed=seed)
     return random.Random(seed)
+
+
+def end_process(reactor: Any, record: Callable[[], None]) -> Callable[[str], None]:
+    """
+    The C{failed} callback of a service that has a process of its own: it stops the reactor.
+
+    @param record: sets the exit status that says why.
+    """
+
+    def failed(reason: str) -> None:
+        record()
+        # In the middle of start-up the reactor does not run yet.
+        reactor.callWhenRunning(_stop_reactor, reactor)
+
+    return failed
+
+
+def _stop_reactor(reactor: Any) -> None:
+    if reactor.running:
+        reactor.stop()

@@ -22,11 +22,12 @@ from twisted.python.usage import UsageError
 from dledger.base.disk.disk import OsDisk
 from dledger.config import ALIASES, DLedgerConfig, from_mapping
 from dledger.node.node import Node
-from dledger.node.service import MemberService, end_process
+from dledger.node.service import MemberService
 from dledger.twistd.common import (
     ConfigurationOptions,
     above,
     check_endpoint,
+    end_process,
     exit_with,
     prepare_process,
     seeded_chance,

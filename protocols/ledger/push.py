@@ -40,14 +40,16 @@ from protocols.wire.ledger.push_layout import (
     APPEND_REQUEST_DECLARATION,
     APPEND_RESPONSE_DECLARATION,
     BODY_LENGTH_DECLARATION,
+    KINDS,
+    PUSH_REQUEST_DECLARATION,
+    PUSH_RESPONSE_DECLARATION,
+)
+from protocols.wire.native import (
     FLAG_RESPONSE,
     FRAME_HEADER_DECLARATION,
     FRAME_HEADER_SIZE,
     FRAME_VERSION,
-    KINDS,
     NATIVE_FIRST_BYTE,
-    PUSH_REQUEST_DECLARATION,
-    PUSH_RESPONSE_DECLARATION,
 )
 
 #: Answers that may carry records.

@@ -17,6 +17,7 @@ Source: RemotingCommand, RocketMQSerializable, LanguageCode in rocketmq-remoting
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,7 +37,14 @@ from protocols.wire.fastjson import (
     write_object,
 )
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.java_shapes import read_header
+
+# At most nine digits, which always fit.
+_NUMBER = rb"(0|-?[1-9][0-9]{0,8})"
+# The header that Java writes around most bodies: keys in fastjson's order, no remark, no extFields.
+_HEADER = re.compile(
+    rb'\{"code":' + _NUMBER + rb',"flag":' + _NUMBER + rb',"language":"([A-Z_]{1,16})","opaque":'
+    + _NUMBER + rb',"serializeTypeCurrentRPC":"JSON","version":' + _NUMBER + rb'\}'
+)
 
 #: A whole frame, length word included; as com.rocketmq.remoting.frameMaxLength.
 FRAME_BYTES_MAX = 16777216
@@ -193,6 +201,20 @@ _LANGUAGES = frozenset(LANGUAGES)
 _HEADER_KEYS = ("code", "extFields", "flag", "language", "opaque", "remark", "version")
 _HEADER_NAMES = {folded(name): name for name in _HEADER_KEYS}
 _KNOWN_KEYS = frozenset((*_HEADER_KEYS, "serializeTypeCurrentRPC"))
+
+
+def read_header(header: bytes) -> tuple[int, int, str, int, int] | None:
+    """
+    A header without remark and extFields.
+
+    @return: code, flag, language, opaque, version; None if C{header} is anything else. The language may be
+        one that nobody knows.
+    """
+    match = _HEADER.fullmatch(header)
+    if match is None:
+        return None
+    code, flag, language, opaque, version = match.groups()
+    return int(code), int(flag), language.decode(), int(opaque), int(version)
 
 
 def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:

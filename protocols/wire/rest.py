@@ -4,7 +4,8 @@ What follows the fixed part of a native frame, taken from the front: texts, bodi
 
 Rule 1: every length is bounded before it is used. Rule 2: nothing may be left over (L{Rest.end}).
 
-The same for a ledger's frames (L{protocols.wire.ledger.push}) and a broker's (L{protocols.wire.rocketmq.broker_frames}).
+The same for a ledger's frames (L{protocols.wire.ledger.push}) and a broker's
+(L{protocols.wire.rocketmq.broker_frames}).
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.refusals import Handler, Refused
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.refusals import Handler, Refused
 from dledger.broker.store.records import NewMessage
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError

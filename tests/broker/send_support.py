@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.router import CommandRouter

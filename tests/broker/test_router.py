@@ -11,8 +11,8 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.common.refusals import Handlers, Refused
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.refusals import Handlers, Refused
 from dledger.broker.router import CommandRouter
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command

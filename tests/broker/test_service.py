@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.broker_config import from_mapping
+from dledger.broker.common.config import from_mapping
 from dledger.broker.service import BrokerService
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of

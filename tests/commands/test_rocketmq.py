@@ -20,7 +20,7 @@ HOST = Host.of("10.0.0.7", 10911)
 
 
 def body(index: int, text: bytes = b"hello", *, pos: int | None = None, **fields: Any) -> bytes:
-    """The message of the entry at C{index}, where L{tests.commands.fakes.FakeLog} has it unless told otherwise."""
+    """The message of the entry at C{index}, by default where L{tests.commands.fakes.FakeLog} has it."""
     fields.setdefault("properties", {"KEYS": "k1 k2", "TAGS": "A", "colour": "bl\tue"})
     fields.setdefault("topic", "orders")
     at = 100 * index if pos is None else pos

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.core.quorum import QuorumAckChecker, held_by
+from dledger.base.quorum import held_by
+from dledger.core.quorum import QuorumAckChecker
 
 
 def dumb_held_by(marks: Sequence[int], needed: int) -> int:

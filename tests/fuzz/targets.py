@@ -24,7 +24,7 @@ from protocols.wire.ledger.entry import bodies_of, check_records, iterate_record
 from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request, encode_response
 from protocols.wire.ledger.messages import AppendRequest, EntryBatch, PushEntryRequest, Request, Response
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
-from protocols.wire.ledger.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE
+from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE
 from protocols.wire.remoting import ROCKETMQ, RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import decode_broker_frame
 from protocols.wire.rocketmq.message import (

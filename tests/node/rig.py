@@ -22,7 +22,7 @@ from dledger.node.server import MemberServer
 from dledger.node.service import ForgetfulTerms
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermVote
-from protocols.connection import ServerConnection
+from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import Request
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages

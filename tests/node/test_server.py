@@ -8,7 +8,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.node.server import MemberServer
-from protocols.connection import ServerConnection
+from protocols.ledger.connection import ServerConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.messages import MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command

@@ -10,8 +10,9 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from protocols.connection import ClientConnection, Connection, ServerConnection
+from protocols.connection import Connection
 from protocols.framing import FrameBuffer
+from protocols.ledger.connection import ClientConnection, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.connection import ClientConnection, ServerConnection
+from protocols.ledger.connection import ClientConnection, ServerConnection
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     AppendRequest,

@@ -69,7 +69,8 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_exception_is_told(self) -> None:
         """A bug that raises is a failure with its traceback."""
-        with mock.patch("dledger.broker.ha.slave_view.SlaveView.reported", side_effect=ZeroDivisionError("made up")):
+        name = "dledger.broker.ha.slave_view.SlaveView.reported"
+        with mock.patch(name, side_effect=ZeroDivisionError("made up")):
             outcome = run_ha_schedule(1, seconds=5)
         self.assertIn("ZeroDivisionError", outcome.failure)
         self.assertGreater(len(outcome.lines), 3)
@@ -195,5 +196,5 @@ class RunnerTests(SynchronousTestCase):
         self.assertEqual(status, 1)
         self.assertIn("seed 5 FAILED: H6: made up", output)
         self.assertIn("m started at 0..0", output)
-        self.assertIn("ha_runner --schedules 1 --seed 5 --seconds 3 --trace", output)
+        self.assertIn("runner --schedules 1 --seed 5 --seconds 3 --trace", output)
         self.assertIn("1 schedules, 1 failed", output)

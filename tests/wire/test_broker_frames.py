@@ -17,7 +17,7 @@ from protocols.framing import FrameBuffer
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.push import KINDS
-from protocols.wire.ledger.push_layout import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FRAME_BYTES_MAX
+from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_SIZE, NATIVE_FRAME_BYTES_MAX
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
     BrokerRequest,

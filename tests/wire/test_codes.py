@@ -6,7 +6,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.ledger.codes import WIRE_VERSION, PushType, RequestCode, ResponseCode, VoteResult
-from protocols.wire.ledger.push_layout import FRAME_VERSION, KINDS
+from protocols.wire.ledger.push_layout import KINDS
+from protocols.wire.native import FRAME_VERSION
 
 #: DLedgerResponseCode.java, number and name.
 RESPONSE_CODES = """

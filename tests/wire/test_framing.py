@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.push import encode_request_frame, encode_response_frame
-from protocols.wire.ledger.push_layout import FRAME_HEADER
+from protocols.wire.native import FRAME_HEADER
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, encode_command
 from tests.wire.golden import EXAMPLES
 from tests.wire.values import house

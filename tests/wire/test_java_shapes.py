@@ -13,10 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import read_object, write_object
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
-from protocols.wire.ledger.java_shapes import read_header, read_push, write_push_answer
+from protocols.wire.ledger.java_shapes import read_push, write_push_answer
 from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request
-from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command, read_header
 from tests.wire.values import batches, counts, house, ints, longs
 
 APPEND = (

@@ -43,14 +43,8 @@ from protocols.wire.ledger.push import (
     encode_response_frame,
     encode_response_parts,
 )
-from protocols.wire.ledger.push_layout import (
-    FRAME_HEADER,
-    FRAME_HEADER_DECLARATION,
-    NATIVE_FIRST_BYTE,
-    PEER_DECLARATION,
-    REQUEST_DECLARATIONS,
-    RESPONSE_DECLARATIONS,
-)
+from protocols.wire.ledger.push_layout import PEER_DECLARATION, REQUEST_DECLARATIONS, RESPONSE_DECLARATIONS
+from protocols.wire.native import FRAME_HEADER, FRAME_HEADER_DECLARATION, NATIVE_FIRST_BYTE
 from tests.wire.golden import BODIES, EXAMPLES, HELLO
 from tests.wire.golden_native import NATIVE_FRAMES
 from tests.wire.test_entry import three

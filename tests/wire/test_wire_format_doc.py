@@ -17,15 +17,17 @@ from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
 from protocols.wire.ledger.push_layout import (
-    FRAME_HEADER_DECLARATION,
-    FRAME_HEADER_SIZE,
-    FRAME_VERSION,
     KINDS,
     METADATA_REQUEST_DECLARATION,
-    NATIVE_FIRST_BYTE,
     PEER_DECLARATION,
     REQUEST_DECLARATIONS,
     RESPONSE_DECLARATIONS,
+)
+from protocols.wire.native import (
+    FRAME_HEADER_DECLARATION,
+    FRAME_HEADER_SIZE,
+    FRAME_VERSION,
+    NATIVE_FIRST_BYTE,
 )
 from protocols.wire.remoting import BINARY_HEADER_DECLARATION, FRAME_START_DECLARATION, LANGUAGES
 from protocols.wire.rocketmq.broker_layout import (

@@ -10,9 +10,10 @@ Source: CleanSpaceService in DLedgerMmapFileStore.java (0.3.1.2).
 
 from __future__ import annotations
 
+import attrs
+
 from dledger.base.disk.disk import Disk, DiskSpace
 from dledger.base.disk.segment import SegmentList
-from dledger.config import DLedgerConfig
 
 _HOUR_S = 3600.0
 
@@ -24,6 +25,30 @@ def used_ratio(space: DiskSpace) -> float:
     return -(-used * 100 // whole) / 100 if whole > 0 else 1.0
 
 
+@attrs.frozen(kw_only=True)
+class ExpiryRules:
+    """
+    When a disk is full, and when a file may go. Ratios are used / (used + usable), 0 to 1.
+
+    @ivar full_ratio: above it the disk is full. C{full_ratio_name}: the option that says so, for messages.
+    @ivar min_free_bytes: below it the disk is full, too.
+    @ivar reserved_hours: a file is kept so long after its last write, at least one hour.
+    @ivar delete_hours: hours of the day, 0 to 23, at which files go.
+    @ivar check_ratio: above it files go at any hour.
+    @ivar force_ratio: above it files go before their time; None for never.
+    @ivar retention_bytes: files beyond this size go; 0 for no such limit.
+    """
+
+    full_ratio: float
+    full_ratio_name: str
+    min_free_bytes: int
+    reserved_hours: int
+    delete_hours: frozenset[int]
+    check_ratio: float
+    force_ratio: float | None
+    retention_bytes: int
+
+
 class Expiry:
     """
     What the last look at the disk showed.
@@ -33,9 +58,8 @@ class Expiry:
 
     FILES_MAX = 10
 
-    def __init__(self, config: DLedgerConfig) -> None:
-        self._config = config
-        self._hours = {int(hour) for hour in config.delete_when.split(";")}
+    def __init__(self, rules: ExpiryRules) -> None:
+        self._rules = rules
         self._ratio = 0.0
         self.disk_full = False
         self.why_full = ""
@@ -48,11 +72,12 @@ class Expiry:
         self._ratio = max(used_ratio(space) for space in spaces)
         usable = min(space.usable for space in spaces)
         self.why_full = ""
-        if self._ratio > self._config.disk_full_ratio:
-            limit = self._config.disk_full_ratio
-            self.why_full = f"disk used to {self._ratio:.0%}, above disk_full_ratio={limit}"
-        elif usable < self._config.min_free_bytes:
-            self.why_full = f"{usable} bytes usable, below min_free_bytes={self._config.min_free_bytes}"
+        rules = self._rules
+        if self._ratio > rules.full_ratio:
+            limit = f"{rules.full_ratio_name}={rules.full_ratio}"
+            self.why_full = f"disk used to {self._ratio:.0%}, above {limit}"
+        elif usable < rules.min_free_bytes:
+            self.why_full = f"{usable} bytes usable, below min_free_bytes={rules.min_free_bytes}"
         self.disk_full = bool(self.why_full)
 
     def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
@@ -61,15 +86,14 @@ class Expiry:
 
         @param free_to_go: nobody still needs its entries; force cleaning does not ask.
         """
-        config = self._config
-        forced = config.enable_disk_force_clean and self._ratio > config.disk_space_ratio_to_force_clean
-        if forced:
+        rules = self._rules
+        if rules.force_ratio is not None and self._ratio > rules.force_ratio:
             return True
         if not free_to_go:
             return False
         held = len(data.offsets) * data.file_size
-        if config.retention_bytes and held - data.file_size >= config.retention_bytes:
+        if rules.retention_bytes and held - data.file_size >= rules.retention_bytes:
             return True
-        due = local_hour in self._hours or self._ratio > config.disk_space_ratio_to_check_expired
+        due = local_hour in rules.delete_hours or self._ratio > rules.check_ratio
         age_s = now_s - data.modified_s(data.offsets[0])
-        return due and age_s >= max(config.file_reserved_hours, 1) * _HOUR_S
+        return due and age_s >= max(rules.reserved_hours, 1) * _HOUR_S

@@ -15,7 +15,7 @@ import attrs
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import used_ratio
 from dledger.broker.admin.runtime_stats import RuntimeStats
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.ha.service import HAStatus
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.store.records import store_timestamp_of

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.refusals import Code, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.java_json import wire_json
 from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.refusals import Code, Fields, Handlers, Refused
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection

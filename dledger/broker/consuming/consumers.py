@@ -26,7 +26,9 @@ from typing import Protocol
 import attrs
 from twisted.logger import Logger
 
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.groups import find_group, retry_topic
+from dledger.broker.common.refusals import Code, Fields, Handlers, Refused
 from dledger.broker.consuming.subscriptions import (
     ConsumerData,
     Subscription,
@@ -36,9 +38,6 @@ from dledger.broker.consuming.subscriptions import (
 )
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.java_json import read_document, to_object, wire_json
-from dledger.broker.metadata.tables import RETRY_PREFIX, GroupConfig, TopicConfig
-from dledger.broker.refusals import Code, Fields, Handlers, Refused
-from dledger.broker.store.consume_queues import is_topic
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown
@@ -59,12 +58,6 @@ MEMBERS_MAX = 65_536
 #: Topics and tags that all groups together want.
 WANTED_MAX = 1_048_576
 
-#: Groups that are made by themselves; administrators may add more.
-KNOWN_GROUPS_MAX = 65_536
-GROUP_CHARACTERS_MAX = 120
-
-#: Queues of a topic for retries, or as many as its group says.
-RETRY_QUEUES_MAX = 65_535
 
 
 class Member(Protocol):
@@ -254,38 +247,6 @@ class ConsumerTable:
     def groups_of(self, topic: str) -> list[str]:
         """Groups that want something of the topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
-
-
-def is_group(name: str) -> bool:
-    """Whether a group can have this name, which becomes part of a topic's; as TopicValidator."""
-    return is_topic(name) and len(name) <= GROUP_CHARACTERS_MAX
-
-
-def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int) -> GroupConfig | None:
-    """
-    Settings of a group. A master makes it on first use; a slave gives an unknown one the usual settings.
-
-    @return: None if it is unknown and may not, or cannot, be made.
-    """
-    found = metadata.groups.get(name)
-    if found is not None or not config.auto_create_subscription_group:
-        return found
-    if not is_group(name):
-        return None
-    if len(metadata.groups.entries) >= KNOWN_GROUPS_MAX:
-        return None
-    return GroupConfig(group_name=name) if config.is_slave else metadata.groups.find(name, wall_ms)
-
-
-def retry_topic(metadata: Metadata, config: BrokerConfig, group: GroupConfig, wall_ms: int) -> str:
-    """Name of the topic for messages that the group could not consume; made at a master if missing."""
-    name = RETRY_PREFIX + group.group_name
-    if not config.is_slave and metadata.topics.get(name) is None:
-        queues = min(max(group.retry_queue_nums, 0), RETRY_QUEUES_MAX)
-        metadata.topics.put(
-            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues), wall_ms
-        )
-    return name
 
 
 class ConsumerCommands:

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dledger.base.errors import StoreError
-from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.consuming.consumers import find_group
-from dledger.broker.consuming.queries import offset_at, record_at
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.groups import find_group
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
 from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.queries import offset_at, record_at
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection

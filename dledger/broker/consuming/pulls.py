@@ -30,9 +30,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
-from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.consuming.consumers import ConsumerTable, find_group
-from dledger.broker.consuming.queries import GetStatus, Got, get_messages
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.groups import find_group
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import (
     BROADCASTING,
     SUB_ALL,
@@ -43,7 +44,7 @@ from dledger.broker.consuming.subscriptions import (
 )
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_READ, GroupConfig
-from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.store.queries import GetStatus, Got, get_messages
 from dledger.broker.store.reput import Arrived
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection

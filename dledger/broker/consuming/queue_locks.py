@@ -17,8 +17,8 @@ from typing import Any
 
 import attrs
 
+from dledger.broker.common.refusals import Code, Handlers, Refused
 from dledger.broker.metadata.java_json import read_document, to_object, wire_json
-from dledger.broker.refusals import Code, Handlers, Refused
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, shown, to_int

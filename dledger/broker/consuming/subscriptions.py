@@ -15,8 +15,8 @@ from typing import Any
 
 import attrs
 
+from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.metadata.java_json import read_document, to_object
-from dledger.broker.refusals import Code, Refused
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, shown, to_int
 from protocols.wire.rocketmq.message import java_hash

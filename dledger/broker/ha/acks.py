@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.quorum import held_by
 from dledger.broker.ha.config import ANY_SLAVE, HAConfig
 from dledger.broker.ha.put_status import PutStatus
-from dledger.core.quorum import held_by
 
 
 @attrs.define

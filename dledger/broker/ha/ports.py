@@ -78,6 +78,7 @@ class CommitLog(Protocol):
         Bring to stable storage what has been appended before the call. May be called while another one is
         under way.
 
-        @return: fires with C{flushed_offset}; fails with L{dledger.base.errors.StoreError} or C{OSError}, after
+        @return: fires with C{flushed_offset}; fails with L{dledger.base.errors.StoreError} or C{OSError},
+        after
             which nothing more may be promised.
         """

@@ -31,9 +31,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.threads import RunInThread
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import Table
-from dledger.node.flush import RunInThread
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.codes import ResponseCode

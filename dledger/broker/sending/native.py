@@ -5,8 +5,8 @@ What our own producers and readers ask a broker for in native frames: PUT, READ,
 A message that comes this way is stored like one that a RocketMQ producer sends: the same topics are made and
 the same ones refused, C{CLUSTER} is added, delays are kept.
 
-Rule 1: all PUTs of one read are one put, as in L{dledger.broker.sending.puts}. What is wrong with one frame refuses
-all of its messages, and costs the other frames nothing.
+Rule 1: all PUTs of one read are one put, as in L{dledger.broker.sending.puts}. What is wrong with one frame
+refuses all of its messages, and costs the other frames nothing.
 Rule 2: an answer without offsets means that certainly nothing was stored.
 """
 
@@ -18,10 +18,10 @@ from typing import NamedTuple
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.refusals import Code, Handlers, Refused
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.tables import RETRY_PREFIX, SCHEDULE_TOPIC
-from dledger.broker.refusals import Code, Handlers, Refused
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.sending.send_properties import (
     cluster_property,

@@ -3,9 +3,10 @@
 The short road of what RocketMQ's Java producers send most: one message, to a queue of a topic that is there,
 with nothing in it that a broker acts on.
 
-Requests are read by what they have in common (L{protocols.wire.rocketmq.send_request}), stored by what they have in
-common (L{dledger.broker.store.plain_records}), and answered from a form. Whatever is not plain, or is wrong in any
-way, goes the long road: L{dledger.broker.sending.sends.Sends}, which says the same of a plain request, byte for byte.
+Requests are read by what they have in common (L{protocols.wire.rocketmq.send_request}), stored by what they
+have in common (L{dledger.broker.store.plain_records}), and answered from a form. Whatever is not plain, or
+is wrong in any way, goes the long road: L{dledger.broker.sending.sends.Sends}, which says the same of a
+plain request, byte for byte.
 
 Rule 1: messages are stored in the order of their requests. Rule 2: what was found out about requests of one
 shape holds until the topics change.
@@ -19,7 +20,7 @@ import attrs
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import Topics

@@ -25,11 +25,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
-from dledger.broker.consuming.queries import record_at
 from dledger.broker.metadata.tables import DelayOffsets
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.consume_queues import is_topic
+from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
 from dledger.broker.store.reput import Arrived
 from dledger.broker.store.store import MessageStore

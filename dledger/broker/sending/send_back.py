@@ -17,15 +17,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from dledger.broker.broker_config import BrokerConfig
-from dledger.broker.consuming.consumers import find_group
-from dledger.broker.consuming.queries import record_at
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.groups import find_group
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
-from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.sending.send_properties import for_schedule
 from dledger.broker.sending.topic_checks import DLQ_PREFIX, TopicChecks
+from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.refusals import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX, SCHEDULE_TOPIC
-from dledger.broker.refusals import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.broker.sending.plain_topics import PlainTopics
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.sending.send_properties import (

@@ -10,8 +10,9 @@ Rule 1: a write is laid out and checked before a file is touched; a refusal has 
 Rule 2: a record does not cross the end of a file; a blank of at least 8 bytes does what is left.
 Rule 3: a cut lowers the mark durably, and zeroes what it cuts durably, before anything is written there.
 
-Flushes and the mark stand in L{dledger.broker.store.log_flush}, the start in L{dledger.broker.store.log_recovery}. Knows
-nothing of consume queues beyond the offsets it gives out in them, and nothing of replication.
+Flushes and the mark stand in L{dledger.broker.store.log_flush}, the start in
+L{dledger.broker.store.log_recovery}. Knows nothing of consume queues beyond the offsets it gives out in
+them, and nothing of replication.
 
 Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes are left behind the end.
 """
@@ -29,6 +30,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import Expiry
 from dledger.base.disk.segment import SegmentList, file_name
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.base.threads import RunInThread
 from dledger.broker.store import log_recovery
 from dledger.broker.store.checkpoint import decode_checkpoint
 from dledger.broker.store.log_flush import LogFlush
@@ -36,7 +38,6 @@ from dledger.broker.store.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile, r
 from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out
 from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, blank, pack, size_of
 from dledger.broker.store.store_config import StoreConfig
-from dledger.node.flush import RunInThread
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 

@@ -26,9 +26,9 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.threads import RunInThread
 from dledger.broker.store.log_mark import LogMark, LogMarkFile
 from dledger.broker.store.records import RecordWalk
-from dledger.node.flush import RunInThread
 from protocols.wire.ledger.codes import ResponseCode
 
 #: Callers that may wait for a flush at a time.

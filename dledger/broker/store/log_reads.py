@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from dledger.broker.store.commit_log import CommitLog
 from protocols.rocketmq.broker import BrokerConnection, NativeTicket
 from protocols.turn import Turn
-from protocols.wire.ledger.push_layout import NATIVE_FRAME_BYTES_MAX
+from protocols.wire.native import NATIVE_FRAME_BYTES_MAX
 from protocols.wire.rocketmq.broker_frames import (
     PULL_OFFSET_MOVED,
     QUERY_NOT_FOUND,

@@ -3,8 +3,8 @@
 The short road of messages into the log, for those that have much in common: what they share is laid out
 once.
 
-L{dledger.broker.store.commit_log.CommitLog.append} is the long one, and makes the same bytes of the same messages;
-the tests compare them.
+L{dledger.broker.store.commit_log.CommitLog.append} is the long one, and makes the same bytes of the same
+messages; the tests compare them.
 
 Rule: a plain message has been checked by who made it: it fits into a file, and nothing in it is special. It
 is no half of a transaction, so it has a place in its queue.

@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.expiry import Expiry
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.base.threads import RunInThread
 from dledger.broker.store import commit_log
 from dledger.broker.store.checkpoint import (
     CHECKPOINT_NAME,
@@ -42,7 +43,6 @@ from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.reput import Arrived, Dispatcher, ReputMessageService
 from dledger.broker.store.store_config import StoreConfig
-from dledger.node.flush import RunInThread
 from protocols.wire.ledger.codes import ResponseCode
 
 LOCK_NAME = "lock"
@@ -104,7 +104,7 @@ class MessageStore:
         self._ticking: LoopingCall | None = None
         self._checkpoint_waiters: list[Deferred[None]] = []
         self._checkpoint = b""
-        self._expiry = Expiry(config.expiry_config)
+        self._expiry = Expiry(config.expiry_rules)
         log.on_cut = self._log_cut
         log.on_grown = self._log_grown
 

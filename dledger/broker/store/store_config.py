@@ -14,7 +14,7 @@ import re
 import attrs
 from attrs.validators import ge, instance_of, le
 
-from dledger.config import DLedgerConfig
+from dledger.base.disk.expiry import ExpiryRules
 
 UNIT_SIZE = 20
 
@@ -125,14 +125,17 @@ class StoreConfig:
         return min(self.max_message_size + RECORD_OVERHEAD_MAX, self.mapped_file_size_commit_log)
 
     @property
-    def expiry_config(self) -> DLedgerConfig:
-        """What decides which files go, in the words of the ledger's own expiry."""
-        return DLedgerConfig(
-            file_reserved_hours=self.file_reserved_time_h,
-            delete_when=self.delete_when,
-            disk_space_ratio_to_check_expired=self.disk_max_used_space_ratio / 100,
-            disk_space_ratio_to_force_clean=self.disk_space_clean_forcibly_ratio,
-            disk_full_ratio=self.disk_space_warning_level_ratio,
+    def expiry_rules(self) -> ExpiryRules:
+        """The options that concern room on the disk."""
+        return ExpiryRules(
+            full_ratio=self.disk_space_warning_level_ratio,
+            full_ratio_name="disk_space_warning_level_ratio",
+            min_free_bytes=0,
+            reserved_hours=self.file_reserved_time_h,
+            delete_hours=frozenset(int(hour) for hour in self.delete_when.split(";")),
+            check_ratio=self.disk_max_used_space_ratio / 100,
+            force_ratio=self.disk_space_clean_forcibly_ratio,
+            retention_bytes=0,
         )
 
     @property

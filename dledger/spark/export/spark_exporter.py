@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.spark.test_export_spark -*-
 """
-The same export as L{dledger.spark.export.exporter} as jobs of Spark, for logs that one machine is too slow for.
+The same export as L{dledger.spark.export.exporter} as jobs of Spark, for logs that one machine is too slow
+for.
 
 A job writes a part of several files below C{_pending}; the driver renames them, as after any other writer. So
 the directory must be on a file system that driver and executors share, and a task that fails and is repeated

@@ -127,7 +127,7 @@ class SimBroker:
             self.service.follow(endpoint, self._master)
 
     def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
-        """See L{dledger.testing.brokers.network.Process.run}. An exception of the code under test is a bug."""
+        """See C{Process.run} in C{network}. An exception of the code under test is a bug."""
         if life != self.life or not self.is_up:
             return
         try:

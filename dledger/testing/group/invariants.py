@@ -11,13 +11,15 @@ A failed check raises L{InvariantError}, which names the number.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import attrs
 
+from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
 from dledger.storage.term_file import decode_term
+from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
@@ -28,9 +30,6 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-
-if TYPE_CHECKING:
-    from dledger.testing.group.member import SimMember
 
 _EVERYTHING = 1 << 40
 
@@ -51,6 +50,26 @@ def require(holds: object, number: int, sentence: str) -> None:
     """@raise InvariantError: C{holds} is false."""
     if not holds:
         raise InvariantError(number, sentence)
+
+
+class CheckedMember(Protocol):
+    """
+    A member as the checks see it.
+
+    @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
+    @ivar term_path: where its term file is; C{persisted_term}: the term that it last made durable.
+    """
+
+    member_id: str
+    config: DLedgerConfig
+    core: Any
+    ledger: Any
+    disk: SimDisk
+    term_path: str
+    persisted_term: int
+
+    def is_durable(self, offset: int, size: int) -> bool:
+        """Whether these bytes of the ledger are on stable storage."""
 
 
 @attrs.define
@@ -109,7 +128,7 @@ class GroupInvariants:
         self.is_sync = is_sync
         self._needed = len(member_ids) // 2 + 1
         self._seen = {member_id: _Seen() for member_id in member_ids}
-        self._members: dict[str, SimMember] = {}
+        self._members: dict[str, CheckedMember] = {}
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], str] = {}
 
@@ -118,7 +137,7 @@ class GroupInvariants:
         """Terms that had a leader."""
         return len(self._leaders)
 
-    def add(self, member: SimMember) -> None:
+    def add(self, member: CheckedMember) -> None:
         """A member exists."""
         self._members[member.member_id] = member
 
@@ -136,7 +155,7 @@ class GroupInvariants:
 
     # -- the ledger ---------------------------------------------------------------------------
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: CheckedMember) -> None:
         """A member has recovered: read all that it holds."""
         seen = self._seen[member.member_id]
         seen.term = member.persisted_term
@@ -145,14 +164,14 @@ class GroupInvariants:
         seen.repair_end_index = member.ledger.repair_end_index
         self._reload(member, seen)
 
-    def _reload(self, member: SimMember, seen: _Seen) -> None:
+    def _reload(self, member: CheckedMember, seen: _Seen) -> None:
         ledger = member.ledger
         begin = max(ledger.ledger_begin_index, 0)
         seen.mirror = Mirror(begin_index=begin)
         if ledger.ledger_end_index >= begin:
             self._read(member, seen.mirror, begin, ledger.ledger_end_index)
 
-    def written(self, member: SimMember, first_index: int, count: int) -> None:
+    def written(self, member: CheckedMember, first_index: int, count: int) -> None:
         """A write ended."""
         mirror = self._seen[member.member_id].mirror
         if not mirror.terms:
@@ -161,7 +180,7 @@ class GroupInvariants:
                 f"{member.member_id} wrote {first_index} behind {mirror.end_index}")
         self._read(member, mirror, first_index, first_index + count - 1)
 
-    def truncated(self, member: SimMember, end_index: int) -> None:
+    def truncated(self, member: CheckedMember, end_index: int) -> None:
         """A truncation ended; it is checked that nothing committed was cut."""
         seen = self._seen[member.member_id]
         mirror = seen.mirror
@@ -177,7 +196,7 @@ class GroupInvariants:
         else:
             self._reload(member, seen)
 
-    def expired(self, member: SimMember) -> None:
+    def expired(self, member: CheckedMember) -> None:
         """Old segments may be gone."""
         mirror = self._seen[member.member_id].mirror
         gone = member.ledger.ledger_begin_index - mirror.begin_index
@@ -186,7 +205,7 @@ class GroupInvariants:
             del mirror.ends[:gone]
             mirror.begin_index += gone
 
-    def _read(self, member: SimMember, mirror: Mirror, first_index: int, end_index: int) -> None:
+    def _read(self, member: CheckedMember, mirror: Mirror, first_index: int, end_index: int) -> None:
         records = self.records
         before = mirror.term_of(first_index - 1)
         if first_index > 0 and before < 0:
@@ -217,7 +236,7 @@ class GroupInvariants:
 
     # -- after a step -----------------------------------------------------------------------------
 
-    def stepped(self, member: SimMember, state: MemberState) -> None:
+    def stepped(self, member: CheckedMember, state: MemberState) -> None:
         """Term, role or commit of a member changed, or may have."""
         seen, member_id = self._seen[member.member_id], member.member_id
         require(state.term >= seen.term, 1, f"{member_id}'s term fell from {seen.term} to {state.term}")
@@ -255,7 +274,7 @@ class GroupInvariants:
                         f"{member_id} takes itself for repaired, but lacks the committed ({index}, t{term})")
         seen.repair_end_index = state.repair_end_index
 
-    def _committed(self, member: SimMember, state: MemberState, first: int, last: int) -> None:
+    def _committed(self, member: CheckedMember, state: MemberState, first: int, last: int) -> None:
         mirror = self._seen[member.member_id].mirror
         for index in range(first, last + 1):
             term = mirror.term_of(index)
@@ -271,7 +290,7 @@ class GroupInvariants:
         if state.role is Role.LEADER:
             self._quorum_holds(member, state, last)
 
-    def _quorum_holds(self, leader: SimMember, state: MemberState, index: int) -> None:
+    def _quorum_holds(self, leader: CheckedMember, state: MemberState, index: int) -> None:
         term = self._seen[leader.member_id].mirror.term_of(index)
         require(term == state.term, 5,
                 f"{leader.member_id}, leader of term {state.term}, committed up to ({index}, t{term})")
@@ -301,7 +320,7 @@ class GroupInvariants:
 
     # -- what is said ---------------------------------------------------------------------------
 
-    def asks(self, member: SimMember, request: Request) -> None:
+    def asks(self, member: CheckedMember, request: Request) -> None:
         """A member sends a request."""
         if isinstance(request, VoteRequest):
             if request.pre_vote or request.term == PROBE_TERM:
@@ -310,7 +329,7 @@ class GroupInvariants:
         require(request.term <= member.persisted_term, 6,
                 f"{member.member_id} speaks in term {request.term}, its disk has {member.persisted_term}")
 
-    def answers(self, member: SimMember, request: Request, response: Response) -> None:
+    def answers(self, member: CheckedMember, request: Request, response: Response) -> None:
         """A member answers a request."""
         require(response.term <= member.persisted_term, 6,
                 f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
@@ -323,7 +342,7 @@ class GroupInvariants:
                 require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
                 self._votes_for(member, request.term, request.leader_id)
 
-    def _holds_durably(self, member: SimMember, request: Request) -> None:
+    def _holds_durably(self, member: CheckedMember, request: Request) -> None:
         assert isinstance(request, PushEntryRequest)
         if request.entries is None or request.type is PushType.COMMIT:
             return
@@ -332,7 +351,7 @@ class GroupInvariants:
         require(mirror.term_of(index) == request.entries.term and self.is_safe(member.member_id, index), 6,
                 f"{member.member_id} acknowledged {index}, which is not on stable storage")
 
-    def _votes_for(self, member: SimMember, term: int, candidate: str) -> None:
+    def _votes_for(self, member: CheckedMember, term: int, candidate: str) -> None:
         voter = member.member_id
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, 1, f"{voter} voted for {known} and {candidate} in term {term}")
@@ -341,7 +360,7 @@ class GroupInvariants:
         require(stored is not None and (stored.term, stored.voted_for) == (term, candidate), 6,
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
 
-    def bounded(self, member: SimMember) -> None:
+    def bounded(self, member: CheckedMember) -> None:
         """Tables and queues of a member are no longer than they may be. Looked at now and then."""
         core, config = member.core, member.config
         followers = len(config.peers) - 1
@@ -354,7 +373,7 @@ class GroupInvariants:
         ):
             require(size <= most, 8, f"{member.member_id} has {size} {what}, {most} are allowed")
 
-    def acknowledged(self, member: SimMember, first_index: int, bodies: tuple[bytes, ...]) -> None:
+    def acknowledged(self, member: CheckedMember, first_index: int, bodies: tuple[bytes, ...]) -> None:
         """An append is answered SUCCESS."""
         for index, body in enumerate(bodies, first_index):
             told = f"{member.member_id} acknowledged {index}"

@@ -5,11 +5,11 @@ The shapes in which Java writes what is sent most, read and written without a JS
 A Java leader sends one frame for each entry, and a follower answers each. Java writes the keys of an
 object always in the same order, so those frames are recognised by one regular expression.
 
-Rule: these functions either do exactly what the general ones do (L{protocols.wire.ledger.json_bodies},
-L{protocols.wire.remoting}), or say None; then the general ones do it. Numbers too long to be certain,
-escapes, other keys, other orders: None.
+Rule: these functions either do exactly what the general ones do (L{protocols.wire.ledger.json_bodies}), or
+say None; then the general ones do it. Numbers too long to be certain, escapes, other keys, other orders:
+None.
 
-Source: fastjson sorts keys; the shapes are those of PushEntryRequest and RemotingCommand in 0.3.1.2.
+Source: fastjson sorts keys; the shapes are those of PushEntryRequest in 0.3.1.2.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ _PUSH = re.compile(
     + rb'(?:,"localId":' + _TEXT + rb')?,"remoteId":' + _TEXT + rb',"term":' + _LONG
     + rb',"totalSize":0,"type":"APPEND"\}'
 )
-_HEADER = re.compile(
-    rb'\{"code":' + _SHORT_INT + rb',"flag":' + _SHORT_INT + rb',"language":"([A-Z_]{1,16})","opaque":'
-    + _SHORT_INT + rb',"serializeTypeCurrentRPC":"JSON","version":' + _SHORT_INT + rb'\}'
-)
+
 
 
 def read_push(body: bytes) -> PushEntryRequest | None:
@@ -76,20 +73,6 @@ def read_push(body: bytes) -> PushEntryRequest | None:
         commit_index=int(commit_index),
         entries=EntryBatch(first_index=index, count=1, term=entry_term, records=header + content),
     )
-
-
-def read_header(header: bytes) -> tuple[int, int, str, int, int] | None:
-    """
-    A header without remark and extFields.
-
-    @return: code, flag, language, opaque, version; None if C{header} is anything else. The language may be
-        one that nobody knows.
-    """
-    match = _HEADER.fullmatch(header)
-    if match is None:
-        return None
-    code, flag, language, opaque, version = match.groups()
-    return int(code), int(flag), language.decode(), int(opaque), int(version)
 
 
 @lru_cache(maxsize=64)

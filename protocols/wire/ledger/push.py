@@ -55,17 +55,19 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.ledger.push_layout import (
     BODIES_MAX,
     BODY_LENGTH_DECLARATION,
-    FLAG_RESPONSE,
-    FRAME_HEADER,
-    FRAME_HEADER_SIZE,
-    FRAME_VERSION,
     KINDS,
-    NATIVE_FIRST_BYTE,
-    NATIVE_FRAME_BYTES_MAX,
     PEER_DECLARATION,
     PEERS_MAX,
     REQUEST_DECLARATIONS,
     RESPONSE_DECLARATIONS,
+)
+from protocols.wire.native import (
+    FLAG_RESPONSE,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    FRAME_VERSION,
+    NATIVE_FIRST_BYTE,
+    NATIVE_FRAME_BYTES_MAX,
     TEXT_BYTES_MAX,
 )
 from protocols.wire.rest import Rest

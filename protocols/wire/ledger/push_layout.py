@@ -14,26 +14,7 @@ from collections.abc import Mapping
 
 from construct import Int8ub, Int16sb, Int32sb, Int64sb, Struct
 
-from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import RequestCode
-
-NATIVE_FIRST_BYTE = 0xD1
-FRAME_VERSION = 1
-#: A whole frame, header included.
-NATIVE_FRAME_BYTES_MAX = 16777216
-FLAG_RESPONSE = 1
-
-FRAME_HEADER_DECLARATION = Struct(
-    "first_byte" / Int8ub,  # 0xD1
-    "version" / Int8ub,  # 1
-    "kind" / Int8ub,  # see KINDS
-    "flags" / Int8ub,  # bit 0: an answer
-    "opaque" / Int32sb,  # pairs an answer with its request
-    "length" / Int32sb,  # bytes that follow this header
-)
-FRAME_HEADER = struct_of(FRAME_HEADER_DECLARATION)
-FRAME_HEADER_SIZE = 12
-assert FRAME_HEADER.size == FRAME_HEADER_SIZE
 
 #: Number of a message in the frame header.
 KINDS: Mapping[RequestCode, int] = {
@@ -50,7 +31,6 @@ KINDS: Mapping[RequestCode, int] = {
 #: Most bodies in one APPEND, most members in one METADATA answer.
 BODIES_MAX = 65536
 PEERS_MAX = 1024
-TEXT_BYTES_MAX = 32767
 
 # Every fixed part starts with these.
 _BASE = (

@@ -21,7 +21,7 @@ import attrs
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
-from protocols.wire.ledger.push_layout import (
+from protocols.wire.native import (
     FLAG_RESPONSE,
     FRAME_HEADER,
     FRAME_HEADER_SIZE,

@@ -2,7 +2,7 @@
 """
 The layouts of a broker's native frames: what stands where, declared with construct.
 
-The header is that of every native frame (L{protocols.wire.ledger.push_layout.FRAME_HEADER_DECLARATION}); the kinds
+The header is that of every native frame (L{protocols.wire.native.FRAME_HEADER_DECLARATION}); the kinds
 are others than a ledger's. As there, each fixed part has big-endian numbers only, and C{..._length} is the
 length in bytes of what follows. What a field means is in L{protocols.wire.rocketmq.broker_frames};
 docs/wire-format.md shows the same as tables, under a test.

@@ -21,11 +21,11 @@ from dledger.broker.admin.commands import (
     AdminCommands,
     AdminParts,
 )
+from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.pulls import PullCommands
 from dledger.broker.ha.service import HAStatus
 from dledger.broker.metadata.tables import GroupConfig
-from dledger.broker.refusals import Code
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.admin.test_ha_info import master, slave
 from tests.broker.asked import NOW_MS, Asked

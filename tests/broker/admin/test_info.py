@@ -7,7 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.admin.info import broker_options, earliest_ms, java_name
-from dledger.broker.broker_config import BrokerConfig, from_mapping
+from dledger.broker.common.config import BrokerConfig, from_mapping
 from dledger.broker.ha.config import HAConfig
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message

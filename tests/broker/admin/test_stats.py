@@ -18,9 +18,9 @@ from dledger.broker.admin.stats import (
     QUERY_TOPIC_CONSUME_BY_WHO,
     StatsCommands,
 )
+from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
-from dledger.broker.refusals import Code
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 

@@ -7,6 +7,8 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.groups import find_group
+from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import (
     CHECK_CLIENT_CONFIG,
     EXPIRED_MS,
@@ -16,10 +18,8 @@ from dledger.broker.consuming.consumers import (
     UNREGISTER_CLIENT,
     ConsumerCommands,
     ConsumerTable,
-    find_group,
 )
 from dledger.broker.metadata.tables import GroupConfig
-from dledger.broker.refusals import Code
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked, Client
 

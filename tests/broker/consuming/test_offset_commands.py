@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,
@@ -17,7 +18,6 @@ from dledger.broker.consuming.offset_commands import (
     VIEW_MESSAGE_BY_ID,
     OffsetCommands,
 )
-from dledger.broker.refusals import Code
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import decode_message
 from tests.broker.asked import NOW_MS, Asked

@@ -7,12 +7,12 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.refusals import Code
 from dledger.broker.consuming import pulls
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands
 from dledger.broker.consuming.subscriptions import ConsumerData, Subscription, parse_subscription
 from dledger.broker.metadata.tables import GroupConfig
-from dledger.broker.refusals import Code
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Message, decode_message
 from tests.broker.asked import NOW_MS, Asked, Client

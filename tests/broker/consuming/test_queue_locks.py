@@ -7,8 +7,8 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.queue_locks import EXPIRED_MS, LOCK_BATCH_MQ, UNLOCK_BATCH_MQ, QueueLocks
-from dledger.broker.refusals import Code
 from tests.broker.asked import Asked
 
 

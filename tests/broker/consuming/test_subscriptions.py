@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.consuming.subscriptions import (
     TAGS_MAX,
     parse_subscription,
     read_heartbeat,
     refuse_expression,
 )
-from dledger.broker.refusals import Code, Refused
 
 #: In the shape in which a Java 4.9.8 push consumer sends it.
 JAVA_HEARTBEAT = (

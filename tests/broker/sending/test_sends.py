@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.refusals import Code
+from dledger.broker.common.refusals import Code
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch
 from tests.broker.put_support import WALL_MS

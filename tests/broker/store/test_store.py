@@ -260,7 +260,7 @@ class LifeTests(SynchronousTestCase):
         self.assertGreater(len(gone), 3)
         refused = self.assertRaises(DLedgerError, store.append, [[message()]], 1)
         self.assertIs(refused.code, ResponseCode.DISK_FULL)
-        self.assertIn("disk used to 95%", store.why_full)
+        self.assertEqual(store.why_full, "disk used to 95%, above disk_space_warning_level_ratio=0.9")
         self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
         store.house_keeping(1.0, 12, keep_from=0)
         store.append([[message()]], 1)

@@ -18,9 +18,8 @@ class StoreConfigTests(SynchronousTestCase):
         self.assertEqual(config.mapped_file_size_commit_log, 1073741824)
         self.assertEqual(config.mapped_file_size_consume_queue, 6_000_000)
         self.assertEqual(config.max_message_size, 4194304)
-        expiry = config.expiry_config
-        self.assertEqual((expiry.file_reserved_hours, expiry.delete_when, expiry.disk_full_ratio),
-                         (72, "04", 0.9))
+        rules = config.expiry_rules
+        self.assertEqual((rules.reserved_hours, rules.delete_hours, rules.full_ratio), (72, {4}, 0.9))
         self.assertEqual((config.commit_log_path, config.consume_queue_path, config.config_path),
                          ("s/commitlog", "s/consumequeue", "s/config"))
         self.assertEqual(len(config.delay_levels_ms), 18)

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_broker_config -*-
+# -*- test-case-name: tests.broker.common.test_config -*-
 """
 Options of a broker, with RocketMQ's names in snake_case and its defaults, and how they are read from files.
 

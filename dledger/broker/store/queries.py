@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.consuming.test_queries -*-
+# -*- test-case-name: tests.broker.store.test_queries -*-
 """
 What a consumer is given: messages of a queue from an offset on, and the offset at a time.
 

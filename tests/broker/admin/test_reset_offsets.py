@@ -1,19 +1,19 @@
-# -*- test-case-name: tests.broker.consuming.test_reset_offsets -*-
+# -*- test-case-name: tests.broker.admin.test_reset_offsets -*-
 """A group consumes once more."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE
-from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.reset_offsets import (
+from dledger.broker.admin.reset_offsets import (
     INVOKE_BROKER_TO_RESET_OFFSET,
     RESET_CONSUMER_CLIENT_OFFSET,
     ResetOffsets,
 )
+from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE
+from dledger.broker.common.refusals import Code
+from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData
-from dledger.broker.refusals import Code
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message

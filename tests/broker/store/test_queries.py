@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.consuming.test_queries -*-
+# -*- test-case-name: tests.broker.store.test_queries -*-
 """What a consumer is given."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import StoreError
-from dledger.broker.consuming import queries
-from dledger.broker.consuming.queries import GetStatus, Got, get_messages, offset_at
+from dledger.broker.store import queries
+from dledger.broker.store.queries import GetStatus, Got, get_messages, offset_at
 from protocols.wire.rocketmq.message import decode_message, java_hash
 from tests.broker.support import LOG_SIZE, Opened, message
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_broker_config -*-
+# -*- test-case-name: tests.broker.common.test_config -*-
 """Options of a broker: spellings, types, limits, and what is said of those that make no sense."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.broker_config import BrokerConfig, from_mapping, read_properties
+from dledger.broker.common.config import BrokerConfig, from_mapping, read_properties
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.store.store_config import StoreConfig
 

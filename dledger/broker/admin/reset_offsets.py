@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.consuming.test_reset_offsets -*-
+# -*- test-case-name: tests.broker.admin.test_reset_offsets -*-
 """
 INVOKE_BROKER_TO_RESET_OFFSET (222): a group is to consume a topic once more, or from another time on.
 
@@ -17,12 +17,12 @@ from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
 from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE, queue_table
-from dledger.broker.broker_config import BrokerConfig
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
-from dledger.broker.consuming.queries import offset_at
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.store.queries import offset_at
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown

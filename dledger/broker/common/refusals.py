@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_refusals -*-
+# -*- test-case-name: tests.broker.common.test_refusals -*-
 """
 What a broker refuses, and with which code; the fields of a request, read with their limits.
 

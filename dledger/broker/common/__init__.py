@@ -1,0 +1,1 @@
+"""The base of the broker's rooms: configuration, refusals, groups."""

@@ -1,0 +1,52 @@
+# -*- test-case-name: tests.broker.consuming.test_consumers -*-
+"""
+Consumer groups: which names are allowed, and the settings of a group that is made on first use.
+
+Source: SubscriptionGroupManager, TopicConfigManager.createTopicInSendMessageBackMethod (4.9.8).
+"""
+
+from __future__ import annotations
+
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import RETRY_PREFIX, GroupConfig, TopicConfig
+from dledger.broker.store.consume_queues import is_topic
+
+#: Groups that are made on first use; administrators may add more.
+KNOWN_GROUPS_MAX = 65_536
+GROUP_CHARACTERS_MAX = 120
+
+#: Queues of a topic for retries, or as many as its group says.
+RETRY_QUEUES_MAX = 65_535
+
+
+def is_group(name: str) -> bool:
+    """Whether a group can have this name, which becomes part of a topic's; as TopicValidator."""
+    return is_topic(name) and len(name) <= GROUP_CHARACTERS_MAX
+
+
+def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int) -> GroupConfig | None:
+    """
+    Settings of a group. A master makes it on first use; a slave gives an unknown one the usual settings.
+
+    @return: None if it is unknown and may not, or cannot, be made.
+    """
+    found = metadata.groups.get(name)
+    if found is not None or not config.auto_create_subscription_group:
+        return found
+    if not is_group(name):
+        return None
+    if len(metadata.groups.entries) >= KNOWN_GROUPS_MAX:
+        return None
+    return GroupConfig(group_name=name) if config.is_slave else metadata.groups.find(name, wall_ms)
+
+
+def retry_topic(metadata: Metadata, config: BrokerConfig, group: GroupConfig, wall_ms: int) -> str:
+    """Name of the topic for messages that the group could not consume; made at a master if missing."""
+    name = RETRY_PREFIX + group.group_name
+    if not config.is_slave and metadata.topics.get(name) is None:
+        queues = min(max(group.retry_queue_nums, 0), RETRY_QUEUES_MAX)
+        metadata.topics.put(
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues), wall_ms
+        )
+    return name

@@ -1,0 +1,342 @@
+# -*- test-case-name: tests.protocols.test_connection -*-
+"""
+The two ends of a connection between members, or between a client and a member.
+
+Both formats are welcome on one connection, frame by frame; an answer comes in the format of its request.
+Requests may be pipelined and answered in any order. The rules of L{protocols.connection} hold.
+
+A connection knows formats, not meanings: its owner (a sink) decides which member speaks and what is
+answered when. Owners do not raise.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from protocols.connection import (
+    IDLE_S,
+    UNANSWERED_BYTES_MAX,
+    UNANSWERED_MAX,
+    UNSENT_BYTES_MAX,
+    AnsweringConnection,
+    Connection,
+)
+from protocols.framing import Frame
+from protocols.ledger.interfaces import Dialect, Ticket
+from protocols.ledger.push import NativeDialect, NativeReader, appended
+from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
+from protocols.turn import Turn
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
+from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.json_bodies import decode_request, decode_response
+from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.remoting import FRAME_BYTES_MAX, decode_command
+
+#: Requests that a client may have outstanding.
+OUTSTANDING_MAX = 65536
+
+_NATIVE = "native"
+_native_dialect: Dialect = NativeDialect()
+_remoting_dialect: Dialect = RemotingDialect()
+
+
+class RequestSink(Protocol):
+    """Owner of connections that others made to us."""
+
+    def connected(self, connection: ServerConnection) -> None:
+        """A connection is ready."""
+
+    def requests_received(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]
+    ) -> None:
+        """
+        The requests of one read, in order. Each ticket is answered once, unless the connection
+        is lost first.
+        """
+
+    def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
+        """A sound frame with a body that is not the message it should be; the ticket wants an answer."""
+
+    def drained(self, connection: ServerConnection) -> None:
+        """The connection takes output again after L{ServerConnection.is_congested}."""
+
+    def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
+        """The peer broke the format; the connection is being aborted."""
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """Nothing more will come, and answers go nowhere."""
+
+
+class AnswerSink(Protocol):
+    """Owner of connections that we make to others."""
+
+    def connected(self, connection: ClientConnection) -> None:
+        """A connection is ready for requests."""
+
+    def answers_received(
+        self, connection: ClientConnection, answers: list[tuple[int, Response]]
+    ) -> None:
+        """Answers of one read, each with the token of its request, in the order they came."""
+
+    def requests_failed(
+        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+    ) -> None:
+        """
+        These requests will not be answered: refused without a body, timed out, connection lost.
+
+        @param is_incompatible: they were answered, in another version of the protocol.
+        """
+
+    def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
+        """The peer broke the format; the connection is being aborted."""
+
+    def connection_lost(self, connection: ClientConnection, reason: str) -> None:
+        """Told after L{requests_failed} for everything outstanding."""
+
+
+class ServerConnection(AnsweringConnection):
+    """
+    The end that is asked.
+
+    @ivar serial: rises with each connection that the listening side accepted.
+    @ivar peer_id: the member that speaks here, once it said so; None for clients.
+    """
+
+    def __init__(
+        self,
+        sink: RequestSink,
+        turn: Turn,
+        *,
+        serial: int = 0,
+        unanswered_max: int = UNANSWERED_MAX,
+        unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        super().__init__(
+            turn, unanswered_max=unanswered_max, unanswered_bytes_max=unanswered_bytes_max,
+            frame_bytes_max=frame_bytes_max, idle_s=idle_s,
+        )  # fmt: skip
+        self._reader = NativeReader()
+        self._sink: RequestSink = sink
+        self.serial = serial
+        self.peer_id: str | None = None
+
+    def connectionMade(self) -> None:
+        """See L{Protocol.connectionMade}."""
+        super().connectionMade()
+        self._sink.connected(self)
+
+    def answer(self, ticket: Ticket, response: Response) -> None:
+        """Answer a request in the format that it came in. Nothing happens on a lost connection."""
+        if self.is_lost:
+            return
+        opaque, is_native, _, size = ticket
+        self.unanswered -= 1
+        self.unanswered_bytes -= size
+        self._write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
+
+    def answer_appended(self, ticket: Ticket, term: int, index: int, pos: int, count: int) -> None:
+        """Answer an append that came in a native frame with success."""
+        if self.is_lost:
+            return
+        self.unanswered -= 1
+        self.unanswered_bytes -= ticket[3]
+        self._out.append(appended(ticket[0], term, index, pos, count))
+        if not self._is_flush_asked:
+            self._is_flush_asked = True
+            self._turn.output(self._flush)
+
+    def _frames_received(self, frames: list[Frame]) -> WireError | None:
+        requests: list[tuple[Ticket, Request]] = []
+        refused: list[tuple[Ticket, BodyError]] = []
+        read = self._reader.read
+        broken = None
+        try:
+            for form, frame in frames:
+                if form == _NATIVE:
+                    opaque, message = read(frame)
+                    if isinstance(message, Request):
+                        requests.append(((opaque, True, message.kind, len(frame)), message))
+                else:
+                    self._remoting_frame(frame, requests, refused)
+        except WireError as error:
+            broken = error
+        self.unanswered += len(requests) + len(refused)
+        self.unanswered_bytes += sum([ticket[3] for ticket, _ in requests])
+        self.unanswered_bytes += sum([ticket[3] for ticket, _ in refused])
+        if requests:
+            self._sink.requests_received(self, requests)
+        for ticket, refusal in refused:
+            self._sink.body_refused(self, ticket, refusal)
+        self._regulate()
+        return broken
+
+    def _remoting_frame(
+        self,
+        frame: bytes,
+        requests: list[tuple[Ticket, Request]],
+        refused: list[tuple[Ticket, BodyError]],
+    ) -> None:
+        command = decode_command(frame)
+        if command.is_response:
+            return  # nobody here waits for one
+        kind = KNOWN_CODES.get(command.code)
+        if kind is None:
+            self._write((not_supported(command.opaque, command.code),))
+            return
+        ticket = (command.opaque, False, kind, len(frame))
+        try:
+            requests.append((ticket, decode_request(kind, command.body)))
+        except BodyError as error:
+            refused.append((ticket, error))
+
+    def _ended(self, reason: str) -> None:
+        self._sink.connection_lost(self, reason)
+
+
+class ClientConnection(Connection):
+    """
+    The end that asks.
+
+    @param wire: C{auto}: native frames once the other end advertised them in an answer;
+        C{remoting}: never; C{binary}: always.
+    @ivar peer_wire_version: what the other end advertised in an answer; -1 before any.
+    """
+
+    def __init__(
+        self,
+        sink: AnswerSink,
+        turn: Turn,
+        *,
+        wire: str = "auto",
+        outstanding_max: int = OUTSTANDING_MAX,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        assert wire in ("auto", "remoting", "binary"), wire
+        super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
+        self._reader = NativeReader()
+        self._sink = sink
+        self._wire = wire
+        self._outstanding: dict[int, tuple[int, RequestCode, float]] = {}
+        self._outstanding_max = outstanding_max
+        self._unsent_bytes_max = unsent_bytes_max
+        self._next_opaque = 1
+        self._heard_s = turn.seconds()
+        self.is_native = wire == "binary"
+        self.peer_wire_version = -1
+
+    @property
+    def outstanding(self) -> int:
+        """Requests without an answer so far."""
+        return len(self._outstanding)
+
+    def connectionMade(self) -> None:
+        """See L{Protocol.connectionMade}."""
+        super().connectionMade()
+        self._heard_s = self._turn.seconds()
+        self._sink.connected(self)
+
+    def ask(self, request: Request, token: int) -> bool:
+        """
+        Send a request behind those before it.
+
+        @param token: comes back with the answer or the failure.
+        @return: False if it was not sent and nothing will come back: the connection is lost, or
+            too much is outstanding or unsent.
+        """
+        if (
+            self.is_lost
+            or self._is_closing
+            or len(self._outstanding) >= self._outstanding_max
+            or (self.is_congested and self.unsent_bytes >= self._unsent_bytes_max)
+        ):
+            return False
+        opaque = self._next_opaque
+        self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
+        self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
+        self._write((_native_dialect if self.is_native else _remoting_dialect).request_parts(request, opaque))
+        return True
+
+    def sweep(self, now_s: float, time_out_s: float) -> None:
+        """
+        Fail what is older than C{time_out_s}; end a connection that has been silent all that time.
+        Called regularly.
+        """
+        if self._was_heard:
+            self._was_heard = False
+            self._heard_s = now_s
+        late = []
+        for opaque, (_, _, sent_s) in self._outstanding.items():
+            if now_s - sent_s < time_out_s:
+                break
+            late.append(opaque)
+        if not late:
+            return
+        tokens = [self._outstanding.pop(opaque)[0] for opaque in late]
+        self._sink.requests_failed(self, tokens, f"no answer in {time_out_s:g} s")
+        if now_s - self._heard_s >= time_out_s:
+            self.abort(f"silent for {time_out_s:g} s with requests outstanding")
+
+    def _frames_received(self, frames: list[Frame]) -> WireError | None:
+        answers: list[tuple[int, Response]] = []
+        failed: list[tuple[int, str, bool]] = []
+        broken = None
+        try:
+            for form, frame in frames:
+                if form == _NATIVE:
+                    self._native_frame(frame, answers)
+                else:
+                    self._remoting_frame(frame, answers, failed)
+        except WireError as error:
+            broken = error
+        if answers:
+            self._learn(answers)
+            self._sink.answers_received(self, answers)
+        for token, reason, is_incompatible in failed:
+            self._sink.requests_failed(self, [token], reason, is_incompatible=is_incompatible)
+        return broken
+
+    def _native_frame(self, frame: bytes, answers: list[tuple[int, Response]]) -> None:
+        opaque, message = self._reader.read(frame)
+        found = self._outstanding.get(opaque)
+        if found is None:
+            return
+        if not isinstance(message, Response) or message.kind != found[1]:
+            raise WireError(f"native frame: what came for {opaque} is no answer to {found[1].name}")
+        del self._outstanding[opaque]
+        answers.append((found[0], message))
+
+    def _remoting_frame(
+        self, frame: bytes, answers: list[tuple[int, Response]], failed: list[tuple[int, str, bool]]
+    ) -> None:
+        command = decode_command(frame)
+        if not command.is_response:
+            return  # nobody asks us on a connection that we made
+        found = self._outstanding.pop(command.opaque, None)
+        if found is None:
+            return
+        token, kind, _ = found
+        try:
+            answers.append((token, decode_response(kind, command.body)))
+        except BodyError as error:
+            reason = f"{error} (header code {command.code}, remark {command.remark!r})"
+            failed.append((token, reason, isinstance(error, IncompatibleError)))
+
+    def _learn(self, answers: list[tuple[int, Response]]) -> None:
+        version = max(answer.wire_version for _, answer in answers)
+        if version > self.peer_wire_version:
+            self.peer_wire_version = version
+            self.is_native = self._wire == "binary" or (self._wire == "auto" and version >= 1)
+
+    def _wire_broken(self, error: WireError) -> None:
+        self._sink.wire_broken(self, error)
+
+    def _ended(self, reason: str) -> None:
+        tokens = [token for token, _, _ in self._outstanding.values()]
+        self._outstanding.clear()
+        if tokens:
+            self._sink.requests_failed(self, tokens, f"connection lost: {reason}")
+        self._sink.connection_lost(self, reason)
