@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.core.test_config -*-
 """
-Configuration of a member: frozen, validated, in plain units, with errors that say what to do.
+Configuration of a member: frozen, validated, in plain units, with errors that tell the remedy.
 
-Names are DLedger's in snake_case; Java and RocketMQ spellings are accepted by L{from_mapping}.
-Validators touch neither disk nor network. Defaults are Java's but for election timing.
+Names are DLedger's in snake_case; L{from_mapping} also accepts Java's and RocketMQ's spellings.
+Validators touch neither disk nor network. Most defaults are Java's, except election timing.
 
 Source: DLedgerConfig.java (0.3.1.2).
 """
@@ -19,8 +19,8 @@ from attrs.validators import ge, gt, in_, instance_of, le
 
 from dledger.base.option_values import converted, listed, our_name, unknown_option
 
-#: Java's follower gives its leader up after 3 missed beats of 2000 ms; granted to a leader that
-#: does not advertise an interval of its own.
+#: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
+#: does not advertise its interval.
 JAVA_HEART_BEAT_TIME_INTERVAL_MS = 2000
 JAVA_MAX_HEART_BEAT_LEAK = 3
 
@@ -36,9 +36,9 @@ FLUSH_SYNC = "sync"
 
 def parse_peers(text: str) -> dict[str, str]:
     """
-    Member id to C{host:port}, from C{n0-host:port;n1-host:port}.
+    Parse C{n0-host:port;n1-host:port} to a mapping of member id to C{host:port}.
 
-    The id is what stands before the first C{-}; the rest may hold more of them.
+    The id ends at the first C{-}; the address may contain more of them.
 
     @raise ValueError: no member, an id twice, or a part that is not C{id-host:port}.
     """
@@ -49,7 +49,7 @@ def parse_peers(text: str) -> dict[str, str]:
         if not (peer_id and dash and host and colon and port.isdecimal() and int(port) < 65536):
             raise ValueError(f"peers: {part!r} is not id-host:port (as in n0-127.0.0.1:20911)")
         if peer_id in peers:
-            raise ValueError(f"peers: member {peer_id!r} stands there twice")
+            raise ValueError(f"peers: member {peer_id!r} is given twice")
         peers[peer_id] = address
     if not peers:
         raise ValueError("peers: no member named; write id-host:port;id-host:port")
@@ -77,42 +77,43 @@ def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
 @attrs.frozen(kw_only=True)
 class DLedgerConfig:
     """
-    Everything that a member can be told.
+    All options of a member.
 
     @ivar group: name of the raft group; not part of any path, as in Java.
     @ivar self_id: this member's id, a key of C{peers}.
     @ivar peers: member id to C{host:port}, the same on every member.
-    @ivar store_base_dir: the ledger lives in C{<store_base_dir>/dledger-<self_id>}.
-    @ivar flush_disk_type: C{async}: acks from the page cache, as Java does; C{sync}: acks after fsync.
+    @ivar store_base_dir: the ledger is in C{<store_base_dir>/dledger-<self_id>}.
+    @ivar flush_disk_type: C{async}: acks from the page cache, as in Java; C{sync}: acks after fsync.
     @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
     @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
-    @ivar never_lead: votes and stores, but is never a candidate.
-    @ivar pre_vote: ask before raising the term, where all peers understand the question.
-    @ivar preferred_leader_ids: members that leadership is handed to when they have caught up.
+    @ivar never_lead: vote and store, but never be a candidate.
+    @ivar pre_vote: ask before raising the term, if all peers understand the question.
+    @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
     Election, milliseconds:
-    @ivar heart_beat_time_interval_ms: a leader of ours beats this often.
-    @ivar max_heart_beat_leak: so many missed intervals end a follower's patience (plus jitter of
-        up to half as much again).
-    @ivar min_vote_interval_ms, max_vote_interval_ms: a candidate's random wait between rounds.
+    @ivar heart_beat_time_interval_ms: interval of a leader's heartbeats.
+    @ivar max_heart_beat_leak: number of missed intervals that end a follower's patience (plus random
+        jitter of up to half the time).
+    @ivar min_vote_interval_ms, max_vote_interval_ms: bounds of a candidate's random wait between rounds.
 
     Replication:
-    @ivar max_pending_requests_num: more pending appends than this are answered LEADER_PENDING_FULL.
-    @ivar max_pending_bytes: likewise, in bytes of bodies.
-    @ivar max_wait_ack_time_ms: an append that is not committed by then is answered 502 (unknown).
-    @ivar max_push_time_out_ms: an unanswered push falls back to COMPARE after this.
-    @ivar max_batch_push_bytes, max_batch_push_count: one push to a peer that takes batches.
-    @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer.
-    @ivar peer_push_throttle_point, peer_push_quota: a peer more than the first behind (bytes) is
-        sent at most the second (bytes per second).
+    @ivar max_pending_requests_num: appends beyond this number are answered LEADER_PENDING_FULL.
+    @ivar max_pending_bytes: likewise, in bytes of bodies, plus 64 for each body.
+    @ivar max_wait_ack_time_ms: an append not committed after this time is answered 502 (unknown).
+    @ivar max_push_time_out_ms: a push not answered after this time leads back to COMPARE.
+    @ivar max_batch_push_bytes, max_batch_push_count: bytes and entries of one push, at most.
+    @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer, at most.
+    @ivar peer_push_throttle_point, peer_push_quota: a peer that is more than the first (bytes) behind
+        gets at most the second (bytes per second).
     @ivar max_queued_pushes: a follower's reorder window, in requests.
 
     Files:
     @ivar mapped_file_size_for_entry_data, mapped_file_size_for_entry_index: bytes of one file.
-    @ivar file_reserved_hours, delete_when: a segment older than this goes at that hour of the day.
+    @ivar file_reserved_hours, delete_when: a segment older than the first is deleted at the second, an
+        hour of the day.
     @ivar disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean, disk_full_ratio: used
-        share of the file system above which old segments go at any hour, go whatever their age,
-        and appends are refused (415).
+        share of the file system above which old segments are deleted at any hour, segments are deleted
+        at any age, and appends are refused (415).
     @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
     """
 
@@ -179,7 +180,7 @@ class DLedgerConfig:
     @self_id.validator
     def _id_is_plain(self, _attribute: object, value: str) -> None:
         if not value or re.search(r"[-;/\s]", value):
-            raise ValueError(f"self_id={value!r} must not be empty nor contain '-', ';', '/' or blanks")
+            raise ValueError(f"self_id={value!r} must not be empty or contain '-', ';', '/' or blanks")
 
     @max_vote_interval_ms.validator
     def _vote_window_is_open(self, _attribute: object, value: int) -> None:
@@ -208,7 +209,7 @@ class DLedgerConfig:
     def _hours_are_hours(self, _attribute: object, value: str) -> None:
         for hour in value.split(";"):
             if not (hour.strip().isdecimal() and 0 <= int(hour) <= 23):
-                raise ValueError(f"delete_when={value!r}: write hours 00 to 23, split by ';'")
+                raise ValueError(f"delete_when={value!r}: write hours 00 to 23, separated by ';'")
 
     @preferred_leader_ids.validator
     def _preferred_are_peers(self, _attribute: object, value: tuple[str, ...]) -> None:
@@ -218,12 +219,12 @@ class DLedgerConfig:
 
     @property
     def quorum(self) -> int:
-        """Members that make a majority, this one included."""
+        """Number of members that form a majority, this one included."""
         return len(self.peers) // 2 + 1
 
     @property
     def body_bytes_max(self) -> int:
-        """Largest body: what fits Java's encode buffer and one data file with its blank."""
+        """Largest body in bytes: it must fit Java's encode buffer, and one data file with its blank."""
         room = min(MAX_RECORD_BYTES, self.mapped_file_size_for_entry_data - MIN_BLANK_BYTES)
         return room - ENTRY_HEADER_BYTES
 
@@ -238,7 +239,7 @@ class DLedgerConfig:
         return f"{self.store_base_dir}/dledger-{self.self_id}"
 
 
-#: Spellings of Java DLedger and RocketMQ that differ from the camel case of our own names.
+#: Spellings of Java DLedger and RocketMQ that are not the camel case of our own names.
 ALIASES: Mapping[str, str] = {
     "dLegerGroup": "group",
     "dLegerPeers": "peers",
@@ -261,8 +262,8 @@ def from_mapping(values: Mapping[str, object]) -> DLedgerConfig:
     """
     Build a configuration from names in our, Java's or RocketMQ's spelling.
 
-    @param values: strings are converted to the type that the option has.
-    @raise ValueError: an unknown name (with the nearest known one), a value that does not fit, or
+    @param values: option name to value; strings are converted to the option's type.
+    @raise ValueError: an unknown name (the text names the nearest known one), an invalid value, or
         one option under two spellings.
     """
     fields = attrs.fields_dict(DLedgerConfig)

@@ -1,1 +1,1 @@
-"""Wire formats and Twisted protocols of the replicated log. Knows nothing of ledgers."""
+"""Wire formats and Twisted protocols of the replicated log. Knows nothing of storage or raft."""

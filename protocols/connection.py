@@ -8,7 +8,7 @@ Rule 2: unanswered requests are bounded: a server stops reading, a client refuse
 Rule 3: when the connection ends, by either side, its owner is told once, after everything outstanding has
 failed.
 
-Nothing here starts a timer: owners call C{sweep}.
+This module starts no timers: owners call C{sweep}.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import FRAME_BYTES_MAX
 
-#: Seconds without traffic in either direction after which a connection is closed, as Java does.
+#: Seconds without traffic in either direction after which a connection is closed, as in Java.
 IDLE_S = 120.0
 
-#: Requests, and bytes of their frames, that one connection may have unanswered at a server. More than a
-#: leader lets wait for the commit by default (10,000, as Java): a client that asks for too much hears
-#: LEADER_PENDING_FULL at once instead of nothing until others are answered.
+#: Unanswered requests of one connection at a server, and bytes of their frames. More than the appends that
+#: a leader lets wait by default (10,000, as in Java), so that a client above that bound is answered
+#: LEADER_PENDING_FULL at once instead of being throttled.
 UNANSWERED_MAX = 16384
 UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 
@@ -43,11 +43,11 @@ UNSENT_BYTES_MAX = 32 * 1024 * 1024
 @implementer(IPushProducer)
 class Connection(Protocol):
     """
-    What both ends share: frames in, gathered output out, and when either last happened.
+    The common part of both ends: frames in, gathered output out, and the time of the last traffic.
 
-    @ivar is_lost: nothing can be sent and nothing that comes is looked at.
-    @ivar is_congested: the transport holds more output than it wants.
-    @ivar unsent_bytes: handed to the transport since it was last known to be drained.
+    @ivar is_lost: the connection has ended: output and input are dropped.
+    @ivar is_congested: the transport's buffer is full.
+    @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained.
     """
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
@@ -65,12 +65,12 @@ class Connection(Protocol):
         self.is_congested = False
         self.unsent_bytes = 0
 
-    # Twisted types it as the smallest interface; ours is a stream that knows producers.
+    # Twisted declares only ITransport; here it is a stream transport with producers.
     transport: Any = None
 
     @property
     def address(self) -> str:
-        """The other end, for logs."""
+        """The address of the other end, for logs."""
         peer = self.transport.getPeer() if self.transport is not None else None
         host, port = getattr(peer, "host", None), getattr(peer, "port", None)
         return f"{host}:{port}" if host is not None else str(peer)
@@ -97,7 +97,7 @@ class Connection(Protocol):
         except FrameError as error:
             frames, broken = error.frames, error
         if frames:
-            # What stands before the damage was said, whether or not it came in the same read.
+            # The valid frames before the damage are handled, even if they came in the same read.
             broken = self._frames_received(frames) or broken
         if broken is not None and not self.is_lost:
             self._wire_broken(broken)
@@ -108,7 +108,7 @@ class Connection(Protocol):
         self._lose(reason.getErrorMessage())
 
     def close(self) -> None:
-        """End the connection once everything said has been sent; what still comes is not looked at."""
+        """End the connection when all output has been sent; further input is dropped."""
         if not (self.is_lost or self._is_closing) and self.transport is not None:
             self._flush()
             self._is_closing = True
@@ -117,13 +117,13 @@ class Connection(Protocol):
             self.transport.loseConnection()
 
     def abort(self, reason: str) -> None:
-        """End the connection now; what is not sent yet is lost. The owner is told before this returns."""
+        """End the connection now; unsent output is lost. The owner is told before this returns."""
         if not self.is_lost and self.transport is not None:
             self._lose(reason)
             self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer}: the transport holds more than it wants."""
+        """See L{IPushProducer}: the transport's buffer is full."""
         self.is_congested = True
 
     def resumeProducing(self) -> None:
@@ -132,14 +132,14 @@ class Connection(Protocol):
         self.unsent_bytes = 0
         if not self._is_closing and getattr(self.transport, "disconnecting", False):
             self._is_closing = True
-            # Somebody else called loseConnection; with a producer it would never end.
+            # Other code called loseConnection; with a registered producer it would never end.
             self.transport.unregisterProducer()
 
     def stopProducing(self) -> None:
         """See L{IPushProducer}: C{connectionLost} follows."""
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether nothing went in or out since longer than the idle time. To be asked regularly."""
+        """Whether there was no traffic for the idle time. Must be called regularly."""
         if self._was_active:
             self._was_active = False
             self._active_s = now_s
@@ -180,15 +180,16 @@ class Connection(Protocol):
 
 class AnsweringConnection(Connection):
     """
-    An end that is asked. It reads no more while too much is unanswered, or while nobody reads the answers.
+    An end that answers. It stops reading while too many requests are unanswered, or while the other end
+    does not read the answers.
 
-    Whoever inherits counts what comes in and what is answered, and calls C{_regulate} after each read.
+    Subclasses count requests and answers, and call C{_regulate} after each read.
 
-    @ivar unanswered: requests that came and are not answered.
-    @ivar unanswered_bytes: what they hold on to, about.
+    @ivar unanswered: number of unanswered requests.
+    @ivar unanswered_bytes: memory that they hold, approximately.
     """
 
-    #: Owner of the connection: here it is told C{drained} and C{wire_broken}.
+    #: Owner of the connection; this class calls its C{drained} and C{wire_broken}.
     _sink: Any
 
     def __init__(
@@ -210,12 +211,12 @@ class AnsweringConnection(Connection):
             self._regulate()
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer}: who does not read answers may not ask further."""
+        """See L{IPushProducer}: a peer that does not read answers may not ask further."""
         super().pauseProducing()
         self._regulate()
 
     def sweep(self, now_s: float) -> None:
-        """Close the connection when it is idle. Called regularly."""
+        """Abort the connection if it is idle. Called regularly."""
         if self.is_idle(now_s):
             self.abort(f"idle for {self._idle_s:g} s")
 

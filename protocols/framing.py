@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.wire.test_framing -*-
 """
-Bytes in any pieces to whole frames, of both formats, bounded. No Twisted.
+Cuts bytes into frames of both formats, within bounds. No Twisted.
 
-The first byte of each frame says which format it has, so both may alternate on one connection:
-0xD1 starts a native frame; 0x00 or 0x01 is the high byte of a remoting frame's length word.
+The first byte of a frame tells its format, so both may alternate on one connection: 0xD1 starts a native
+frame; 0x00 or 0x01 is the high byte of a remoting frame's length word.
 
-Rule 1: a length is believed only when it is in bounds, and garbage is noticed with its first byte where
-that is possible. Rule 2: all frames of one piece are cut in one pass, and each byte is copied a bounded
-number of times, however small the pieces are. Rule 3: at most one unfinished frame is kept.
+Rule 1: a length is used only if it is within bounds, and garbage is detected at its first byte where
+possible. Rule 2: all frames of one piece are cut in one pass, and each byte is copied a bounded number of
+times, even if the pieces are small. Rule 3: at most one unfinished frame is kept.
 
-What is in a frame is not looked at here.
+The contents of frames are not examined.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Frame(NamedTuple):
     """
     One frame.
 
-    @ivar kind: which format.
+    @ivar kind: its format.
     @ivar data: remoting: the bytes after the length word, for L{protocols.wire.remoting.decode_command};
         native: the whole frame, for L{protocols.wire.ledger.push.decode_frame}.
     """
@@ -44,9 +44,9 @@ class Frame(NamedTuple):
 
 class FrameError(WireError):
     """
-    No frame can start here; the connection is lost.
+    The bytes are not a frame; the connection cannot continue.
 
-    @ivar frames: the sound frames before it in the same piece.
+    @ivar frames: the valid frames before the error in the same piece.
     """
 
     def __init__(self, message: str, frames: list[Frame]) -> None:
@@ -56,14 +56,15 @@ class FrameError(WireError):
 
 class FrameBuffer:
     """
-    The frames of one connection's bytes.
+    Cuts the bytes of one connection into frames.
 
-    Invariant: what is kept is the beginning of one frame, whose length (once known) is C{_needed}.
+    Invariant: C{_kept} is the beginning of at most one frame; C{_needed} is the size at which it can be
+    examined again: of the frame, or of the part that tells its length.
     """
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         """
-        @param frame_bytes_max: longest frame, its length word or header included.
+        @param frame_bytes_max: largest frame in bytes, including its length word or header.
         """
         self._frame_bytes_max = frame_bytes_max
         self._kept = bytearray()
@@ -72,7 +73,7 @@ class FrameBuffer:
 
     @property
     def kept_bytes(self) -> int:
-        """How many bytes of an unfinished frame are kept."""
+        """Bytes of the unfinished frame."""
         return len(self._kept)
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -86,7 +87,7 @@ class FrameBuffer:
             raise FrameError(self._failure, [])
         if not self._kept:
             if len(data) >= FRAME_HEADER_SIZE and data[0] == NATIVE_FIRST_BYTE:
-                # One native frame and nothing else is what one append at a time looks like.
+                # The usual read of a client that appends one entry at a time: one native frame alone.
                 length = FRAME_HEADER.unpack_from(data)[5]
                 size = len(data)
                 if FRAME_HEADER_SIZE + length == size <= self._frame_bytes_max and data[1] == FRAME_VERSION:
@@ -121,14 +122,14 @@ class FrameBuffer:
 
     def _measure(self, data: bytes | bytearray, at: int, available: int) -> tuple[int, int]:
         """
-        Where the frame's data start, relative to C{at}, and how many bytes are needed to go on: of the
-        whole frame, or of what tells its length.
+        The start of the frame's data, relative to C{at}, and the number of bytes needed to continue: of
+        the whole frame, or of the part that tells its length.
 
-        @raise WireError: no frame, or one that is too long.
+        @raise WireError: not a frame, or a length out of bounds.
         """
         first = data[at]
         if first == NATIVE_FIRST_BYTE:
-            if available < 2:  # the version decides what the rest of the header looks like
+            if available < 2:  # the version determines the rest of the header
                 return 0, 2
             if data[at + 1] != FRAME_VERSION:
                 raise WireError(f"native frame: version={data[at + 1]}, known is {FRAME_VERSION}")

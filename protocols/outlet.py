@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.protocols.test_outlet -*-
 """
-Output that does not wait for the reactor when the socket would take it at once.
+Sends output without waiting for the reactor, if the socket takes it at once.
 
-C{transport.write} keeps what it is given until the reactor has polled: two more calls to the kernel and
-a round of the reactor between an answer and its way out. For a log that appends one entry at a time
-these are a tenth of the whole time. Here the socket is asked first; what it does not take goes the
-ordinary way, and whatever follows goes behind it.
+C{transport.write} buffers its data until the reactor has polled: this costs two more system calls and a
+round of the reactor per answer, a tenth of the total time of a log that appends one entry at a time.
+L{Outlet} offers the data to the socket first; the rest, and all later output, goes through the transport's
+buffer.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 from twisted.internet.interfaces import IProtocol, ITCPTransport
 
-#: More than this the socket does not take at once, and copying it to find out would cost more than a poll.
+#: Above this size the socket does not take everything at once, and the copy would cost more than a poll.
 AT_ONCE_BYTES_MAX = 256 * 1024
 
 
-#: What the reactor offers the socket at a time; of Twisted's 128 KiB a pull of 4 MiB makes 32 rounds.
+#: Bytes that the reactor offers the socket at a time; with Twisted's 128 KiB a pull of 4 MiB takes 32 rounds.
 SEND_BYTES_MAX = 1024 * 1024
 
 
 def read_directly(transport: Any, protocol: IProtocol) -> None:
     """
-    What C{transport} reads goes to C{protocol} by one call.
+    Let C{transport} call C{protocol.dataReceived} directly.
 
-    An endpoint and a C{ClientService} put a protocol of theirs each between a socket and ours. They want to
-    hear of its beginning and its end, and hand everything else on; of a small read that is a noticeable part.
+    An endpoint and a C{ClientService} each put a wrapper between the socket and our protocol. The wrappers
+    need only the beginning and the end of the connection; passing on small reads costs noticeable time.
     """
     between = getattr(transport, "protocol", None)
     if _is_socket(transport) and between is not None and between is not protocol:
@@ -35,17 +35,17 @@ def read_directly(transport: Any, protocol: IProtocol) -> None:
 
 
 def _is_socket(transport: Any) -> bool:
-    # TLS provides the interface, but has records of its own and no such method.
+    # A TLS transport provides the interface too, but not this method.
     return ITCPTransport.providedBy(transport) and hasattr(transport, "writeSomeData")
 
 
 class Outlet:
     """
-    The sending half of one transport. Nobody else may write to it.
+    The sending half of one transport. No other code may write to the transport.
 
-    Invariant: while C{_is_drained}, the transport holds nothing that was not given to the socket.
+    Invariant: while C{_is_drained}, the transport's buffer is empty.
 
-    @param transport: any; one that is no plain TCP socket (TLS, a test's) is merely written to.
+    @param transport: any transport; if it is not a plain TCP socket (TLS, test), C{write} is used.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -57,12 +57,12 @@ class Outlet:
 
     def send(self, *parts: bytes) -> int:
         """
-        Send C{parts} behind all that was sent before.
+        Send C{parts} behind all earlier output.
 
-        @return: how many bytes they are.
+        @return: their total size in bytes.
 
-        Never fails: when the connection is lost the reactor finds it by the same call, in its own time.
-        The producer of the transport may be paused from in here, but is never resumed.
+        Never fails: the reactor notices a lost connection later, by the same system call.
+        This call may pause the producer of the transport, but never resumes it.
         """
         transport = self._transport
         size = sum(map(len, parts))
@@ -78,7 +78,7 @@ class Outlet:
             return size
         self._is_drained = False
         transport.writeSequence(parts)
-        if not transport.producerPaused:  # else the producer would be resumed from in here
+        if not transport.producerPaused:  # otherwise doWrite could resume the producer
             transport.doWrite()
             self._is_drained = not transport.dataBuffer
         return size

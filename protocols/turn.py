@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.protocols.test_turn -*-
 """
-Gathers what is to be done at the end of one reactor turn, so that it is done once.
+Gathers calls until the end of a reactor turn, so that each runs once per turn.
 
-Work (many appends become one proposal) runs before output (many answers become one write), and
-both in the order in which they were asked for. Work asked for while the turn ends runs in the
-next one: a turn always ends.
+Work (many appends become one proposal) runs before output (many answers become one write), both in
+the order of their requests. Work requested while the turn ends runs in the next one: a turn always
+ends.
 
-Output that a read has caused does not wait for the end of the turn: it goes out when the read has
-been dealt with, which spares an idle member a round of its reactor on each leg of an append. So does
-work that is asked for L{soon<Turn.soon>}, because nothing is there that it could be gathered with.
+Output caused by a read does not wait for the end of the turn: it runs when the read has been handled,
+which saves an idle member one round of its reactor on each leg of an append. Work requested by
+L{soon<Turn.soon>} does the same; callers use it when there is no other work to gather it with.
 
-One timed call per turn, whatever the number of connections.
+One timed call per turn, for any number of connections.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from twisted.python.failure import Failure
 
 class Turn:
     """
-    Invariant: while there is something to do, a timed call is outstanding or (for output) a read is
-    being dealt with.
+    Invariant: while calls are gathered, a timed call is outstanding or (for C{soon} and output) a read
+    is being handled.
 
-    @param clock: whose turns are meant.
-    @param failed: told of an exception in a call; the other calls still run.
+    @param clock: the reactor.
+    @param failed: called with an exception of a call; the other calls still run.
     """
 
     def __init__(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
@@ -50,20 +50,20 @@ class Turn:
             self._schedule()
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Run C{call} when the read that is being dealt with ends, before its output; else like L{work}."""
+        """Run C{call} at the end of the current read, before its output; without a read, as L{work}."""
         if self._is_reading:
             self._soon.append(call)
         else:
             self.work(call)
 
     def output(self, call: Callable[[], None]) -> None:
-        """Run C{call} when the read that is being dealt with, or else this turn, ends; after all work."""
+        """Run C{call} at the end of the current read, or else of this turn; after all work."""
         self._output.append(call)
         if not (self._is_scheduled or self._is_reading):
             self._schedule()
 
     def read(self, deal_with: Callable[[bytes], None], data: bytes) -> None:
-        """Deal with C{data} that came in, then run the output that this has caused."""
+        """Handle received C{data}, then run the output that this has caused."""
         if self._is_reading:
             deal_with(data)
             return
@@ -86,7 +86,7 @@ class Turn:
     def _end(self) -> None:
         self._is_scheduled = False
         work, self._work = self._work, []
-        # What the work writes belongs to this turn; what it asks to be done next does not.
+        # Output that the work requests belongs to this turn; further work does not.
         self._run(work)
         output, self._output = self._output, []
         self._run(output)

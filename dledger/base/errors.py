@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.base.test_errors -*-
 """
-The one expected failure of this system: a refusal with a code and facts.
+The only expected failure of this system: a refusal with a code and facts.
 
-Three kinds of failure exist and each has one reaction. L{DLedgerError}: an expected refusal, becomes
-a response code. L{protocols.wire.errors.WireError}: the peer broke the format, drop the connection.
-C{AssertionError}: we are wrong, stop the member. Nothing else crosses a layer.
+There are three kinds of failure, each with one reaction. L{DLedgerError}: an expected refusal becomes
+a response code. L{protocols.wire.errors.WireError}: the peer broke the format, its connection is dropped.
+C{AssertionError}: the program has a bug, the member stops. No other exception crosses a layer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class DLedgerError(Exception):
     """
     An expected refusal.
 
-    @ivar code: the response code that the other side is given.
+    @ivar code: response code for the other side.
     @ivar facts: named values that explain it (C{leader_id}, C{index}, C{reason}, ...).
     """
 
@@ -33,9 +33,9 @@ class DLedgerError(Exception):
 
 class StoreError(DLedgerError):
     """
-    The store cannot go on: an I/O error, a damaged record, a failed fsync.
+    The store cannot continue: an I/O error, a damaged record, a failed fsync.
 
-    Fatal for the member: it stops, and recovers from its files when it is started again.
+    Fatal for the member: it stops, and recovers from its files at the next start.
     """
 
     def __init__(self, reason: str, **facts: object) -> None:
@@ -44,11 +44,11 @@ class StoreError(DLedgerError):
 
 class DirectoryError(StoreError):
     """
-    A data directory that must not be opened as it is (locked, foreign files, wrong sizes).
+    A data directory that must not be opened in its present state (locked, foreign files, wrong sizes).
 
-    Raised before anything in it was touched. The message says what was found and what to do.
+    Raised before any file in it is changed. The message tells the finding and the remedy.
     """
 
     def __str__(self) -> str:
-        """The reason alone: it is a sentence for the operator."""
+        """Only the reason: it is a sentence for the operator."""
         return str(self.facts["reason"])

@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.node.test_server,tests.broker.test_router -*-
 """
-What every listening side has: a bounded number of connections, and their common end.
+The common part of all listening sides: a bounded number of connections, closed together.
 
-Knows nothing of what is said on them.
+Knows nothing of the messages on them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _C = TypeVar("_C", bound=AnsweringConnection)
 
 class ListeningSide(ServerFactory, Generic[_C]):
     """
-    Invariant: C{_connections} are those that are ready and not lost.
+    Invariant: C{_connections} are the connections that are ready and not lost.
 
-    @ivar connections_refused: connections beyond the bound.
+    @ivar connections_refused: number of connections refused, beyond the bound or during the close.
     """
 
     log = Logger()
@@ -30,7 +30,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
 
     def __init__(self, *, connections_max: int) -> None:
         """
-        @param connections_max: more than this are closed as they come.
+        @param connections_max: at most this many connections are open; further ones are closed at once.
         """
         self._connections: set[_C] = set()
         self._connections_max = connections_max
@@ -39,7 +39,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     def buildProtocol(self, addr: IAddress | None) -> _C | None:
@@ -63,7 +63,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
         self._connections.add(connection)
 
     def connection_lost(self, connection: _C, reason: str) -> None:
-        """Nothing more will come on it."""
+        """A connection has ended."""
         self._connections.discard(connection)
 
     def sweep(self, now_s: float) -> None:
@@ -72,13 +72,13 @@ class ListeningSide(ServerFactory, Generic[_C]):
             connection.sweep(now_s)
 
     def close_all(self) -> None:
-        """Accept nothing more, and end every connection after what was said on it."""
+        """Accept no more connections, and end each one when its output has been sent."""
         self._is_closing = True
         for connection in list(self._connections):
             connection.close()
 
     def abort_all(self, reason: str) -> None:
-        """End what is left of the connections now."""
+        """End the remaining connections now."""
         self._is_closing = True
         for connection in list(self._connections):
             connection.abort(reason)

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.base.test_option_values -*-
 """
-Names and values of options as people write them, to those of an L{attrs} class.
+Converts names and values of options from text to those of an L{attrs} class.
 
-An option has our name, in snake_case, and may have others: the same in camelCase, and those of a table. Its
-default says which type it has.
+An option has a name in snake_case; it may also be written in camelCase, or under an alias from a table. The
+type of its default is the type of the option.
 
-Knows nothing of any option.
+Knows no particular option.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 def our_name(name: str, aliases: Mapping[str, str], known: Collection[str]) -> str:
     """
-    Our name of an option in any spelling. If nobody knows it, it is not in C{known}: see L{unknown_option}.
+    Our name of an option in any spelling. The name of an unknown option is not in C{known}: see
+    L{unknown_option}.
 
-    @param aliases: our names by others that differ from camelCase.
+    @param aliases: alias to our name, for spellings other than camelCase.
     """
     return aliases.get(name) or (name if name in known else _HUMP.sub(r"_\1", name).lower())
 
 
 def unknown_option(name: str, target: str, known: Collection[str]) -> ValueError:
     """
-    What to say of a name that is none, with the nearest that is.
+    The error for an unknown option name; its text names the nearest known one.
 
-    @param target: what L{our_name} made of it.
+    @param target: result of L{our_name} for C{name}.
     """
     near = difflib.get_close_matches(target, known, n=1)
     return ValueError(f"unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
@@ -38,10 +39,11 @@ def unknown_option(name: str, target: str, known: Collection[str]) -> ValueError
 
 def converted(name: str, value: object, default: object) -> object:
     """
-    Text to the type of the default, and whole numbers to fractions where those are wanted; all else as it is.
+    Convert text to the type of the default, and an int to a float if the default is one; other values
+    stay unchanged.
 
-    @param default: an option's, whatever it has if it must be given: then text stays text.
-    @raise ValueError: text that is no truth, or no number, where one is wanted.
+    @param default: default of the option. If it is not a bool, int or float, text stays text.
+    @raise ValueError: the option is a bool or a number, and the text is not.
     """
     if not isinstance(value, str):
         return float(value) if isinstance(default, float) and isinstance(value, int) else value
@@ -55,10 +57,10 @@ def converted(name: str, value: object, default: object) -> object:
         if isinstance(default, float):
             return float(value)
     except ValueError:
-        raise ValueError(f"{name}={value!r}: a number is wanted") from None
+        raise ValueError(f"{name}={value!r}: write a number") from None
     return value
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of C{a;b}, without the blanks around them and without empty ones."""
+    """The parts of C{a;b}, without surrounding blanks and without empty parts."""
     return tuple(part.strip() for part in text.split(";") if part.strip())

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.node.test_service,tests.broker.test_service -*-
 """
-Threads that wait for the disk, so that the reactor does not.
+Threads for disk operations, so that the reactor does not block.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ RunInThread = Callable[[Callable[[], None]], Deferred[None]]
 
 
 class DiskThreads:
-    """A few threads of one's own: what waits for the reactor's common ones may wait for somebody's names."""
+    """A separate thread pool: in the reactor's pool, calls may have to wait for slow name lookups."""
 
     def __init__(self, reactor: Any, *, name: str, most: int = 1) -> None:
         """
-        @param name: of the threads, for people.
-        @param most: as many calls run at once; with one they run in order.
+        @param name: name of the threads, for people.
+        @param most: at most this many calls run at once; with 1 they run in order.
         """
         self._reactor = reactor
         self._pool = ThreadPool(1, most, name=name)
 
     def start(self) -> None:
-        """Before the first L{run}."""
+        """Start the pool; must precede the first L{run}."""
         self._pool.start()
 
     def run(self, call: Callable[[], None]) -> Deferred[None]:
@@ -36,5 +36,5 @@ class DiskThreads:
         return deferToThreadPool(self._reactor, self._pool, call)
 
     def stop(self) -> None:
-        """Wait for what runs, and end."""
+        """Wait for running calls, then end the threads."""
         self._pool.stop()

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.base.test_tuning -*-
 """
-What one process does for a member's sake: its memory allocator and its garbage collector.
+Tunes the memory allocator and the garbage collector of a member's process.
 
-A member under load takes and gives back buffers of some hundred KiB thousands of times a second. glibc
-takes each large one from the kernel and gives it back, and the kernel zeroes every page of it again:
-half of the processor time of a leader of 1-KiB entries went there. Told to keep what it was given back,
-a member needs some MiB more and a third less time.
+A member under load allocates and frees buffers of some hundred KiB thousands of times a second. By
+default glibc gets each large buffer from the kernel and returns it, and the kernel zeroes every page
+again: this took half of the processor time of a leader of 1-KiB entries. If glibc keeps freed memory, a
+member needs some MiB more and a third less time.
 
-What exists when a member starts, lives as long as it does: the collector need not look at it again.
+Objects that exist when a member starts live as long as it does, so the collector skips them.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
 
-#: Freed memory at the end of the heap that is kept rather than given back, in bytes.
+#: Bytes of freed memory at the end of the heap that are kept, not returned to the kernel.
 KEPT_BYTES = 64 * 1024 * 1024
-#: So much more than asked for is taken from the kernel each time.
+#: Each time the heap grows, it takes this many bytes more than requested from the kernel.
 STEP_BYTES = 4 * 1024 * 1024
-#: The longest block that is taken from the heap; glibc allows no more than 32 MiB.
+#: Largest block that is allocated from the heap; glibc allows at most 32 MiB.
 HEAP_BLOCK_BYTES = 32 * 1024 * 1024
 
-#: New objects between two looks at the youngest of them. Most of ours end by their reference count.
+#: New objects between two collections of the youngest generation. Reference counts free most objects.
 YOUNG_OBJECTS = 10_000
 
 
 def keep_freed_memory() -> bool:
     """
-    Let the allocator keep what it is given back, up to L{KEPT_BYTES}.
+    Let the allocator keep freed memory, up to L{KEPT_BYTES}.
 
-    @return: whether it could be told; other C libraries than glibc are left as they are.
+    @return: whether it could be configured; only glibc can.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -50,7 +50,7 @@ def keep_freed_memory() -> bool:
 
 
 def spare_the_collector() -> None:
-    """Leave what exists now out of every later collection, and look at young objects less often."""
+    """Exclude all existing objects from later collections, and collect young objects less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 10, 10)

@@ -3,9 +3,9 @@
 Tokens that wait for a number: appends for C{committed_index}, reads for a confirmed heartbeat round,
 a follower's answers for C{flushed_index}, HA producers for an offset.
 
-A token leaves exactly once: reached, expired, or removed. Tokens leave in order of threshold, and of
-number among equals (who gives tokens out counts upwards). A far threshold never hides a near deadline,
-and nothing is scanned.
+A token leaves exactly once: reached, expired, or removed. Tokens leave in order of threshold; equal
+thresholds in order of token (tokens are issued in rising order). A far threshold never hides a near
+deadline, and no call scans all tokens.
 
 Source: DLedger's pending closures, RocketMQ's GroupTransferService, Kafka's purgatory.
 """
@@ -20,10 +20,10 @@ import attrs
 @attrs.define
 class ThresholdWaiters:
     """
-    Invariant: a token is in C{_waiting} until it leaves; heap items without it there are stale, and
-    never many more than those that are not.
+    Invariant: a token is in C{_waiting} until it leaves; heap items of other tokens are stale, and
+    C{add} bounds their number.
 
-    @ivar capacity: the most tokens that may wait; C{add} past it is our bug, callers check first.
+    @ivar capacity: at most this many tokens wait; callers check before C{add}, which asserts it.
     """
 
     capacity: int
@@ -32,7 +32,7 @@ class ThresholdWaiters:
     _by_deadline: list[tuple[int, int]] = attrs.Factory(list)
 
     def __len__(self) -> int:
-        """Tokens that wait."""
+        """Number of waiting tokens."""
         return len(self._waiting)
 
     def __contains__(self, token: object) -> bool:
@@ -40,7 +40,7 @@ class ThresholdWaiters:
         return token in self._waiting
 
     def add(self, token: int, *, threshold: int, deadline_ms: int) -> None:
-        """Wait until the number reaches C{threshold}, or C{deadline_ms} has come. Tokens are unique."""
+        """Wait until the number reaches C{threshold} or the time C{deadline_ms}. Tokens are unique."""
         assert len(self._waiting) < self.capacity, "the caller must refuse before the table is full"
         assert token not in self._waiting, "a token waits once"
         if max(len(self._by_threshold), len(self._by_deadline)) > 2 * len(self._waiting) + 64:

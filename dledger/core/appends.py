@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.core.test_appends -*-
 """
-Proposals on their way: being written, then waiting for the commit.
+Proposals in progress: first being written, then waiting for the commit.
 
 Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), committed, or unknown
-(502 when its deadline comes first, 501 when leadership ends; it may still commit).
-Rule 2: it counts against the bounds from the moment it is taken until it ends.
+(502 when its deadline passes first, 501 when leadership ends; it may still commit).
+Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
 """
@@ -34,8 +34,8 @@ class Written:
 @attrs.define
 class PendingAppends:
     """
-    Invariant: C{_by_token} has exactly the tokens that wait; C{_bytes} is the sum of their sizes
-    and of those in C{_writing}; C{_requests} likewise, of their appends.
+    Invariant: C{_by_token} has exactly the waiting tokens; C{_bytes} is the sum of the sizes of the
+    waiting proposals and of those in C{_writing}; C{_requests} is the sum of their appends.
     """
 
     member: MemberState
@@ -49,14 +49,14 @@ class PendingAppends:
     _requests: int = 0
 
     def __len__(self) -> int:
-        """Appends without an outcome, as Java counts them: one for each request."""
+        """Number of appends without an outcome; as in Java, each request counts as one."""
         return self._requests
 
     def propose(self, proposals: tuple[Proposal, ...], refusal: ResponseCode | None) -> None:
         """
-        Take what there is room for into one write; answer the rest.
+        Take the proposals that fit within the bounds into one write; answer the rest.
 
-        @param refusal: why this member takes nothing now (not leader, transferring); None if it does.
+        @param refusal: the code if this member takes no appends now (not leader, transferring), or None.
         """
         member, config = self.member, self.member.config
         taken: list[Proposal] = []
@@ -85,9 +85,9 @@ class PendingAppends:
             ))
 
     def on_written(self, written: EntriesWritten) -> None:
-        """The write under way is in the file."""
+        """The current write is in the file."""
         if self._writing is None:
-            return  # a term-start entry: nobody waits for it
+            return  # a term-start entry: no proposal waits for it
         proposals, self._writing = self._writing, None
         deadline_ms = self.member.out.now_ms + self.member.config.max_wait_ack_time_ms
         index, at = written.first_index, 0
@@ -102,7 +102,7 @@ class PendingAppends:
         assert at == written.count, "the store wrote another number of entries"
 
     def on_write_refused(self, code: ResponseCode) -> None:
-        """The store took nothing of the write under way."""
+        """The store refused the current write as a whole."""
         if self._writing is None:
             return
         proposals, self._writing = self._writing, None
@@ -112,17 +112,17 @@ class PendingAppends:
             self._refuse(proposal, code)
 
     def committed(self, committed_index: int) -> None:
-        """Answer what is committed, in log order."""
+        """Answer the committed proposals, in log order."""
         for token in self._waiting.reached(committed_index):
             self._end(token, ResponseCode.SUCCESS)
 
     def expire(self) -> None:
-        """Answer what was not committed in time; it may commit later."""
+        """Answer the proposals whose deadline passed; they may commit later."""
         for token in self._waiting.expired(self.member.out.now_ms):
             self._end(token, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
 
     def fail_all(self, code: ResponseCode) -> None:
-        """Leadership ended or the member stops: nobody knows whether these will commit."""
+        """Leadership ended or the member stops: whether the proposals will commit is unknown."""
         for token in self._waiting.take_all():
             self._end(token, code)
         if self._writing is not None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core.test_dispatcher,tests.core.test_search -*-
 """
-What the leader believes of one follower, and what to send it next::
+The leader's view of one follower, and the next push to send to it::
 
     COMPARE --equal at the follower's end-------------------+
        |  ^                                                 v
@@ -9,13 +9,13 @@ What the leader believes of one follower, and what to send it next::
        +--+--> TRUNCATE --done------------------------------+
 
 Rule 1: TRUNCATE is a command ("make this entry your last one"), so COMPARE must find the highest
-common index, not merely a common one. It gallops: from the follower's end down in doubling steps
-to an entry that both hold, then halves the gap. Equality is monotone (log matching).
-Rule 2: an answer counts only while its request is outstanding; going back to COMPARE forgets them all.
-Rule 3: pushes to one follower leave in log order on one connection; an acknowledgement of a batch
-is one of everything below it.
+common index, not merely a common one. The search gallops: from the follower's end down in doubling
+steps to an entry that both hold, then it halves the gap. Equality is monotone (log matching).
+Rule 2: an answer counts only while its request is outstanding; a return to COMPARE forgets all requests.
+Rule 3: pushes to one follower leave in log order on one connection; the acknowledgement of a batch
+covers every entry below it.
 
-Knows nothing of connections, and of time only C{now_ms}.
+Knows nothing of connections; its only clock is C{now_ms}.
 
 Source: EntryDispatcher in DLedgerEntryPusher.java (0.3.1.2); differs: docs/divergence.md W10, W12.
 """
@@ -31,16 +31,16 @@ from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Response
 
-#: An idle follower is told the commit index at least this often, as Java does, milliseconds.
+#: An idle follower receives the commit index at least this often, in milliseconds; as in Java.
 IDLE_COMMIT_INTERVAL_MS = 1000
-#: Refusals in a row double the wait before the next COMPARE, up to this many times the first wait.
+#: Refusals in a row lengthen the wait before the next COMPARE, up to this many times the first wait.
 BACK_OFF_MAX = 8
-#: The throttle spares followers that are only so many entries behind, as in Java.
+#: The throttle spares followers that are at most this many entries behind, as in Java.
 THROTTLE_SPARES_ENTRIES = 1000
 
 
 class DispatcherState(Enum):
-    """What the next push will be."""
+    """The type of the next push."""
 
     COMPARE = "compare"
     TRUNCATE = "truncate"
@@ -48,7 +48,7 @@ class DispatcherState(Enum):
 
 
 class Acknowledgements(Protocol):
-    """Who is told what a follower holds: the replica."""
+    """Receives the acknowledgements of followers: the replica."""
 
     def follower_holds(self, peer_id: str, index: int) -> None:
         """C{peer_id} holds every entry up to C{index}."""
@@ -59,8 +59,8 @@ class Inflight:
     """
     A push without an answer.
 
-    @ivar last_index: of its entries; for COMPARE and TRUNCATE the index asked about.
-    @ivar size: bytes of its records.
+    @ivar last_index: index of its last entry; for COMPARE and TRUNCATE the index asked about.
+    @ivar size: total size of its records in bytes.
     """
 
     type: PushType
@@ -74,7 +74,7 @@ class Quota:
     """
     Bytes per second for a follower that is far behind.
 
-    Source: Quota.java; differs: never sleeps, the dispatcher just waits for the next second.
+    Source: Quota.java; differs: it never sleeps, the dispatcher waits for the next second.
     """
 
     per_second: int
@@ -89,18 +89,18 @@ class Quota:
         return self.per_second - self._spent
 
     def spend(self, size: int) -> None:
-        """So many bytes were sent; what was sent in an earlier second does not count."""
+        """C{size} bytes were sent. L{left} drops the count when a new second begins."""
         self._spent += size
 
 
 @attrs.define
 class Search:
     """
-    The hunt for the highest common index.
+    The search for the highest common index.
 
     @ivar equal: highest index known to be equal; -1 if none yet.
     @ivar differs: lowest index known to differ, exclusive bound; None if none yet.
-    @ivar index: what to ask about next; -1 to begin at the leader's end.
+    @ivar index: next index to ask about; -1 to begin at the leader's end.
     """
 
     index: int = -1
@@ -139,7 +139,7 @@ class EntryDispatcher:
         return len(self._inflight)
 
     def dispatch(self) -> None:
-        """Send what can be sent now."""
+        """Send every push that may be sent now."""
         if self.state is DispatcherState.APPEND:
             if self.write_index <= self.member.ledger_end_index:
                 self._append()
@@ -147,14 +147,14 @@ class EntryDispatcher:
             if self.state is DispatcherState.TRUNCATE and self._truncate_index < (
                 self.member.view.ledger_begin_index
             ):
-                self.restart()  # what it was to be cut to has expired here meanwhile
+                self.restart()  # retention has removed the truncation point from our ledger
             if self.state is DispatcherState.COMPARE:
                 self._compare()
             else:
                 self._push(PushType.TRUNCATE, self._entry(self._truncate_index))
 
     def tick(self) -> None:
-        """Time passed: give up on late answers, tell an idle follower the commit index."""
+        """Time passed: give up late answers, send the commit index to an idle follower."""
         self._check_response_time()
         self.dispatch()
         if self.state is not DispatcherState.APPEND or self._inflight:
@@ -200,7 +200,7 @@ class EntryDispatcher:
         member = self.member
         end_index = member.ledger_end_index
         if end_index < 0:
-            return  # an empty leader has nothing to compare; its first entry starts the search
+            return  # an empty ledger has nothing to compare; its first entry starts the search
         begin_index = member.view.ledger_begin_index
         search = self.search
         if not begin_index <= search.index <= end_index:
@@ -216,7 +216,7 @@ class EntryDispatcher:
             and self._inflight_bytes < config.max_inflight_push_bytes
         ):
             if self.write_index < member.view.ledger_begin_index:
-                self._set_back("expired")  # what it needs next is gone here: find out where it stands
+                self._set_back("expired")  # retention removed the next entry: compare again
                 return
             allowed = self._allowed_bytes()
             if allowed <= 0:
@@ -254,7 +254,7 @@ class EntryDispatcher:
         elif response.code is ResponseCode.SUCCESS:
             self._on_success(pushed)
         elif pushed.type is not PushType.COMMIT or response.code is ResponseCode.INCONSISTENT_STATE:
-            # (A follower of ours says so to a COMMIT when it has to be compared first; Java never does.)
+            # (Our followers refuse a COMMIT when they must be compared first; Java's never do.)
             self._set_back(f"{pushed.type.name} answered {response.code.name}")
         self.dispatch()
 
@@ -265,7 +265,7 @@ class EntryDispatcher:
             self._set_back(reason)
 
     def reachable(self) -> None:
-        """The follower answers again: do not sit out a wait that was for its absence."""
+        """The follower answers again: end a wait that was caused by its absence."""
         if self._is_unreachable:
             self._is_unreachable = False
             self._wait_until_ms = self.member.out.now_ms
@@ -302,25 +302,25 @@ class EntryDispatcher:
             else:
                 self._search_between(response)
         elif response.end_index < begin_index or response.begin_index > member.ledger_end_index:
-            self._enter_truncate(begin_index)  # nothing in common: it starts at our begin
+            self._enter_truncate(begin_index)  # no common entry: the follower starts at our begin
         elif asked > response.end_index:
-            # No verdict on an entry that it does not have. (Java answers so at once.)
+            # The follower lacks the entry, so this answer is no verdict. (Java answers so at once.)
             search.index = response.end_index
         else:
             search.differs = asked
             self._search_below(response)
 
     def _search_between(self, response: PushEntryResponse) -> None:
-        """Equal at C{search.equal}; where does it begin to differ?"""
+        """The ledgers are equal at C{search.equal}: search above it."""
         search = self.search
         if search.differs is None:
-            # The follower has more than was asked about: look at the highest that both have.
+            # The follower's ledger is longer: ask about the highest index that both have.
             search.index = min(response.end_index, self.member.ledger_end_index)
         else:
             search.index = (search.equal + search.differs) // 2
 
     def _search_below(self, response: PushEntryResponse) -> None:
-        """Different at C{search.differs}: go down, in doubling steps or by halves."""
+        """The ledgers differ at C{search.differs}: search below it, in doubling steps or by halves."""
         search = self.search
         assert search.differs is not None
         lowest = max(self.member.view.ledger_begin_index, response.begin_index)
@@ -349,20 +349,20 @@ class EntryDispatcher:
         self._change_state(DispatcherState.TRUNCATE)
 
     def restart(self) -> None:
-        """Begin anew: a new term, or a refusal that leaves nothing certain."""
+        """Start again with COMPARE: retention or a refusal made the known state uncertain."""
         self._change_state(DispatcherState.COMPARE)
         self._forget_inflight()
         self.search = Search()
 
     def retire(self) -> None:
-        """Leadership is over: answers that still come are nobody's."""
+        """Leadership is over: later answers are ignored."""
         self._forget_inflight()
 
     def _set_back(self, reason: str) -> None:
-        """Something went wrong: COMPARE again, after a wait that grows while nothing works."""
+        """A push failed: COMPARE again, after a wait that grows with each failure in a row."""
         out = self.member.out
         self._setbacks += 1
-        # The first time at once (a restarted follower answers 406 and is whole again in one round).
+        # No wait the first time: a restarted follower answers 406 and catches up in one round.
         wait = 0 if self._setbacks == 1 else self.member.config.heart_beat_time_interval_ms
         self._wait_until_ms = out.now_ms + wait * min(max(self._setbacks - 1, 1), BACK_OFF_MAX)
         out.report("push-set-back", peer_id=self.peer_id, state=self.state.value, reason=reason,

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.core.test_replica -*-
 """
-What a step wants done, in this order. The first effect that fails drops the rest of its tuple.
+The effects of a step, in the order to run them. If one fails, the rest of its tuple is dropped.
 
-Effects are instantaneous, or their outcome comes back as an input (named in each docstring).
-Rule: an effect that promises something to somebody stands behind the effect that makes it true.
+Effects complete at once, or their outcome comes back as an input (named in each docstring).
+Rule: an effect that makes a promise to a peer or client comes after the effect that makes it true.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
 @attrs.frozen
 class Effect:
-    """Something to do."""
+    """An action for the driver."""
 
 
 @attrs.frozen(kw_only=True)
@@ -26,7 +26,7 @@ class PersistTermVote(Effect):
     """
     Make term and vote durable (file, rename, directory: all fsynced) before anything that follows.
 
-    Failure comes back as C{StoreFailed}.
+    A failure comes back as C{StoreFailed}.
     """
 
     term: int
@@ -36,7 +36,7 @@ class PersistTermVote(Effect):
 @attrs.frozen(kw_only=True)
 class WriteBodies(Effect):
     """
-    Leader's append: pack headers for C{bodies} behind the end and write them.
+    A leader's append: pack a header for each of C{bodies} and write the records behind the end.
 
     Outcome: C{EntriesWritten} (with positions), C{WriteRefused} or C{StoreFailed}, before any
     other input.
@@ -50,7 +50,7 @@ class WriteBodies(Effect):
 @attrs.frozen(kw_only=True)
 class WriteEntries(Effect):
     """
-    Follower's append: check index, pos and CRCs of every record, then write the bytes as they are.
+    A follower's append: check index, pos and CRCs of every record, then write the bytes unchanged.
 
     Outcome: C{EntriesWritten}, C{WriteRefused} or C{StoreFailed}, before any other input.
     """
@@ -61,13 +61,13 @@ class WriteEntries(Effect):
 @attrs.frozen(kw_only=True)
 class TruncateLedger(Effect):
     """
-    Make the single entry the last one: cut behind it and zero the tail; write it if it is not
-    there; start anew at its C{pos} if the ledger does not reach it. Durable when it returns.
+    Make the single entry the last one: cut the ledger behind it and zero the tail; write the entry
+    if the ledger lacks it; if the ledger ends before its C{pos}, start again there. Durable on return.
 
     Outcome: C{LedgerTruncated}, C{WriteRefused} or C{StoreFailed}, before any other input.
 
-    @ivar anew: drop everything and start with this entry, even if it would fit behind the end
-        (what stands there is not known to be the leader's).
+    @ivar anew: drop all entries and start with this one, even if it would fit behind the end
+        (the entries before it are not known to be the leader's).
     """
 
     entries: EntryBatch
@@ -79,8 +79,8 @@ class FlushLedger(Effect):
     """
     Bring every entry up to C{end_index} to stable storage, off the reactor.
 
-    Outcome, later: C{EntriesFlushed} with the same C{flush_id}, or C{StoreFailed}. At most one is
-    under way at a time.
+    Outcome, later: C{EntriesFlushed} with the same C{flush_id}, or C{StoreFailed}. At most one flush
+    runs at a time.
     """
 
     flush_id: int
@@ -89,23 +89,23 @@ class FlushLedger(Effect):
 
 @attrs.frozen(kw_only=True)
 class RecordCommit(Effect):
-    """C{committed_index} rose: readers may see up to here. The store notes it at its leisure."""
+    """C{committed_index} rose: readers may see entries up to it. The store records it later."""
 
     committed_index: int
 
 
 @attrs.frozen(kw_only=True)
 class EndRepair(Effect):
-    """A leader has brought a damaged member past its old end: clear the mark durably."""
+    """The repair of a damaged member is complete: clear its mark durably."""
 
 
 @attrs.frozen(kw_only=True)
 class SendRequest(Effect):
     """
-    Send a request to a peer, in order with others to that peer.
+    Send a request to a peer; requests to one peer stay in order.
 
     Outcome, later: C{ResponseReceived} or C{RequestFailed} with the same C{request_id}. The core
-    keeps its own deadline and forgets the request when it has passed.
+    keeps its own deadline and forgets the request when that has passed.
     """
 
     peer_id: str
@@ -115,7 +115,7 @@ class SendRequest(Effect):
 
 @attrs.frozen(kw_only=True)
 class Reply(Effect):
-    """Answer the request that came with C{token}; a token that is gone is ignored."""
+    """Answer the request that came with C{token}; an unknown token is ignored."""
 
     token: int
     response: Response
@@ -124,12 +124,12 @@ class Reply(Effect):
 @attrs.frozen(kw_only=True)
 class AnswerAppend(Effect):
     """
-    One proposal's outcome.
+    The outcome of one proposal.
 
-    SUCCESS: committed. WAIT_QUORUM_ACK_TIMEOUT and TERM_CHANGED: written here, may still commit
+    SUCCESS: committed. WAIT_QUORUM_ACK_TIMEOUT and TERM_CHANGED: may be in the log, may still commit
     (unknown). Every other code: not in the log.
 
-    @ivar first_index, pos: of the first body; -1 when nothing was written.
+    @ivar first_index, pos: index and pos of the first body; -1 if none was written.
     @ivar count: number of bodies.
     """
 
@@ -145,7 +145,7 @@ class AnswerAppend(Effect):
 @attrs.frozen(kw_only=True)
 class AnswerRead(Effect):
     """
-    A linearizable read's outcome: on SUCCESS, every entry up to C{read_index} may be shown.
+    The outcome of a linearizable read: on SUCCESS, entries up to C{read_index} may be shown.
     """
 
     token: int
@@ -157,7 +157,7 @@ class AnswerRead(Effect):
 @attrs.frozen(kw_only=True)
 class Report(Effect):
     """
-    Something an operator may want to know. The driver turns it into a log event and a metric.
+    An event for the operator. The driver turns it into a log event and a metric.
 
     @ivar event: a constant, kebab-case name (C{role-changed}, C{dispatcher-state}, ...).
     """
@@ -168,7 +168,7 @@ class Report(Effect):
 
 @attrs.frozen(kw_only=True)
 class StopMember(Effect):
-    """This member must not go on. C{clean}: it was asked to stop; else something broke."""
+    """This member must stop. C{clean}: the operator asked for it; otherwise an effect failed."""
 
     reason: str
     clean: bool = False

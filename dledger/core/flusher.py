@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.core.test_flusher -*-
 """
-When to fsync, and what an fsync that ended has proved.
+When to fsync, and which entries a completed fsync proves durable.
 
-Rule 1: at most one is under way. With C{sync} flushing the next starts as soon as there is something
-to flush (group commit: everything written while one runs shares the next); with C{async} at most
-every C{flush_file_interval} milliseconds.
+Rule 1: at most one fsync runs. With C{sync} flushing the next starts as soon as there are entries
+to flush (group commit: all entries written while one runs share the next); with C{async} one starts
+at most every C{flush_file_interval} milliseconds.
 Rule 2: an fsync that began before a truncation proves nothing about entries written after it.
 """
 
@@ -29,7 +29,7 @@ class Flusher:
     _last_start_ms: int = -(1 << 40)
 
     def wanted(self) -> None:
-        """Something may have to be flushed: start if it is time and none is under way."""
+        """Start a flush if there are unflushed entries, the interval is over and no flush runs."""
         member = self.member
         if self._under_way is not None or member.ledger_end_index <= member.flushed_index:
             return
@@ -43,7 +43,7 @@ class Flusher:
         member.out.emit(fx.FlushLedger(flush_id=self._under_way, end_index=member.ledger_end_index))
 
     def on_flushed(self, flush_id: int, end_index: int) -> bool:
-        """An fsync ended well. @return: whether C{flushed_index} rose."""
+        """An fsync succeeded. @return: whether C{flushed_index} rose."""
         if flush_id != self._under_way:
             return False
         self._under_way = None
@@ -55,6 +55,6 @@ class Flusher:
         return True
 
     def on_truncated(self) -> None:
-        """The ledger was cut, durably: all of it is on stable storage now."""
+        """The ledger was truncated durably: all its entries are on stable storage now."""
         self._is_void = self._under_way is not None
         self.member.flushed_index = self.member.ledger_end_index

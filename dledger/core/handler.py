@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.core.test_handler,tests.core.test_durable -*-
 """
-A follower's side of replication: what to do with a push, and when to answer it.
+The follower's side of replication: how a push is handled, and when it is answered.
 
-Rule 1: nothing is appended unless the end of the ledger is known to equal the leader's, in this
-term, by a COMPARE, a TRUNCATE or an APPEND before it.
-Rule 2: commit information counts up to the highest index known to equal this leader's, no further.
-Rule 3: what was found equal in a term is never cut in it: the leader's ledger only grows, so such a
-TRUNCATE is a late one or a wrong one. Nothing is ever cut at or below C{committed_index}.
-Rule 4: every push is answered exactly once, unless its connection is gone. With C{sync} flushing
-an answer that says "I hold this" waits until it is on stable storage.
+Rule 1: an entry is appended only if the end of the ledger is known to equal the leader's, in this
+term, by an earlier COMPARE, TRUNCATE or APPEND.
+Rule 2: commit information counts only up to the highest index known to equal this leader's.
+Rule 3: entries found equal in a term are never cut in it: the leader's ledger only grows, so such a
+TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut.
+Rule 4: every push is answered exactly once, unless its connection is lost. With C{sync} flushing
+the answer "I hold these entries" waits until they are on stable storage.
 
 Pushes out of order wait in a bounded window, by first index; L{EntryHandler.check_abnormal_future}
-answers those that can no longer have their turn.
+answers those that can no longer be written in order.
 
 Source: EntryHandler in DLedgerEntryPusher.java (0.3.1.2); differs: docs/divergence.md W8, W9, W10, W14.
 """
@@ -26,13 +26,13 @@ from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
 
-#: Deadline of a wait that only an fsync or a change of leader ends.
+#: Deadline of a wait that ends only with an fsync or a change of leader.
 NEVER_MS = 1 << 62
 
 
 @attrs.frozen
 class QueuedPush:
-    """An APPEND that is not next in order."""
+    """An APPEND that arrived before its predecessor."""
 
     token: int
     request: PushEntryRequest
@@ -47,7 +47,7 @@ class EntryHandler:
     C{_queue}; C{_writing} is set only between a write effect and its outcome.
 
     @ivar matched_index: highest index known to equal the ledger of this term's leader; -1 for none.
-    @ivar is_in_step: whether the ledger's end is that index, so that an APPEND may follow.
+    @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow.
     """
 
     member: MemberState
@@ -66,9 +66,9 @@ class EntryHandler:
 
     def on_push(self, token: int, request: PushEntryRequest, accepted: ResponseCode) -> None:
         """
-        A push came.
+        A push arrived.
 
-        @param accepted: what the elector thinks of its sender; SUCCESS if it is our leader.
+        @param accepted: the elector's verdict on the sender; SUCCESS if it is our leader.
         """
         if accepted is not ResponseCode.SUCCESS:
             self._refuse_sender(token, request, accepted)
@@ -76,8 +76,8 @@ class EntryHandler:
         entries = request.entries
         if request.type is PushType.COMMIT:
             self._learn_commit(request)
-            # Out of step (restarted, say) it would hear of commits for ever and have none of them:
-            # a leader of ours compares again, Java does not look at this answer.
+            # A follower out of step (after a restart, say) would receive commit indexes for ever and
+            # commit nothing. On this code our leader compares again; Java ignores this answer.
             code = ResponseCode.SUCCESS if self.is_in_step else ResponseCode.INCONSISTENT_STATE
             self._answer(token, request, code)
             return
@@ -95,7 +95,7 @@ class EntryHandler:
     def _refuse_sender(self, token: int, request: PushEntryRequest, code: ResponseCode) -> None:
         if code is ResponseCode.EXPIRED_TERM:
             code = ResponseCode.INCONSISTENT_TERM
-        # The term is ours, not the request's: it is how a deposed leader learns of it.
+        # The term is ours, not the request's: a deposed leader learns of the new term from it.
         self._answer(token, request, code, term=self.member.term)
 
     # -- COMPARE ----------------------------------------------------------------------------
@@ -120,8 +120,8 @@ class EntryHandler:
         index, end_index = entries.first_index, member.ledger_end_index
         begin_index = member.view.ledger_begin_index
         holds = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
-        # Below the commit there is nothing to negotiate: a majority holds these entries, so a
-        # leader that wants them gone is not our leader. Paired with the store's own refusal.
+        # A majority holds the committed entries, so a member that wants them cut is not our leader.
+        # Paired with the store's own refusal.
         cuts_committed = index < member.committed_index or (index == member.committed_index and not holds)
         if cuts_committed or index < self.matched_index:
             member.out.report(
@@ -135,17 +135,17 @@ class EntryHandler:
             self._writing = (token, request)
             member.out.report("truncating", index=index, ledger_end_index=end_index,
                               committed_index=member.committed_index, leader_id=request.leader_id)
-            # An entry that is not ours yet says nothing of what stands before it. Only what is
-            # committed or was found equal is known to be the leader's; anything else must not be
+            # An entry that this ledger lacks proves nothing about the entries before it. Only entries
+            # that are committed or were found equal are known to be the leader's; no others may be
             # kept in front of it.
             known_index = max(member.committed_index, self.matched_index)
             anew = not holds and end_index >= 0 and index - 1 > known_index
             if anew:
-                self._refuse_waiting()  # what they were to confirm is about to be dropped
+                self._refuse_waiting()  # the entries that those answers confirm will be dropped
             member.out.write(fx.TruncateLedger(entries=entries, anew=anew))
 
     def on_truncated(self) -> None:
-        """The store has cut, durably."""
+        """The store has truncated the ledger durably."""
         assert self._writing is not None
         (token, request), self._writing = self._writing, None
         self._truncated(token, request)
@@ -177,7 +177,7 @@ class EntryHandler:
         self.member.out.write(fx.WriteEntries(entries=entries))
 
     def on_written(self) -> None:
-        """The entries of the write under way are in the file."""
+        """The entries of the current write are in the file."""
         assert self._writing is not None
         (token, request), self._writing = self._writing, None
         index = self.member.ledger_end_index
@@ -187,14 +187,14 @@ class EntryHandler:
         self._answer_when_durable(token, request, index)
 
     def write_following(self) -> None:
-        """Write the queued APPEND that is next in order now, if there is one."""
+        """Write the queued APPEND that is next in order, if there is one."""
         following = self._queue.pop(self.member.ledger_end_index + 1, None)
         if following is not None:
             self._queued_bytes -= len(following.entries.records)
             self._write(following.token, following.request, following.entries)
 
     def on_write_refused(self, code: ResponseCode, reason: str) -> None:
-        """The store took nothing of the write or truncation under way."""
+        """The store refused the current write or truncation as a whole."""
         assert self._writing is not None
         (token, request), self._writing = self._writing, None
         self.is_in_step = False
@@ -203,7 +203,7 @@ class EntryHandler:
         self._purge()
 
     def _answer_known(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
-        """Entries that this member has already (a push repeated after a lost answer)."""
+        """Answer a push of entries that this member already has (repeated after a lost answer)."""
         if entries.last_index <= self.matched_index and self._holds_all(entries):
             self._answer_when_durable(token, request, entries.last_index)
         else:
@@ -232,14 +232,14 @@ class EntryHandler:
         self._queued_bytes += size
         self._queue[entries.first_index] = QueuedPush(token, request, entries, self.member.out.now_ms)
 
-    # -- the passing of time ----------------------------------------------------------------
+    # -- time -------------------------------------------------------------------------------
 
     def check_abnormal_future(self) -> None:
         """
-        Answer queued pushes that can no longer have their turn: those that the ledger has passed
-        (fast-forward) by comparing, those too long behind a gap (fall-behind) with 406.
+        Answer queued pushes that can no longer be written in order: compare those that the ledger
+        has passed (fast-forward), answer 406 to those too long behind a gap (fall-behind).
 
-        Source: checkAbnormalFuture; differs: every such push is answered, and leaves the window.
+        Source: checkAbnormalFuture; differs: every such push is answered and leaves the window.
         """
         if not self._queue:
             return
@@ -257,17 +257,17 @@ class EntryHandler:
                 self._answer(queued.token, queued.request, ResponseCode.INCONSISTENT_STATE)
 
     def on_flushed(self, flushed_index: int) -> None:
-        """Entries up to C{flushed_index} are on stable storage: answers that waited may go."""
+        """Entries up to C{flushed_index} are on stable storage: send the answers that waited for them."""
         for token in self._durable.reached(flushed_index):
             self._answer(token, self._answers.pop(token), ResponseCode.SUCCESS)
 
-    # -- the end of a leader ----------------------------------------------------------------
+    # -- the end of a leadership ------------------------------------------------------------
 
     def reset(self) -> None:
         """
-        Leader, role or term changed: nobody waits any more.
+        Leader, role or term changed: refuse all queued pushes and waiting answers.
 
-        What was found equal stays so within the term: it has one leader, whose ledger only grows.
+        Within a term C{matched_index} stays: a term has one leader, whose ledger only grows.
         """
         if self._matched_term != self.member.term:
             self._matched_term = self.member.term
@@ -277,12 +277,12 @@ class EntryHandler:
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Whoever waits for an fsync will not hear that it is done."""
+        """Refuse the pushes whose answers wait for an fsync."""
         for token in self._durable.take_all():
             self._answer(token, self._answers.pop(token), ResponseCode.INCONSISTENT_STATE)
 
     def abandon(self, token: int) -> None:
-        """The connection of a push is gone: it must not be acted on later."""
+        """The connection of a push is lost: drop the push."""
         for first_index, queued in self._queue.items():
             if queued.token == token:
                 del self._queue[first_index]
@@ -298,11 +298,11 @@ class EntryHandler:
         for queued in queue.values():
             self._answer(queued.token, queued.request, ResponseCode.INCONSISTENT_STATE)
 
-    # -- what is known and said -------------------------------------------------------------
+    # -- commits and answers ----------------------------------------------------------------
 
     @property
     def queued(self) -> int:
-        """Pushes in the window and answers that wait for an fsync."""
+        """Number of pushes in the window and of answers that wait for an fsync."""
         return len(self._queue) + len(self._durable)
 
     def _found_equal(self, index: int) -> None:

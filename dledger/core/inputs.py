@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.core.test_replica -*-
 """
-Everything that can happen to a member, as values. C{DLedgerCore.step} takes one at a time.
+All inputs of a member, as values. C{DLedgerCore.step} takes one at a time.
 
-An input that reports the outcome of an effect names what it is about; an outcome that answers
-nothing outstanding is ignored.
+An input that reports the outcome of an effect names that effect; an outcome that matches no
+outstanding effect is ignored.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from protocols.wire.ledger.messages import Request, Response
 
 @attrs.frozen
 class Input:
-    """Something that happened."""
+    """An event that a member reacts to."""
 
 
 @attrs.frozen
 class Ticked(Input):
-    """Time passed. The only source of time-outs; fed by one LoopingCall every C{tick_ms}."""
+    """Time passed. The only source of time-outs; one LoopingCall feeds it every C{tick_ms}."""
 
 
 @attrs.frozen
 class Started(Input):
-    """First input of a member's life, after its effects can be run."""
+    """The first input of a member, fed once its effects can run."""
 
 
 @attrs.frozen(kw_only=True)
 class Proposal:
     """
-    Bodies that one caller, or several neighbours, want appended.
+    Bodies to append, from one caller or from several merged appends.
 
     @ivar token: identifies the caller to the driver; comes back in C{AnswerAppend}.
-    @ivar requests: how many appends it holds, as they are counted against the bound of pending ones.
+    @ivar requests: number of appends in it, counted against C{max_pending_requests_num}.
     """
 
     token: int
@@ -55,7 +55,7 @@ class EntriesWritten(Input):
     """
     Entries are in the file (page cache) and visible in the view.
 
-    @ivar first_index, count: the entries.
+    @ivar first_index, count: index of the first entry, and number of entries.
     @ivar positions: stream offset of each record; empty for a follower's write.
     """
 
@@ -67,10 +67,10 @@ class EntriesWritten(Input):
 @attrs.frozen(kw_only=True)
 class WriteRefused(Input):
     """
-    The store refused a write before it touched a file; nothing has changed.
+    The store refused a write before it changed any file.
 
-    @ivar code: DISK_FULL (room may return), or INCONSISTENT_STATE (index, pos or CRC do not fit).
-    @ivar reason: a sentence for the log.
+    @ivar code: DISK_FULL (space may be freed), or INCONSISTENT_STATE (index, pos or CRC do not fit).
+    @ivar reason: explanation for the log.
     """
 
     code: ResponseCode
@@ -79,7 +79,7 @@ class WriteRefused(Input):
 
 @attrs.frozen(kw_only=True)
 class LedgerTruncated(Input):
-    """The entry of a C{TruncateLedger} is the last one now, durably."""
+    """The entry of a C{TruncateLedger} is now the last one, durably."""
 
     end_index: int
     end_term: int
@@ -88,10 +88,10 @@ class LedgerTruncated(Input):
 @attrs.frozen(kw_only=True)
 class EntriesFlushed(Input):
     """
-    An fsync ended well.
+    An fsync succeeded.
 
-    @ivar flush_id: of the C{FlushLedger} that asked for it.
-    @ivar end_index: every entry up to here was on stable storage when it ended.
+    @ivar flush_id: id of the C{FlushLedger} effect.
+    @ivar end_index: every entry up to this index was on stable storage when it ended.
     """
 
     flush_id: int
@@ -100,7 +100,7 @@ class EntriesFlushed(Input):
 
 @attrs.frozen(kw_only=True)
 class StoreFailed(Input):
-    """A write, fsync, truncation or persist failed. The member stops: it never acks again."""
+    """A write, fsync, truncation or persist failed. The member stops and acknowledges no more."""
 
     reason: str
 
@@ -110,8 +110,8 @@ class RequestReceived(Input):
     """
     A request of a peer or client for the core (VOTE, HEART_BEAT, PUSH, LEADERSHIP_TRANSFER).
 
-    @ivar token: where the answer goes; every token is answered exactly once unless its connection
-        is lost first.
+    @ivar token: identifies the request for the answer; every token is answered exactly once, unless
+        its connection is lost first.
     """
 
     token: int
@@ -120,7 +120,7 @@ class RequestReceived(Input):
 
 @attrs.frozen(kw_only=True)
 class RequestAbandoned(Input):
-    """The connection that a queued request came on is gone: drop it, do not act on it later."""
+    """The connection of a request is lost: drop the request if it still waits."""
 
     token: int
 
@@ -128,9 +128,9 @@ class RequestAbandoned(Input):
 @attrs.frozen(kw_only=True)
 class PeerDisconnected(Input):
     """
-    The connection that a peer spoke on is gone, and the peer has no newer one.
+    The connection from a peer is lost, and the peer has no newer one.
 
-    Often the first sign of a leader's death; never a proof of it.
+    Often the first sign of a leader's crash; never a proof of it.
     """
 
     peer_id: str
@@ -139,9 +139,9 @@ class PeerDisconnected(Input):
 @attrs.frozen(kw_only=True)
 class PeerConnected(Input):
     """
-    There is a new connection to a peer. Another program may be listening there now.
+    A new connection to a peer is open. Another program may listen at its address now.
 
-    Until there is one, what an earlier connection has shown stays known.
+    Facts learned on an earlier connection hold until this input.
     """
 
     peer_id: str
@@ -159,10 +159,10 @@ class ResponseReceived(Input):
 @attrs.frozen(kw_only=True)
 class RequestFailed(Input):
     """
-    A C{SendRequest} that will not be answered: connection lost, refused, timed out.
+    A C{SendRequest} without a usable answer: connection lost, refused or timed out.
 
-    @ivar is_incompatible: it was answered, in another version of the protocol: nothing that is pushed
-        there is understood, as long as that program runs.
+    @ivar is_incompatible: the peer answered in another version of the protocol, so it understands
+        no push as long as that program runs.
     """
 
     peer_id: str
@@ -174,7 +174,7 @@ class RequestFailed(Input):
 @attrs.frozen
 class ReadRequested(Input):
     """
-    Linearizable reads; each token comes back in C{AnswerRead} with the index that it may read.
+    Linearizable reads; each token comes back in C{AnswerRead} with its read index.
     """
 
     tokens: tuple[int, ...]
@@ -182,4 +182,4 @@ class ReadRequested(Input):
 
 @attrs.frozen(kw_only=True)
 class StopRequested(Input):
-    """The operator wants the member to stop: hand leadership over, answer what is pending."""
+    """The operator stops the member: hand leadership over, answer pending requests, then stop."""

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.core.test_member_state -*-
 """
-Who this member is and what it knows: role, term, vote, leader, the ends of its ledger, its commit.
+The state of one member: role, term, vote, leader, the ends of its ledger, its commit index.
 
-Rule 1: the term never falls; a new term forgets the vote and the leader, and is persisted by the
-effect that stands before anything said in it.
+Rule 1: the term never falls; a new term forgets the vote and the leader, and is made durable by an
+effect that comes before any message of that term.
 Rule 2: C{committed_index} never falls and never passes the end.
 
-Effects are collected here, in order, by the L{Outbox} that all parts of the core share.
+The L{Outbox}, shared by all parts of the core, collects the effects of a step in order.
 
 Source: MemberState.java; differs: term and vote are durable before they are answered (W4).
 """
@@ -26,7 +26,7 @@ from protocols.wire.ledger.messages import Request, Response
 
 
 class Role(Enum):
-    """What a member does in its term."""
+    """The role of a member in its term."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -34,24 +34,24 @@ class Role(Enum):
 
 
 class RequestOwner(Protocol):
-    """A part of the core that sent a request and wants to know how it ended."""
+    """A part of the core that sent a request and receives its outcome."""
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """The peer answered."""
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """There will be no answer."""
+        """The request will not be answered."""
 
 
 @attrs.define
 class Outbox:
     """
-    The effects of the step under way, and the requests that are out.
+    The effects of the current step, and the requests without an outcome.
 
-    Invariant: an outcome reaches the owner of its request once; one that matches nothing
-    outstanding is ignored (an answer must match a question that still stands).
-    A step has one write of the ledger at most, and nothing stands behind it: a refused write drops
-    what does.
+    Invariant: an outcome reaches the owner of its request once; an outcome that matches no
+    outstanding request is ignored.
+    A step has at most one write of the ledger, and it is the last effect: a refused write would drop
+    the effects behind it.
     """
 
     request_time_out_ms: int
@@ -62,36 +62,36 @@ class Outbox:
     _owners: dict[int, tuple[str, RequestOwner, int]] = attrs.Factory(dict)
 
     def begin(self, now_ms: int) -> None:
-        """A step starts. Time never runs backwards in here."""
+        """A step starts. C{self.now_ms} never falls."""
         if now_ms > self.now_ms:
             self.now_ms = now_ms
 
     def take(self) -> tuple[fx.Effect, ...]:
-        """The effects of this step."""
+        """Take the effects of this step."""
         effects = tuple(self._effects) if self._write is None else (*self._effects, self._write)
         self._effects.clear()
         self._write = None
         return effects
 
     def emit(self, effect: fx.Effect) -> None:
-        """One more effect, behind those before it."""
+        """Add an effect behind the earlier ones."""
         self._effects.append(effect)
 
     def write(self, effect: fx.WriteBodies | fx.WriteEntries | fx.TruncateLedger) -> None:
-        """The step's write of the ledger; it stands last, whatever is emitted after it."""
+        """Set the step's write of the ledger; it stays the last effect of the step."""
         assert self._write is None, "one write in a step"
         self._write = effect
 
     def forget_write(self) -> None:
-        """The member stops: the write of this step, if there is one, must not run."""
+        """The member stops: drop the write of this step, if there is one."""
         self._write = None
 
     def persist(self, term: int, voted_for: str | None) -> None:
         """
-        Make term and vote durable before all that follows.
+        Make term and vote durable before all later effects.
 
-        A vote in a term that this step entered is made durable with it: earlier is always safe, and
-        one fsync is enough.
+        A vote in a term that this step entered is made durable together with the term: earlier is
+        always safe, and one fsync is enough.
         """
         effect = fx.PersistTermVote(term=term, voted_for=voted_for)
         for at, known in enumerate(self._effects):
@@ -101,7 +101,7 @@ class Outbox:
         self._effects.append(effect)
 
     def report(self, event: str, **facts: object) -> None:
-        """Something for the log."""
+        """Report an event to the operator."""
         self._effects.append(fx.Report(event=event, facts=facts))
 
     def reply(self, token: int, response: Response) -> None:
@@ -117,7 +117,7 @@ class Outbox:
         return request_id
 
     def answered(self, peer_id: str, request_id: int) -> RequestOwner | None:
-        """Who waits for this outcome; the request stops being outstanding."""
+        """Take out the request. @return: its owner; None if the request is not outstanding."""
         found = self._owners.get(request_id)
         if found is None or found[0] != peer_id:
             return None
@@ -125,7 +125,7 @@ class Outbox:
         return found[1]
 
     def overdue(self) -> list[tuple[str, int, RequestOwner]]:
-        """Requests whose outcome never came; taken out. Ids rise with time, so no scan."""
+        """Take out the requests whose outcome is overdue. Ids rise with time, so only these are visited."""
         late: list[tuple[str, int, RequestOwner]] = []
         for request_id, (peer_id, owner, sent_ms) in self._owners.items():
             if self.now_ms - sent_ms < self.request_time_out_ms:
@@ -137,7 +137,7 @@ class Outbox:
 
     @property
     def outstanding(self) -> int:
-        """Requests without an outcome so far."""
+        """Number of requests without an outcome."""
         return len(self._owners)
 
 
@@ -147,13 +147,13 @@ class MemberState:
     Invariant: C{committed_index <= ledger_end_index}; C{leader_id} belongs to C{term}.
 
     @ivar peer_ids: the other members, in a fixed order.
-    @ivar start_term: term that the member recovered with; it acknowledged nothing in a later one
-        before this life.
+    @ivar start_term: term that the member recovered with; before this start it acknowledged no
+        entry of a later term.
     @ivar flushed_index: every entry up to here is on stable storage.
-    @ivar repair_end_index: -1, or the end that the ledger must pass before this member votes again.
-    @ivar wire_versions: what peers advertised; a peer that is missing was not heard of.
-    @ivar incompatible: peers that answered a push in another version of the protocol, as far as the
-        connections of the moment have shown. None of them ever counts for a commit.
+    @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
+    @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
+    @ivar incompatible: peers that answered a request in another version of the protocol on the
+        current connection. They cannot acknowledge pushes.
     """
 
     config: DLedgerConfig
@@ -176,7 +176,7 @@ class MemberState:
 
     @property
     def self_id(self) -> str:
-        """This member."""
+        """Id of this member."""
         return self.config.self_id
 
     @property
@@ -186,7 +186,7 @@ class MemberState:
 
     @property
     def is_understood(self) -> bool:
-        """Whether a quorum, this member included, may understand what it pushes."""
+        """Whether a quorum, this member included, may understand its pushes."""
         return len(self.config.peers) - len(self.incompatible) >= self.config.quorum
 
     @property
@@ -196,11 +196,11 @@ class MemberState:
 
     @property
     def may_lead(self) -> bool:
-        """Whether this member may stand for election; if not, it votes and follows only."""
+        """Whether this member may be a candidate."""
         return not self.config.never_lead and self.repair_end_index < 0 and self.is_understood
 
     def enter_term(self, term: int, *, voted_for: str | None = None) -> None:
-        """A higher term: forget vote and leader, and persist."""
+        """Enter a higher term: forget vote and leader, and persist."""
         assert term > self.term, "a term never falls nor starts twice"
         self.term = term
         self.voted_for = voted_for
@@ -215,13 +215,13 @@ class MemberState:
             self.out.persist(self.term, candidate_id)
 
     def refresh_end(self) -> None:
-        """The ledger changed: read its end again."""
+        """Read the end of the changed ledger again."""
         self.ledger_end_index = self.view.ledger_end_index
         self.ledger_end_term = self.view.ledger_end_term
         assert self.ledger_end_index >= self.committed_index, "the ledger lost committed entries"
 
     def commit(self, index: int) -> bool:
-        """Entries up to C{index} are committed. @return: whether that is news."""
+        """Entries up to C{index} are committed. @return: whether C{committed_index} rose."""
         if index <= self.committed_index:
             return False
         assert index <= self.ledger_end_index, "a commit beyond the end"
@@ -230,7 +230,7 @@ class MemberState:
         return True
 
     def heard_from(self, peer_id: str, wire_version: int) -> None:
-        """A message of C{peer_id} came."""
+        """A message of C{peer_id} arrived."""
         self.last_heard_ms[peer_id] = self.out.now_ms
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version

@@ -3,7 +3,7 @@
 The watermarks of one term, and the commit index that follows from them by L{dledger.base.quorum.held_by}.
 
 Rule: a leader commits by counting only entries of its own term (Raft 5.4.2). Marks below the first
-index of the term are not recorded at all, so the rule needs no second check anywhere.
+index of the term are not recorded, so the rule needs no second check.
 
 Source: QuorumAckChecker in DLedgerEntryPusher.java, which counts entries of any term (W1).
 """
@@ -22,11 +22,11 @@ class QuorumAckChecker:
     """
     Watermarks of one leader's term.
 
-    Invariant: a mark never falls, and is -1 or at least C{term_start_index}. There is a mark for
-    every member from the start.
+    Invariant: a mark never falls, and is -1 or at least C{term_start_index}. Every member has a mark
+    from the start.
 
     @ivar term: the leader's term.
-    @ivar term_start_index: first index of an entry of this term, written or to be written.
+    @ivar term_start_index: index of the first entry of this term, written or not yet.
     """
 
     term: int
@@ -43,7 +43,7 @@ class QuorumAckChecker:
 
     def record(self, member_id: str, index: int) -> bool:
         """
-        C{member_id} holds every entry up to C{index}, as far as its flush mode promises.
+        C{member_id} holds every entry up to C{index}, as durably as its flush mode promises.
 
         @return: whether the mark rose.
         """
@@ -54,9 +54,9 @@ class QuorumAckChecker:
 
     @property
     def quorum_index(self) -> int:
-        """Highest index of this term that a quorum holds; -1 while there is none."""
+        """Highest index of this term that a quorum holds; -1 if there is none."""
         return held_by(self._by_member.values(), self._needed)
 
     def watermark(self, member_id: str) -> int:
-        """The mark of one member; -1 if it holds nothing of this term."""
+        """The mark of one member; -1 if it holds no entry of this term."""
         return self._by_member[member_id]

@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.core.test_reads -*-
 """
-Heartbeats in rounds, and the reads that wait for a round to prove leadership (read index).
+Heartbeats in rounds, and linearizable reads that wait until a round proves leadership (read index).
 
-A read notes C{committed_index} when it comes, and may be answered when a quorum has answered a
-heartbeat that was sent after it came. Many reads share a round; while one is under way the next
-waits, so rounds follow each other as fast as the network answers, and no faster than one at a time.
+A read notes C{committed_index} on arrival, and may be answered when a quorum has answered a heartbeat
+sent after its arrival. Many reads share a round. With reads waiting, the next round starts as soon as
+a quorum has answered the current one.
 
-Rule 1: before everything of earlier terms is committed, the leader's C{committed_index} may lag
-behind what was acknowledged; reads wait until it does not (C{is_ready}).
-Rule 2: a leader that no quorum has answered for its followers' patience steps down (check-quorum).
+Rule 1: until every entry of earlier terms is committed, the leader's C{committed_index} may be lower
+than an index already acknowledged; reads wait until it is not (C{is_ready}).
+Rule 2: a leader without an answer from a quorum for its followers' patience steps down (check-quorum).
 
 Source: Raft 6.4; Java DLedger answers from any node that thinks it leads (W2, W3).
 """
@@ -34,7 +34,7 @@ class HeartBeats:
 
     Invariant: C{confirmed_round <= last_round}; a peer's mark is the last round that it answered.
 
-    @ivar last_quorum_ms: when the last confirmed round was sent, or leadership began.
+    @ivar last_quorum_ms: time when the last confirmed round was sent, or leadership began.
     """
 
     member: MemberState
@@ -51,7 +51,7 @@ class HeartBeats:
     _beat_soon: set[str] = attrs.Factory(set)
 
     def tick(self) -> None:
-        """Time passed: beat when the interval is over."""
+        """Time passed: start a round when the interval is over."""
         now_ms = self.member.out.now_ms
         if now_ms - self._last_sent_ms >= self.member.config.heart_beat_time_interval_ms:
             self.start_round()
@@ -61,7 +61,7 @@ class HeartBeats:
                 self._beat(peer_id)
 
     def start_round(self) -> None:
-        """Beat to every peer."""
+        """Send a heartbeat to every peer."""
         self.last_round += 1
         self._last_sent_ms = self.member.out.now_ms
         self._sent_ms[self.last_round] = self._last_sent_ms
@@ -89,16 +89,16 @@ class HeartBeats:
             self.heard(peer_id)
             self._count()
         elif response.code is ResponseCode.TERM_NOT_READY:
-            self._beat_soon.add(peer_id)  # Java takes two beats to follow a leader of a new term
+            self._beat_soon.add(peer_id)  # Java needs two heartbeats to follow a leader of a new term
         else:
             self.refused(response.code)
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """No answer to a beat; the next round tells."""
+        """A heartbeat got no answer; the next round asks again."""
         self._outstanding.pop(request_id, None)
 
     def retire(self) -> None:
-        """Leadership is over: answers that still come are nobody's."""
+        """Leadership is over: later answers are ignored."""
         self._outstanding.clear()
 
     def _count(self) -> None:
@@ -118,7 +118,7 @@ class LinearizableReads:
     """
     Reads at the leader that wait for a confirmed round.
 
-    Invariant: a token is in C{_early}, or in C{_waiting} with its read index, or answered.
+    Invariant: a token is in C{_early}, or in C{_waiting} and C{_read_index}, or answered.
     """
 
     member: MemberState
@@ -129,11 +129,11 @@ class LinearizableReads:
     _read_index: dict[int, int] = attrs.Factory(dict)
 
     def __len__(self) -> int:
-        """Reads that wait."""
+        """Number of waiting reads."""
         return len(self._early) + len(self._waiting)
 
     def request(self, tokens: tuple[int, ...], beats: HeartBeats | None, *, is_ready: bool) -> None:
-        """Reads came. C{beats} is None unless this member leads."""
+        """Reads arrived. C{beats} is None unless this member leads."""
         member = self.member
         deadline_ms = member.out.now_ms + member.config.max_wait_ack_time_ms
         for token in tokens:
@@ -150,7 +150,7 @@ class LinearizableReads:
             self._keep_rounds_going(beats)
 
     def ready(self, beats: HeartBeats) -> None:
-        """Everything of earlier terms is committed now: reads that came early join a round."""
+        """Every entry of earlier terms is committed now: early reads join a round."""
         early, self._early = self._early, {}
         for token, deadline_ms in early.items():
             self._read_index[token] = self.member.committed_index
@@ -171,7 +171,7 @@ class LinearizableReads:
         self._keep_rounds_going(beats)
 
     def expire(self) -> None:
-        """Answer reads whose deadline has come."""
+        """Answer reads whose deadline has passed."""
         now_ms = self.member.out.now_ms
         for token in self._waiting.expired(now_ms):
             del self._read_index[token]

@@ -2,13 +2,14 @@
 """
 One member of a raft group: inputs in, effects out.
 
-C{DLedgerCore.step} looks an input up in a table and hands it to the part that knows: elections
+C{DLedgerCore.step} looks an input up in a table and hands it to the responsible part: elections
 (L{LeaderElector}), replication (L{EntryDispatcher}, L{EntryHandler}), commitment (L{QuorumAckChecker}),
-proposals, reads, transfer, fsync. This module holds the parts together and carries role changes out.
+proposals, reads, transfer, fsync. This module connects the parts and carries out role changes.
 
-Rule 1: the term gate stands first, once. No part sees a message of a higher term than the member's.
-Rule 2: a leader's own entries are dispatched when C{EntriesWritten} says that they are there.
-Rule 3: after C{StoreFailed} the member says nothing more but how its waiters ended.
+Rule 1: the term gate comes first, once. Of messages with a higher term than the member's, the parts
+see only pre-votes, leadership transfers, metadata, and requests of strangers.
+Rule 2: a leader's own entries are dispatched once C{EntriesWritten} reports them.
+Rule 3: after C{StoreFailed} the member only answers its waiting appends and reads.
 
 Source: DLedgerServer.java, MemberState.java (0.3.1.2); the shape is etcd/raft's.
 """
@@ -58,9 +59,9 @@ class DLedgerCore:
     ) -> None:
         """
         @param view: the recovered ledger.
-        @param rng: all chance of this member.
-        @param term, voted_for: as they were persisted.
-        @param committed_index: a lower bound of what is committed, from the checkpoint.
+        @param rng: the only source of randomness of this member.
+        @param term, voted_for: the persisted values.
+        @param committed_index: a lower bound of the committed index, from the checkpoint.
         @param repair_end_index: see L{MemberState}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
@@ -73,7 +74,7 @@ class DLedgerCore:
             peer_ids=peer_ids,
         )
         self._member.refresh_end()
-        # Recovery has read it from the disk and zeroed what stood behind it, durably.
+        # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
         self._member.flushed_index = self._member.ledger_end_index
         self._out = out
         self._elector = LeaderElector(self._member, rng, self)
@@ -113,12 +114,12 @@ class DLedgerCore:
         Take one input.
 
         @param now_ms: monotonic milliseconds.
-        @return: what is to be done, in this order.
-        @raise StoreError: the view could not be read; feed C{StoreFailed}.
+        @return: effects to run, in this order.
+        @raise StoreError: the view could not be read; the caller feeds C{StoreFailed}.
         """
         if self._is_stopped:
             if isinstance(happened, ev.StoreFailed):
-                # Of the step that ended this member an effect failed, and its end was dropped with the rest.
+                # An effect of the last step failed, so its StopMember was dropped: emit it again.
                 return (fx.StopMember(reason=happened.reason, clean=False),)
             return ()
         self._out.begin(now_ms)
@@ -139,7 +140,7 @@ class DLedgerCore:
     def _on_ticked(self, _: ev.Ticked) -> None:
         for peer_id, request_id, owner in self._out.overdue():
             owner.on_request_failed(peer_id, request_id, "no outcome in time")
-        if not self._is_stopped:  # a transfer may have failed, and the stop waited for nothing else
+        if not self._is_stopped:  # a failed transfer completes a stop that waited for it
             self._tick_parts()
 
     def _tick_parts(self) -> None:
@@ -159,13 +160,13 @@ class DLedgerCore:
     def _tick_leader(self, beats: HeartBeats) -> None:
         beats.tick()
         if self._out.now_ms - beats.last_quorum_ms > self._elector.patience_ms():
-            # Its followers' patience is over too: whoever still answers may answer somebody else.
+            # The followers' patience is over too: they may follow another leader by now.
             self._step_down("no quorum")
             return
         for dispatcher in self._dispatchers.values():
             dispatcher.tick()
         if self._out.now_ms >= self._next_term_start_ms:
-            self._write_term_start()  # the disk was full when the term began
+            self._write_term_start()  # the first attempt was refused, for example by a full disk
 
     def _on_store_failed(self, failed: ev.StoreFailed) -> None:
         self._out.report("store-failed", reason=failed.reason)
@@ -174,7 +175,7 @@ class DLedgerCore:
     def _on_stop_requested(self, _: ev.StopRequested) -> None:
         if self._stop_deadline_ms is not None:
             return
-        # The transfer has a deadline of its own; this one is behind it.
+        # The transfer has its own deadline; this one is later.
         wait = 2 * self._member.config.leadership_transfer_wait_timeout + self._member.config.tick_ms
         self._stop_deadline_ms = self._out.now_ms + wait
         if not (self._member.is_leader and self._transfer.offer(self._dispatchers)):
@@ -217,7 +218,7 @@ class DLedgerCore:
             peer_id: EntryDispatcher(member, peer_id, self, Quota(member.config.peer_push_quota))
             for peer_id in member.peer_ids
         }
-        # What it has is all committed, or there is nothing: its commit index is not behind anybody's.
+        # If all its entries are committed, no other commit index is higher.
         self._is_ready = member.committed_index == member.ledger_end_index
         self._report_role()
         self._beats.start_round()
@@ -226,7 +227,7 @@ class DLedgerCore:
             dispatcher.dispatch()
 
     def _write_term_start(self) -> None:
-        """Entries of earlier terms commit with the first one of this term: make one, unless it is there."""
+        """Write an entry of this term, unless there is one: entries of earlier terms commit with it."""
         member = self._member
         assert self._quorum is not None
         if self._is_ready or not member.config.term_start_entry:
@@ -238,7 +239,7 @@ class DLedgerCore:
             ))
 
     def become_follower(self, leader_id: str | None) -> None:
-        """Follow C{leader_id} in this term, or nobody yet."""
+        """Follow C{leader_id} in this term; None for no leader yet."""
         self._end_leadership()
         member = self._member
         member.role, member.leader_id = Role.FOLLOWER, leader_id
@@ -249,18 +250,18 @@ class DLedgerCore:
         self._report_role()
 
     def become_candidate(self) -> None:
-        """The term was raised; votes are being asked for."""
+        """The term was raised and a vote is in progress."""
         self._end_leadership()
         self._member.role, self._member.leader_id = Role.CANDIDATE, None
         self._handler.reset()
         self._report_role()
 
     def take_leadership_ended(self, code: ResponseCode) -> None:
-        """An election that the old leader asked for ended."""
+        """The election that the old leader asked for has ended."""
         self._transfer.taking_ended(code)
 
     def _step_down(self, reason: str) -> None:
-        """Stop leading in this term, or leave a term that is over: nobody to follow yet."""
+        """Stop leading, or give up a campaign, and follow no leader yet."""
         self._out.report("stepping-down", reason=reason, term=self._member.term)
         self.become_follower(None)
         self._elector.lost_leader()
@@ -269,7 +270,7 @@ class DLedgerCore:
         if self._quorum is None:
             return
         assert self._beats is not None
-        # Answers to what this leadership asked may still come; nobody waits for them any more.
+        # Late answers to requests of this leadership are ignored.
         self._beats.retire()
         for dispatcher in self._dispatchers.values():
             dispatcher.retire()
@@ -289,7 +290,7 @@ class DLedgerCore:
     # -- the term gate ----------------------------------------------------------------------
 
     def _pass_term_gate(self, term: int, reason: str) -> None:
-        """A higher term is a fact, whoever tells it: adopt it, lead and follow nobody."""
+        """Adopt any higher term, as a follower without a leader."""
         member = self._member
         if term <= member.term:
             return
@@ -327,7 +328,7 @@ class DLedgerCore:
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
             self._handler.on_push(token, request, accepted)
-            self._end_repair()  # the ledger may be whole, and only this leader's word was missing
+            self._end_repair()  # the ledger may be complete and this push may have proved it
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
         owner = self._out.answered(received.peer_id, received.request_id)
@@ -335,7 +336,7 @@ class DLedgerCore:
             return
         response, peer_id = received.response, received.peer_id
         self._member.heard_from(peer_id, response.wire_version)
-        if not isinstance(response, MetadataResponse):  # hearsay: it binds nobody, so it moves nobody
+        if not isinstance(response, MetadataResponse):  # information only, no message of the algorithm
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
 
@@ -348,16 +349,16 @@ class DLedgerCore:
 
     def _not_understood(self, peer_id: str) -> None:
         """
-        Nothing that is pushed to this peer will ever count.
+        The peer cannot understand pushes: if that denies this member a quorum, it steps down.
 
-        Such peers answer heartbeats like any other, so that only this tells a leader to give way: others may
-        understand each other. It stands again when what speaks there may be another program.
+        Such peers still answer heartbeats, so no other check detects them; the other members may
+        understand each other. A new connection clears the mark: another program may listen there.
         """
         member = self._member
         member.incompatible.add(peer_id)
         is_busy = member.is_leader or self._elector.campaign is not Campaign.NONE
         if is_busy and not member.is_understood:
-            self._step_down("a quorum does not understand what this member pushes")
+            self._step_down("a quorum does not understand the pushes of this member")
 
     def _on_request_abandoned(self, abandoned: ev.RequestAbandoned) -> None:
         self._handler.abandon(abandoned.token)
@@ -428,9 +429,9 @@ class DLedgerCore:
 
     def _end_repair(self) -> None:
         """
-        A damaged member is whole again when it holds a leader's entries beyond its old end, or one
-        of a term in which it had acknowledged nothing: that leader's ledger, up to there, has
-        everything that was ever committed with this member's help.
+        End the repair of a damaged member when its ledger equals a leader's up to its old end, or up
+        to an entry of a term in which it had acknowledged nothing: up to there, that leader's ledger
+        has every entry that was committed with this member's acknowledgement.
         """
         member, handler = self._member, self._handler
         if member.repair_end_index < 0:
@@ -447,7 +448,7 @@ class DLedgerCore:
     # -- commitment -------------------------------------------------------------------------
 
     def follower_holds(self, peer_id: str, index: int) -> None:
-        """A follower acknowledged everything up to C{index}."""
+        """A follower acknowledged every entry up to C{index}."""
         assert self._quorum is not None
         if self._quorum.record(peer_id, index) and index > self._member.committed_index:
             self._update_committed_index()
@@ -490,10 +491,10 @@ class DLedgerCore:
     def _follower_heard(self, peer_id: str) -> None:
         self._dispatchers[peer_id].reachable()
 
-    # -- what others may ask ----------------------------------------------------------------
+    # -- questions from outside -------------------------------------------------------------
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
-        """Who the members are and who leads, as this member knows it."""
+        """The members and the leader, as known to this member."""
         member = self._member
         return MetadataResponse(
             group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
@@ -518,7 +519,7 @@ class DLedgerCore:
         return self._member.leader_id
 
     def status(self) -> MemberStatus:
-        """This member's numbers after the last step."""
+        """The status of this member after the last step."""
         member = self._member
         return MemberStatus(
             self_id=member.self_id, group=member.config.group, role=member.role.value, term=member.term,

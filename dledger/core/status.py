@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.core.test_replica -*-
-"""What a member says of itself: frozen values, for status pages, metrics and tests."""
+"""The status of a member: frozen values, for status pages, metrics and tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class PeerStatus:
     @ivar state: C{compare}, C{truncate} or C{append}; C{unknown} unless this member leads.
     @ivar match_index: highest index that the peer is known to hold equal to ours; -1 if unknown.
     @ivar write_index: next index to send.
-    @ivar inflight: pushes not answered yet.
-    @ivar last_heard_ms_ago: since anything came from the peer; -1 for never.
-    @ivar wire_version: what the peer advertised; 0 for nothing (Java), -1 for not heard of yet.
+    @ivar inflight: number of unanswered pushes.
+    @ivar last_heard_ms_ago: milliseconds since the peer's last message; -1 for never.
+    @ivar wire_version: version that the peer advertised; 0 for none (Java), -1 if not heard from yet.
     """
 
     peer_id: str
@@ -31,11 +31,11 @@ class PeerStatus:
 @attrs.frozen(kw_only=True)
 class MemberStatus:
     """
-    One member's numbers after a step. Indexes are inclusive, -1 for none.
+    The status of one member after a step. Indexes are inclusive, -1 for none.
 
     @ivar role: C{leader}, C{follower} or C{candidate}.
     @ivar flushed_index: every entry up to here is on stable storage.
-    @ivar repair_end_index: -1, or the end that a damaged member must be brought past.
+    @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
     """
 
     self_id: str
@@ -57,5 +57,5 @@ class MemberStatus:
 
     @property
     def is_repairing(self) -> bool:
-        """Whether the member lost part of its log to damage and has not got it back yet."""
+        """Whether the member lost part of its log to damage and has not recovered it yet."""
         return self.repair_end_index >= 0

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.core.test_transfer -*-
 """
-Handing leadership over, from both sides.
+Leadership transfer, on both sides.
 
 The leader stops taking appends, waits until the taker holds its whole ledger, then asks it to take
-over; the taker starts an election at once. A deadline ends every wait, and appends go on.
+over; the taker starts an election at once. A deadline ends every wait, and then appends continue.
 
 Source: DLedgerLeaderElector.handleLeadershipTransfer, handleTakeLeadership, DLedgerServer
 .checkPreferredLeader; differs: the leader waits for the taker instead of the taker polling.
@@ -25,13 +25,13 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
-#: How often a leader looks for a preferred one that has caught up, milliseconds.
+#: Milliseconds between a leader's checks for a preferred leader that has caught up.
 PREFERRED_CHECK_INTERVAL_MS = 1000
 
 
 @attrs.define
 class GivingUp:
-    """A transfer that this leader is in the middle of; C{request} is None for its own idea."""
+    """A transfer from this leader; C{token} and C{request} are None if the leader itself began it."""
 
     transferee_id: str
     term: int
@@ -43,7 +43,7 @@ class GivingUp:
 
 @attrs.define
 class Taking:
-    """A transfer to this member; it waits for C{need_index}, then for its election."""
+    """A transfer to this member: it waits until the ledger holds C{need_index}, then for its election."""
 
     token: int
     request: LeadershipTransferRequest
@@ -67,7 +67,7 @@ class LeadershipTransfer:
 
     @property
     def transferee_id(self) -> str | None:
-        """Whom leadership is being handed to; appends are refused meanwhile."""
+        """The member that leadership is being handed to; until the end appends are refused."""
         giving = self._giving
         return giving.transferee_id if giving is not None and giving.term == self.member.term else None
 
@@ -112,7 +112,7 @@ class LeadershipTransfer:
         dispatchers: Mapping[str, EntryDispatcher],
     ) -> None:
         member = self.member
-        # Time to catch up, for an election there, and for its answer.
+        # Time for the taker to catch up, to win an election and to answer.
         deadline_ms = member.out.now_ms + 2 * member.config.leadership_transfer_wait_timeout
         self._giving = GivingUp(transferee_id, member.term, deadline_ms, token, request)
         member.out.report("transfer-started", transferee_id=transferee_id, term=member.term)
@@ -120,9 +120,9 @@ class LeadershipTransfer:
 
     def offer(self, dispatchers: Mapping[str, EntryDispatcher]) -> bool:
         """
-        Hand over to whoever is best placed, because this member stops.
+        Hand over to the live peer that is least behind, because this member stops.
 
-        @return: whether there is anybody.
+        @return: whether a transfer is in progress; False if no peer is suitable.
         """
         if self._giving is not None:
             return True
@@ -135,9 +135,9 @@ class LeadershipTransfer:
     def _live(
         self, peer_ids: tuple[str, ...], dispatchers: Mapping[str, EntryDispatcher]
     ) -> list[str]:
-        """Of C{peer_ids}, those heard of lately that are not far behind; the closest first."""
+        """Those of C{peer_ids} that were heard from lately and are not far behind; the closest first."""
         member, config = self.member, self.member.config
-        # Nobody can lack anything of an empty ledger; and nobody is compared with it.
+        # No peer can lack an entry of an empty ledger, and none is compared with it.
         is_empty = member.ledger_end_index < 0
         found = []
         for peer_id in peer_ids:
@@ -155,7 +155,7 @@ class LeadershipTransfer:
     # -- giving up --------------------------------------------------------------------------
 
     def advance(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
-        """The taker may have caught up: ask it."""
+        """Ask the taker to take over if it has caught up."""
         giving, member = self._giving, self.member
         if giving is None or giving.ask_id is not None or giving.term != member.term or not member.is_leader:
             return
@@ -206,7 +206,7 @@ class LeadershipTransfer:
             self.on_ledger_grew()
 
     def on_ledger_grew(self) -> None:
-        """The taker may hold enough now."""
+        """Start the election if the ledger has reached C{need_index}."""
         taking, member = self._taking, self.member
         if taking is None or taking.target_term is not None or member.ledger_end_index < taking.need_index:
             return
@@ -218,7 +218,7 @@ class LeadershipTransfer:
         self.elector.campaign_for_transfer()
 
     def taking_ended(self, code: ResponseCode) -> None:
-        """The election that the old leader asked for is over."""
+        """The election that the old leader asked for has ended: answer the request."""
         if self._taking is None:
             return
         taking, self._taking = self._taking, None
@@ -227,7 +227,7 @@ class LeadershipTransfer:
     # -- time -------------------------------------------------------------------------------
 
     def tick(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
-        """Deadlines, and the preferred leader."""
+        """Time passed: end overdue transfers, look for a preferred leader."""
         now_ms = self.member.out.now_ms
         if self._giving is not None and now_ms >= self._giving.deadline_ms:
             self._end_giving(ResponseCode.TAKE_LEADERSHIP_FAILED)
@@ -246,7 +246,7 @@ class LeadershipTransfer:
             self._begin(live[0], None, None, dispatchers)
 
     def abandon(self, token: int) -> None:
-        """The connection of a request is gone."""
+        """The connection of a request is lost: do not answer the request."""
         if self._taking is not None and self._taking.token == token:
             self._taking = None
         if self._giving is not None and self._giving.token == token:

@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.node.test_appends -*-
 """
-Appends of one reactor turn, from all connections and local callers, as one input of the core; and
-the way back from its answers to who asked.
+Merges the appends of one reactor turn, from all connections and local callers, into one input of the
+core, and routes its answers back to the callers.
 
-Neighbouring appends share a proposal, so that the core and the answers are as cheap per entry for
-a thousand small requests as for one big one. They share its fate: a proposal is small enough that a
-refusal is not felt by many.
+Consecutive appends share a proposal, so that a thousand small requests cost the core as little per
+entry as one big request. They also share its outcome, so a proposal is kept small: a refusal hits few
+callers.
 
-Nothing is gained by gathering while nothing is on its way: the first append of an idle member is
-proposed as soon as its read has been dealt with.
+An append to an idle member does not wait for the end of the turn: it is proposed as soon as the bytes
+read from its connection have been handled.
 
-Rule 1: who appended is told exactly once, in the order of the log among those that succeed.
-Rule 2: what was not yet proposed when the member stops is certainly not in the log.
+Rule 1: every caller is answered exactly once; successful callers in log order.
+Rule 2: an append not yet proposed when the member stops is certainly not in the log.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import AppendResponse
 
-#: Neighbouring appends share a proposal up to so many bodies, or so many bytes of them.
+#: A proposal is closed when it has this many bodies, or bodies of this many bytes in total.
 SHARED_COUNT_MAX = 64
 SHARED_BYTES_MAX = 256 * 1024
 
-#: Bytes that are proposed at once rather than at the end of the turn.
+#: When a turn has gathered this many bytes of bodies, they are proposed before it ends.
 TURN_BYTES_MAX = 4 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class AppendResult:
     """
-    What became of a local caller's bodies: committed.
+    The result of a local append: its bodies are committed.
 
-    @ivar index: of the first entry.
-    @ivar count: how many entries; they are consecutive.
-    @ivar term: in which they were written.
+    @ivar index: index of the first entry.
+    @ivar count: number of entries; their indexes are consecutive.
+    @ivar term: term in which they were written.
     @ivar pos: stream offset in bytes of the first entry's record.
     """
 
@@ -58,23 +58,23 @@ class AppendResult:
 
 
 class Positions(Protocol):
-    """The one thing that is asked of the ledger here."""
+    """The part of the ledger needed here."""
 
     def position_of(self, index: int) -> int:
         """Stream offset of the record at C{index}."""
 
 
-#: Who asked: a connection and a ticket, or a Deferred; then the number of bodies and their bytes.
+#: A caller (a connection and a ticket, or a Deferred), its number of bodies and their total bytes.
 _Claim = tuple[ServerConnection | None, Ticket | None, Deferred[AppendResult] | None, int, int]
 
 
 class AppendGate:
     """
-    Invariant: a claim is in C{_claims} (not proposed yet) or in C{_pending} (proposed), or was told.
+    Invariant: a claim is in C{_claims} (not proposed yet), in C{_pending} (proposed), or answered.
 
     @param propose: feeds the core.
     @param at_end_of_turn: runs a call when the reactor turn ends.
-    @param at_end_of_read: runs a call when what was read from one connection has been dealt with.
+    @param at_end_of_read: runs a call when the bytes read from one connection have been handled.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class AppendGate:
         self._pending: dict[int, list[_Claim]] = {}
 
     def append_for(self, connection: ServerConnection, ticket: Ticket, bodies: tuple[bytes, ...]) -> None:
-        """A request on a connection."""
+        """Append for a request on a connection."""
         if len(bodies) == 1:
             size = len(bodies[0])
             self._bodies.append(bodies[0])
@@ -116,7 +116,7 @@ class AppendGate:
         self._take((connection, ticket, None, len(bodies), size))
 
     def append(self, bodies: tuple[bytes, ...]) -> Deferred[AppendResult]:
-        """A local caller. Cancelling stops the wait, not the append."""
+        """Append for a local caller. Cancelling stops the wait, not the append."""
         waiter: Deferred[AppendResult] = Deferred(lambda _: None)
         self._bodies.extend(bodies)
         self._take((None, None, waiter, len(bodies), sum(map(len, bodies))))
@@ -134,7 +134,7 @@ class AppendGate:
             (self._at_end_of_turn if self._pending else self._at_end_of_read)(self._asked_end)
 
     def _seal(self) -> None:
-        """Neighbours so far become one proposal."""
+        """Close the open proposal."""
         token = self._next_token()
         self._proposals.append(
             Proposal(token=token, bodies=tuple(self._bodies), requests=len(self._claims))
@@ -155,7 +155,7 @@ class AppendGate:
             self._propose(AppendProposed(tuple(proposals)))
 
     def answered(self, answer: AnswerAppend) -> None:
-        """The core's word on one proposal."""
+        """The core's answer to one proposal."""
         claims = self._pending.pop(answer.token, None)
         if claims is None:
             return
@@ -171,8 +171,8 @@ class AppendGate:
         index, term, pos = answer.first_index, answer.term, answer.pos
         self._counters.appends += answer.count
         group, leader_id = self._group, answer.leader_id
-        # A blank at the end of a file moves what comes after it: arithmetic tells the position of the
-        # last claim only if there is none in between, and then those before it are right too.
+        # A blank at the end of a file shifts all later records. If arithmetic gives the right position
+        # for the last claim, there is no blank in between, and the positions before it are right too.
         span = sum([claim[4] + ENTRY_HEADER_SIZE * claim[3] for claim in claims[:-1]])
         last_index = index + answer.count - claims[-1][3]
         is_dense = len(claims) == 1 or self._ledger.position_of(last_index) == pos + span
@@ -208,7 +208,7 @@ class AppendGate:
                 index += bodies
 
     def stop(self) -> None:
-        """The member has stopped: whoever still waits is told."""
+        """The member has stopped: fail all appends that still wait."""
         unproposed = [*self._claims]
         for proposal in self._proposals:
             unproposed = self._pending.pop(proposal.token, []) + unproposed

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.node.test_driver -*-
 """
-Runs a core: feeds it inputs, executes its effects in order, brings outcomes back as inputs.
+Runs a core: feeds it inputs, runs its effects in order, and feeds their outcomes back as inputs.
 
-Rule 1: inputs are taken one at a time; feeding from within an effect only queues.
-Rule 2: the outcome of a write stands before every other queued input.
-Rule 3: the first effect that fails drops the rest of its tuple and comes back as an input.
+Rule 1: inputs are taken one at a time; an input fed from within an effect is only queued.
+Rule 2: the outcome of a write comes before every other queued input.
+Rule 3: when an effect fails, the rest of its tuple is dropped and the failure comes back as an input.
 
 No Twisted here: the simulator runs the same driver over its own L{Surroundings}.
 """
@@ -29,20 +29,25 @@ class Ledger(LedgerView, Protocol):
     """The writing half of a store, see L{dledger.storage.file_store.FileStore}."""
 
     def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
-        """Write bodies behind the end; their positions. @raise DLedgerError: refused, untouched."""
+        """
+        Write bodies behind the end.
+
+        @return: stream offset in bytes of each record.
+        @raise DLedgerError: refused; the ledger is unchanged.
+        """
 
     def append_entries(self, entries: EntryBatch) -> None:
-        """Check and write a leader's records. @raise DLedgerError: refused, untouched."""
+        """Check and write a leader's records. @raise DLedgerError: refused; the ledger is unchanged."""
 
     def truncate_to(self, entry: EntryBatch, *, anew: bool = False) -> None:
         """
         Make this entry the last one (C{anew}: and the only one), durably.
 
-        @raise DLedgerError: refused, untouched.
+        @raise DLedgerError: refused; the ledger is unchanged.
         """
 
     def record_commit(self, committed_index: int) -> None:
-        """Remember how far readers may see."""
+        """Record the last index that readers may see."""
 
     def end_repair(self) -> None:
         """Clear the repairing mark, durably."""
@@ -52,48 +57,48 @@ class Terms(Protocol):
     """Durable term and vote."""
 
     def save(self, term: int, voted_for: str | None) -> None:
-        """Durable when it returns. @raise StoreError: it is not."""
+        """Save both; durable on return. @raise StoreError: they may not be durable."""
 
 
 class Surroundings(Protocol):
-    """What a driver needs from the world around it. No method may raise."""
+    """The environment of a driver. No method may raise."""
 
     def now_ms(self) -> int:
         """Monotonic milliseconds."""
 
     def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
-        """Outcome, later: ResponseReceived or RequestFailed is fed."""
+        """Send a request to a peer; later, ResponseReceived or RequestFailed is fed."""
 
     def reply(self, token: int, response: Response) -> None:
         """Answer a request; unknown tokens are ignored."""
 
     def answer_append(self, answer: fx.AnswerAppend) -> None:
-        """Tell the proposer."""
+        """Answer the appends of one proposal."""
 
     def answer_read(self, answer: fx.AnswerRead) -> None:
-        """Tell the reader."""
+        """Answer one linearizable read."""
 
     def start_flush(self, flush_id: int, end_index: int) -> None:
-        """Outcome, later: EntriesFlushed or StoreFailed is fed."""
+        """Start an fsync; later, EntriesFlushed or StoreFailed is fed."""
 
     def committed(self, committed_index: int) -> None:
-        """Wake who waits for committed entries."""
+        """Wake readers that wait for committed entries."""
 
     def report(self, report: fx.Report) -> None:
-        """Log and count."""
+        """Log and count an event."""
 
     def stop_member(self, stop: fx.StopMember) -> None:
-        """The member must not go on."""
+        """Stop the member."""
 
     def broken(self, error: BaseException) -> None:
-        """A bug of ours (assertion, unexpected exception): stop the member, loudly."""
+        """The program has a bug (assertion, unexpected exception): log it and stop the member."""
 
 
 class Driver:
     """
     One core and its queue of inputs.
 
-    Invariant: C{step} is never entered twice; after C{stop} nothing is fed.
+    Invariant: C{step} is never re-entered; after C{stop} it is not called.
     """
 
     def __init__(self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings) -> None:
@@ -126,7 +131,7 @@ class Driver:
         return self._stopped
 
     def feed(self, *happened: ev.Input) -> None:
-        """Let the core know; effects run before this returns, unless called from within an effect."""
+        """Feed inputs; effects run before this returns, unless it is called from within an effect."""
         if self._stopped:
             return
         self._inbox.extend(happened)
@@ -143,7 +148,7 @@ class Driver:
             self._running = False
 
     def stop(self) -> None:
-        """No input is taken any more, no effect run."""
+        """Take no more inputs, run no more effects."""
         self._stopped = True
         self._inbox.clear()
 

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.node.test_flush -*-
 """
-Fsyncs in a thread of their own, one at a time, and how they ended.
+Runs fsyncs in a separate thread, one at a time, and feeds their outcomes.
 
-Rule: a failed fsync is never tried again. What it failed to write may be gone from the page cache,
-and a second one that succeeds would prove nothing.
+Rule: a failed fsync is never retried. The data it failed to write may be gone from the page cache,
+so a later success would prove nothing.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from dledger.node.status import Counters
 
 
 class FlushJob(Protocol):
-    """What must be synced."""
+    """The files to sync."""
 
     @property
     def end_index(self) -> int:
-        """Every entry up to here is on stable storage once C{run} has returned."""
+        """Every entry up to this index is on stable storage once C{run} has returned."""
 
     def run(self) -> None:
-        """Sync. In any thread. @raise OSError: not synced."""
+        """Sync, in any thread. @raise OSError: the sync failed."""
 
 
 class Flushable(Protocol):
-    """The part of a store that is needed here."""
+    """The part of a store needed here."""
 
     def prepare_flush(self) -> FlushJob | None:
-        """What must be synced now; None if nothing."""
+        """The job that syncs all entries written so far; None if they are synced."""
 
     def finish_flush(self, job: Any) -> None:
-        """The job's run has succeeded."""
+        """C{job.run} has succeeded."""
 
 
 class Flusher:
     """
-    Invariant: C{_under_way} is the Deferred of the one job that runs, or None.
+    Invariant: C{_under_way} is the Deferred of the only running job, or None.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Flusher:
         self._idle_waiters: list[Deferred[None]] = []
 
     def start(self, flush_id: int, end_index: int) -> None:
-        """Sync up to C{end_index}; C{EntriesFlushed} or C{StoreFailed} is fed when it is over."""
+        """Sync entries up to C{end_index}; then C{EntriesFlushed} or C{StoreFailed} is fed."""
         assert self._under_way is None, "one flush at a time"
         try:
             job = self._store.prepare_flush()
@@ -98,7 +98,7 @@ class Flusher:
                 waiter.callback(None)
 
     def idle(self) -> Deferred[None]:
-        """@return: fires when no flush is under way."""
+        """@return: fires when no flush is running."""
         waiter: Deferred[None] = Deferred()
         if self._under_way is None:
             waiter.callback(None)

@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.node.test_merging -*-
 """
-One push for the core out of many that came in one read.
+Merges the pushes that arrive in one read into one push for the core.
 
-A Java leader sends one entry in one push (unless told otherwise), so a follower under load finds dozens
-of them in a read. Each by itself would cost a step, two writes and a commit. Entries that follow
-each other are the same batch whether one frame brought them or many.
+By default a Java leader sends one entry per push, so a follower under load receives dozens of pushes in
+one read. Handled one by one, each would cost a step, two writes and a commit. Consecutive entries form
+the same batch whether they came in one frame or in many.
 
-Rule 1: only APPENDs are merged, of one leader and term, each beginning where the one before ended, the
-first of them at the end of the ledger. Anything else goes to the core as it came, in its order.
-Rule 2: what the core answers for all is answered for each: all of them are in the file, or none is.
+Rule 1: only APPENDs of one leader and term are merged, each beginning where the previous one ended, the
+first of them at the end of the ledger. All other requests go to the core unchanged, in order.
+Rule 2: the core's answer goes to every merged push: either all their entries are in the file, or none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocols.ledger.interfaces import Ticket
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Request, Response
 
-#: Entries and bytes of records that one merged push may have; as of a batch between our own members.
+#: At most this many pushes, and bytes of records, in one merged push.
 COUNT_MAX = 4096
 BYTES_MAX = 1024 * 1024
 
@@ -31,13 +31,13 @@ class Merged:
     """
     Pushes that went to the core as one.
 
-    @ivar parts: how each is answered, its first index, its number of entries.
+    @ivar parts: of each push, its ticket, first index and number of entries.
     """
 
     parts: tuple[tuple[Ticket, int, int], ...]
 
     def answers(self, response: Response) -> Iterator[tuple[Ticket, Response]]:
-        """What the core said of all, for each."""
+        """The core's answer, as one answer for each push."""
         assert isinstance(response, PushEntryResponse)
         for ticket, first_index, count in self.parts:
             yield ticket, PushEntryResponse(
@@ -51,10 +51,12 @@ def merge(
     asked: Sequence[tuple[Ticket, Request]], next_index: int
 ) -> Iterator[tuple[Ticket | Merged, Request]]:
     """
-    @param asked: what came in one read, in order.
-    @param next_index: where the ledger goes on.
-    @return: requests for the core, in the same order, each with its ticket or with those that it was
-        merged from.
+    Merge the pushes of one read.
+
+    @param asked: the requests of one read, in order.
+    @param next_index: the next index of the ledger.
+    @return: requests for the core, in the same order, each with its ticket or with the pushes that
+        it was merged from.
     """
     run: list[tuple[Ticket, PushEntryRequest, EntryBatch]] = []
     size = 0
@@ -78,7 +80,7 @@ def merge(
 
 
 def _mergeable(ticket: Ticket, request: Request) -> EntryBatch | None:
-    """The entries of an APPEND in a remoting frame; native ones come in batches as it is."""
+    """The entries of an APPEND in a remoting frame, else None; native pushes are batches already."""
     if isinstance(request, PushEntryRequest) and request.type is PushType.APPEND and not ticket[1]:
         return request.entries
     return None

@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.node.test_node -*-
 """
-One member in this process: the core and its driver, and what stands around them::
+One member in this process: the core, its driver, and the parts around them::
 
     connections -> RequestRouter -> AppendGate, Reads, or the core
     core -> Driver -> Node (as L{dledger.node.driver.Surroundings}) -> connections, peers, flush thread
 
-The node decides nothing: it gathers, passes on, and tells who waits. Its one LoopingCall is the only
-source of time for all of it.
+The node makes no decisions: it gathers inputs, passes them on, and answers callers. Its only
+LoopingCall is the source of time for all parts.
 
-Rule 1: a turn's appends are one input, a turn's linearizable reads are one input.
-Rule 2: when the member stops, for whatever reason, everybody who waits is told, after the driver
-has taken its last step.
+Rule 1: the linearizable reads of a turn are one input; appends are gathered by L{AppendGate}.
+Rule 2: when the member stops, for any reason, every waiting caller is answered, after the last step
+of the driver.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, LeadershipTransferRequest, Request, Response
 
-#: How often connections and waiters are looked at, seconds.
+#: Seconds between two checks of connections and waiters.
 SWEEP_INTERVAL_S = 0.2
 
-#: How often the store looks for room and expired files, seconds.
+#: Seconds between two checks of disk space and expired files.
 HOUSE_KEEPING_INTERVAL_S = 10.0
 
-#: A reactor that was away for longer than this is worth a line in the log, seconds.
+#: A reactor stall of at least this many seconds is logged.
 STALL_WARNING_S = 0.25
 
-#: A peer that was not heard of for so long does not hold back the expiry of files, milliseconds.
+#: A peer silent for this many milliseconds no longer holds back the expiry of files.
 PEER_MEMORY_MS = 60_000
 
 
 class Store(Ledger, Flushable, Readable, Protocol):
-    """Everything that a node asks of a store."""
+    """The store of a node."""
 
     @property
     def committed_index(self) -> int:
@@ -68,32 +68,31 @@ class Store(Ledger, Flushable, Readable, Protocol):
 
     @property
     def repair_end_index(self) -> int:
-        """-1, or what a damaged member must get back."""
+        """-1, or the end that the ledger of a damaged member must reach again."""
 
     @property
     def end_position(self) -> int:
-        """Stream offset behind the last record."""
+        """Stream offset in bytes of the end of the last record."""
 
     @property
     def disk_full(self) -> bool:
-        """Whether appends are refused for want of room."""
+        """Whether appends are refused because the disk is full."""
 
     def check_point(self, *, force: bool = False) -> None:
-        """Write mark and checkpoint if there is news."""
+        """Write mark and checkpoint if they changed."""
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
-        """Look at the room, delete expired files; their paths."""
+        """Check disk space and delete expired files. @return: the paths of the deleted files."""
 
 
 class Node:
     """
-    Invariant: C{state} goes from C{starting} over C{running} and perhaps C{stopping} to C{stopped} or
+    Invariant: C{state} goes from C{starting} through C{running} and perhaps C{stopping} to C{stopped} or
     C{failed}, and never back.
 
-    @ivar router: where the requests of connections go.
-    @ivar turn: gathers what is done once per reactor turn; shared by server and peers.
-    @ivar counters: what was counted since the start.
-    @ivar config: as given.
+    @ivar router: receives the requests of connections.
+    @ivar turn: runs work once per reactor turn; shared by server and peers.
+    @ivar counters: counts since the start.
     """
 
     log = Logger()
@@ -178,12 +177,12 @@ class Node:
     # -- life ---------------------------------------------------------------------------------
 
     def connect(self, *, peers: Peers, server: MemberServer) -> None:
-        """Introduce the connections; before L{start}."""
+        """Set the connections; must precede L{start}."""
         self._peers, self._server = peers, server
         self.router.claim_with(server.claim)
 
     def start(self) -> None:
-        """Begin: time runs, the core takes its first input."""
+        """Start the tick and feed the core its first input."""
         assert self._peers is not None and self._server is not None, "connect first"
         if self.state != "starting":
             return
@@ -196,9 +195,9 @@ class Node:
 
     def stop(self) -> Deferred[None]:
         """
-        Hand leadership over, answer what is pending, take nothing more.
+        Hand leadership over, answer pending requests, then stop.
 
-        @return: fires when that is done. There is no upper bound here: see L{abort}.
+        @return: fires when the member has stopped. This may take arbitrarily long: see L{abort}.
         """
         ended = self.when_ended()
         if self.state == "running":
@@ -209,12 +208,12 @@ class Node:
         return ended
 
     def abort(self, reason: str) -> None:
-        """Stop now: whoever waits is told that nobody knows."""
+        """Stop now; pending appends end with an unknown outcome."""
         if self.state not in ("stopped", "failed"):
             self._end("failed", reason)
 
     def when_ended(self) -> Deferred[None]:
-        """@return: fires when the member has stopped, by whatever cause (see C{state}, C{reason})."""
+        """@return: fires when the member has stopped, for any reason (see C{state}, C{reason})."""
         ended: Deferred[None] = Deferred()
         if self.state in ("stopped", "failed") and self._ticking is None:
             ended.callback(None)
@@ -225,7 +224,7 @@ class Node:
     def _end(self, state: str, reason: str) -> None:
         self._driver.stop()
         self.state, self.reason = state, reason
-        # The driver may be in the middle of a step: everybody else is told when the turn ends.
+        # The driver may be in the middle of a step: callers are answered when the turn ends.
         self.turn.work(self._tell_ended)
 
     def _tell_ended(self) -> None:
@@ -285,13 +284,13 @@ class Node:
         self.counters.segments_deleted += len(deleted)
         if self._store.disk_full != was_full:
             self.log.error(
-                "disk full: {is_full}; appends are refused while it is", is_full=self._store.disk_full
+                "disk full: {is_full}; appends are refused while it is full", is_full=self._store.disk_full
             )
         if self._disk_space is not None:
             self._space = self._disk_space()
 
     def _keep_from_index(self) -> int:
-        """What a living follower still needs stays, as far as age alone is concerned."""
+        """First index to keep, despite its age: live followers still need it, or it is not committed."""
         status = self._core.status()
         needed = [status.committed_index]
         if status.role == "leader":
@@ -308,11 +307,11 @@ class Node:
         except (StoreError, OSError) as error:
             self._driver.feed(ev.StoreFailed(reason=str(error)))
 
-    # -- what callers in this process may ask ----------------------------------------------------
+    # -- calls from this process ----------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Whether the member takes part in its group."""
+        """Whether the driver still takes inputs."""
         return not self._driver.is_stopped
 
     @property
@@ -351,18 +350,18 @@ class Node:
 
     def read(self, index: int) -> Deferred[bytes]:
         """
-        The body at C{index}, linearizably; at the leader only.
+        Read the body at C{index}, linearizably; at the leader only.
 
-        @return: fails with L{DLedgerError}: C{NOT_LEADER}, C{INDEX_OUT_OF_RANGE} (not committed),
-            C{INDEX_LESS_THAN_LOCAL_BEGIN} (deleted).
+        @return: fires with the body. Fails with L{DLedgerError}: C{NOT_LEADER},
+            C{INDEX_OUT_OF_RANGE} (not committed), C{INDEX_LESS_THAN_LOCAL_BEGIN} (deleted).
         """
         return self._reads.read(index)
 
     def wait_for(self, index: int, *, time_out_ms: int) -> Deferred[int]:
         """
-        Wait until C{index} is committed, as this member knows it.
+        Wait until this member knows that C{index} is committed.
 
-        @return: fires with the committed index; lower than C{index} when C{time_out_ms} passed first.
+        @return: fires with the committed index; it is lower than C{index} if C{time_out_ms} passed first.
         """
         return self._reads.wait_for(index, time_out_ms)
 
@@ -370,7 +369,8 @@ class Node:
         """
         Records from C{first_index} on that this member knows to be committed; None if there are none.
 
-        @raise DLedgerError: C{INDEX_LESS_THAN_LOCAL_BEGIN}; StoreError when they cannot be read.
+        @raise DLedgerError: C{INDEX_LESS_THAN_LOCAL_BEGIN}, the entry was deleted.
+        @raise StoreError: the records cannot be read.
         """
         if first_index > self._core.committed_index:
             return None
@@ -383,7 +383,7 @@ class Node:
         return self._store.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
 
     def transfer(self, transferee_id: str) -> Deferred[Response]:
-        """Hand leadership to C{transferee_id}; fires with the answer, whatever its code."""
+        """Hand leadership to C{transferee_id}. @return: fires with the answer, with any code."""
         config = self.config
         return self.router.ask(LeadershipTransferRequest(
             group=config.group, remote_id=config.self_id, term=-1, transfer_id=config.self_id,
@@ -391,7 +391,7 @@ class Node:
         ))
 
     def status(self) -> NodeStatus:
-        """The picture of now."""
+        """The current status."""
         counters, server, peers = self.counters, self._server, self._peers
         member = self._core.status()
         return NodeStatus(
@@ -446,7 +446,7 @@ class Node:
     def requests_failed(
         self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool = False
     ) -> None:
-        """The peer will not answer, or does so in another version of the protocol; for L{Peers}."""
+        """The peer will not answer, or answered in another version of the protocol; for L{Peers}."""
         self._driver.feed(*[
             ev.RequestFailed(
                 peer_id=peer_id, request_id=request_id, reason=reason, is_incompatible=is_incompatible
@@ -455,7 +455,7 @@ class Node:
         ])
 
     def peer_connected(self, peer_id: str) -> None:
-        """There is a new connection to the peer; for L{Peers}."""
+        """A new connection to the peer is open; for L{Peers}."""
         self._driver.feed(ev.PeerConnected(peer_id=peer_id))
 
     def reply(self, token: int, response: Response) -> None:
@@ -493,7 +493,7 @@ class Node:
     def broken(self, error: BaseException) -> None:
         """See L{dledger.node.driver.Surroundings.broken}."""
         failure = Failure(error)
-        self.log.failure("member {self_id} stops: we are wrong", failure, self_id=self.config.self_id)
+        self.log.failure("member {self_id} stops because of a bug", failure, self_id=self.config.self_id)
         if self.state not in ("stopped", "failed"):
             self._end("failed", f"{type(error).__name__}: {error}")
 

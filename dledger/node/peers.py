@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.node.test_peers -*-
 """
-Our connections to the other members: one each, ordered, made again when it is lost.
+This member's connections to the other members: one each, ordered, reconnected when lost.
 
-Rule 1: requests to one peer arrive in the order in which they were sent, or not at all. Nothing is
-kept for a connection that does not exist yet: a request without a connection fails.
+Rule 1: requests to one peer arrive in the order in which they were sent, or never. Without a
+connection a request fails at once; it is not kept for the next connection.
 Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
-Rule 3: a connection begins with a question for METADATA, whose answer tells whether the peer
-understands native frames; until then it is spoken to in JSON.
+Rule 3: a connection begins with a METADATA request; its answer tells whether the peer understands
+native frames. With C{wire=auto} requests are JSON until then.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MetadataRequest, Request, Response, VoteRequest
 
-#: Waits between attempts to connect grow from the first to the second, in seconds.
+#: Waits between attempts to connect grow from the first bound to the second, in seconds.
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 RETRY_FACTOR = 1.6
 
-#: Token of the question that each connection begins with; the core's ids are positive.
+#: Token of the METADATA requests of this module; the core's ids are positive.
 PROBE = 0
 
 Answered = Callable[[str, list[tuple[int, Response]]], None]
@@ -51,7 +51,8 @@ Connected = Callable[[str], None]
 
 def retry_policy(rng: random.Random) -> Callable[[int], float]:
     """
-    How long to wait before the n-th attempt, in seconds: growing, jittered, at most L{RETRY_MAX_S}.
+    A function from the attempt's number to the wait before it, in seconds: growing, jittered, at most
+    L{RETRY_MAX_S}.
     """
 
     def wait_s(attempt: int) -> float:
@@ -63,13 +64,13 @@ def retry_policy(rng: random.Random) -> Callable[[int], float]:
 
 class Peers:
     """
-    Everybody else.
+    The connections to all other members.
 
-    @param endpoints: peer id to where it listens.
-    @param answered: told C{(peer_id, [(request_id, response), ...])}.
-    @param failed: told C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is whether these
-        were answered, in another version of the protocol.
-    @param connected: told C{(peer_id)} when there is a new connection to it, before anything is sent there.
+    @param endpoints: peer id to its endpoint.
+    @param answered: called with C{(peer_id, [(request_id, response), ...])}.
+    @param failed: called with C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is
+        whether the peer answered them in another version of the protocol.
+    @param connected: called with C{(peer_id)} when a connection to it is new, before any request on it.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Peers:
         }
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         for peer in self._peers.values():
             peer.start()
 
@@ -103,16 +104,16 @@ class Peers:
         return gatherResults(stopping).addCallback(lambda _: None)
 
     def abort(self, reason: str) -> None:
-        """End the connections now; C{stop} still has to be called."""
+        """End the connections now; C{stop} must still be called."""
         for peer in self._peers.values():
             peer.abort(reason)
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
-        """Send behind what was sent before; C{answered} or C{failed} is told later."""
+        """Send a request behind the earlier ones; C{answered} or C{failed} is called later."""
         self._peers[peer_id].send(request_id, request)
 
     def sweep(self, now_s: float) -> None:
-        """Fail what is overdue, end what is dead, keep idle connections alive. Called regularly."""
+        """Fail overdue requests, end silent connections, keep idle ones alive. Called regularly."""
         for peer in self._peers.values():
             peer.sweep(now_s)
 
@@ -123,7 +124,7 @@ class Peers:
 
     @property
     def wire_errors(self) -> int:
-        """Connections that were aborted because the other end broke the format."""
+        """Number of connections aborted because the peer broke the format."""
         return sum(peer.wire_errors for peer in self._peers.values())
 
 
@@ -133,14 +134,14 @@ def _drop(event: LogEvent) -> None:
 
 
 class _QuietClientService(ClientService):
-    """Each attempt would be two lines in the log, for as long as a peer is away."""
+    """A ClientService that does not log: it would write two lines for each failed attempt."""
 
     _log = Logger(observer=_drop)
 
 
 @implementer(IStreamClientEndpoint)
 class _WatchedEndpoint:
-    """Tells of failed attempts to connect."""
+    """An endpoint that reports failed attempts to connect."""
 
     def __init__(self, endpoint: IStreamClientEndpoint, failed: Callable[[Failure], None]) -> None:
         self._endpoint = endpoint
@@ -159,11 +160,11 @@ class _WatchedEndpoint:
 
 class _Peer(Factory):
     """
-    One peer: its ClientService, and the connection of the moment.
+    One peer: its ClientService, and the current connection.
 
-    Invariant: C{_connection} is the latest one made, and None once it is lost. C{_unheard} counts the
-    latest connections on which nothing was heard: a port that accepts and says nothing (a proxy whose
-    member is away) is no more of a peer than one that refuses, and is tried no more often.
+    Invariant: C{_connection} is the newest connection, and None once it is lost. C{_unheard} counts the
+    connections since the last answer: a port that accepts but never answers (a proxy whose member is
+    down) is retried with the same growing waits as a port that refuses.
     """
 
     log = Logger()
@@ -226,11 +227,11 @@ class _Peer(Factory):
         return connection
 
     def _cannot_connect(self, failure: Failure) -> None:
-        """Told once for each time that the peer is away; the attempts go on."""
+        """Log the first failed attempt since the last connection; the attempts continue."""
         if not self._is_told and failure.check(CancelledError) is None:
             self._is_told = True
             self.log.warn(
-                "peer {peer_id} cannot be reached, trying on: {reason}",
+                "peer {peer_id} cannot be reached, retrying: {reason}",
                 peer_id=self._peer_id, reason=failure.getErrorMessage(),
             )
 
@@ -242,14 +243,14 @@ class _Peer(Factory):
             isinstance(request, VoteRequest) and request.pre_vote
             and not connection.is_native and connection.peer_wire_version < 1
         ):
-            # Whatever the peer was on an earlier connection: Java would take this for a vote.
-            self._refuse(request_id, "the peer has not said on this connection that it knows pre-votes")
+            # Java would count this as a vote, and the peer may be another program than before.
+            self._refuse(request_id, "the peer has not advertised pre-votes on this connection")
         elif not connection.ask(request, request_id):
-            self._refuse(request_id, "too much is outstanding or unsent")
+            self._refuse(request_id, "too many requests are outstanding, or too many bytes unsent")
 
     def _refuse(self, request_id: int, reason: str) -> None:
         if not self._refused:
-            # Told at the end of the turn, as the sender is in the middle of something.
+            # Reported at the end of the turn, because the sender is in the middle of a step.
             self._turn.work(self._tell_refused)
         self._refused.append((request_id, reason))
 
@@ -313,7 +314,7 @@ class _Peer(Factory):
         if self._connection is connection:
             self._connection = None
             if self._unheard > 1:
-                return  # said of the first of them
+                return  # only the end of the first of them is logged
             self.log.info(
                 "connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason
             )

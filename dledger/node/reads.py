@@ -1,12 +1,13 @@
 # -*- test-case-name: tests.node.test_reads -*-
 """
-Serves entries: one by GET, ranges by PULL, and to local callers.
+Serves entries: single ones by GET, ranges by PULL, and both to local callers.
 
-Rule 1: nothing that is not committed is shown. A linearizable read is served up to the read index
-that the core gives it; any other up to what this member knows to be committed.
+Rule 1: only committed entries are shown. A linearizable read is served up to its read index from the
+core, any other read up to the committed index that this member knows.
 Rule 2: all linearizable reads of a reactor turn are one input of the core.
-Rule 3: a connection that does not take its answers is not read for: its reads are parked until it does.
-Rule 4: PULLs that wait for entries are bounded in number and time.
+Rule 3: no entries are read for a congested connection: its reads are parked until it drains.
+Rule 4: PULLs that wait for entries are bounded in number (C{PULL_WAITERS_MAX}) and time
+(C{PULL_WAIT_MS_MAX}).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from protocols.wire.ledger.messages import (
     PullResponse,
 )
 
-#: Most bytes of records in one answer to a PULL.
+#: Bytes of records in one answer to a PULL, at most.
 PULL_BYTES_MAX = 4 * 1024 * 1024
 
-#: Longest wait for entries, and most PULLs and local callers that wait.
+#: A PULL waits at most this long for entries; at most this many PULLs and local callers wait.
 PULL_WAIT_MS_MAX = 30_000
 PULL_WAITERS_MAX = 4096
 
 
 class Readable(Protocol):
-    """The part of a store that is needed here."""
+    """The part of a store needed here."""
 
     @property
     def ledger_begin_index(self) -> int:
@@ -58,10 +59,10 @@ class Readable(Protocol):
         """See L{dledger.core.ports.LedgerView}."""
 
     def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
-        """As C{read_batch}, up to C{end_index}, and may hold several terms."""
+        """As C{read_batch}, up to C{end_index}, but may hold several terms."""
 
     def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
-        """As C{read_range}, but who asked checks the records."""
+        """As C{read_range}, but the records are not checked: the client checks them."""
 
 
 class Refuse(Protocol):
@@ -76,13 +77,13 @@ class Refuse(Protocol):
 
 #: A request on its connection.
 _Asked: TypeAlias = tuple[ServerConnection, Ticket, GetRequest | PullRequest]
-#: A local caller: the index wanted, and who wants it.
+#: A local caller: the requested index, and its Deferred.
 _LocalRead: TypeAlias = tuple[int, Deferred[bytes]]
 
 
 @attrs.define
 class _Waiter:
-    """A PULL, or a local caller, that waits for C{index} to be committed."""
+    """A PULL or a local caller that waits until C{index} is committed."""
 
     index: int
     deadline_s: float
@@ -92,8 +93,8 @@ class _Waiter:
 
 class Reads:
     """
-    Invariant: a read is in exactly one of: this turn's tokens, the core, the waiters, a connection's
-    parked ones; or it was answered.
+    Invariant: a read is in exactly one of C{_asked}, C{_waiters} and C{_parked}, or it was answered;
+    C{_tokens} are those of C{_asked} that the core has not been given yet.
     """
 
     def __init__(
@@ -127,13 +128,13 @@ class Reads:
 
     @property
     def waiters(self) -> int:
-        """PULLs and local callers that wait for entries."""
+        """Number of PULLs and local callers that wait for entries."""
         return len(self._waiters)
 
     # -- questions ---------------------------------------------------------------------------
 
     def ask(self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest) -> None:
-        """A GET, or a PULL on a native frame."""
+        """Serve a GET, or a PULL on a native frame."""
         if self._is_stopped:
             self._refuse(connection, ticket, request, DLedgerError(ResponseCode.NOT_LEADER))
         elif request.begin_index is None:
@@ -147,7 +148,7 @@ class Reads:
             self._serve(connection, ticket, request, self._committed_index())
 
     def read(self, index: int) -> Deferred[bytes]:
-        """The body at C{index}, linearizably. Cancelling forgets the read."""
+        """Read the body at C{index}, linearizably. Cancelling forgets the read."""
         waiter: Deferred[bytes] = Deferred(lambda _: None)
         if self._is_stopped:
             waiter.errback(DLedgerError(ResponseCode.NOT_LEADER))
@@ -157,10 +158,10 @@ class Reads:
 
     def wait_for(self, index: int, time_out_ms: int) -> Deferred[int]:
         """
-        Wait until C{index} is committed, as this member knows it.
+        Wait until this member knows that C{index} is committed.
 
-        @return: fires with the committed index, which is lower than C{index} when the time ran out.
-            Fails with C{LEADER_PENDING_FULL} when too many wait.
+        @return: fires with the committed index, which is lower than C{index} if the time ran out.
+            Fails with C{LEADER_PENDING_FULL} if C{PULL_WAITERS_MAX} readers wait.
         """
         waiter: Deferred[int] = Deferred(lambda _: None)
         if self._is_stopped or self._committed_index() >= index:
@@ -199,10 +200,10 @@ class Reads:
         deadline_s = self._seconds() + min(request.wait_ms, PULL_WAIT_MS_MAX) / 1000
         self._waiters.append(_Waiter(index=request.begin_index, deadline_s=deadline_s, asked=asked))
 
-    # -- what happened ------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def answered(self, answer: AnswerRead) -> None:
-        """The core's word on one linearizable read."""
+        """The core's answer to one linearizable read."""
         asked = self._asked.pop(answer.token, None)
         if asked is None:
             return
@@ -231,7 +232,7 @@ class Reads:
             waiter.callback(body)
 
     def committed(self) -> None:
-        """C{committed_index} rose: wake who waited for it, when the turn ends."""
+        """C{committed_index} rose: wake its waiters when the turn ends."""
         if self._waiters and not self._is_wake_asked:
             self._is_wake_asked = True
             self._at_end_of_turn(self._wake)
@@ -242,7 +243,7 @@ class Reads:
         self._end_waits(lambda waiter: waiter.index <= committed_index)
 
     def sweep(self, now_s: float) -> None:
-        """End waits whose time is over, with nothing. Called regularly."""
+        """End waits whose time is over, without entries. Called regularly."""
         if self._waiters:
             self._end_waits(lambda waiter: waiter.deadline_s <= now_s)
 
@@ -259,7 +260,7 @@ class Reads:
                 waiter.local.callback(committed_index)
 
     def connection_lost(self, connection: ServerConnection) -> None:
-        """Nobody waits there any more."""
+        """The connection is lost: forget its parked and waiting reads."""
         self._parked.pop(connection, None)
         if self._waiters:
             self._waiters = [
@@ -269,7 +270,7 @@ class Reads:
             ]
 
     def drained(self, connection: ServerConnection) -> None:
-        """The connection takes answers again: serve what was parked."""
+        """The connection takes answers again: serve its parked reads."""
         parked = self._parked.pop(connection, None)
         while parked and not connection.is_congested:
             ticket, request, read_index = parked.popleft()
@@ -278,7 +279,7 @@ class Reads:
             self._parked[connection] = parked
 
     def stop(self) -> None:
-        """The member has stopped: whoever still waits is told."""
+        """The member has stopped: answer all reads that still wait."""
         self._is_stopped = True
         asked, self._asked, self._tokens = self._asked, {}, []
         for token in asked:

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.node.test_reports -*-
 """
-What the core reports becomes lines in the log and numbers.
+Turns the core's reports into log lines and counters.
 
 Rule 1: every report is counted.
-Rule 2: what a retry repeats (a follower whose files have another size refuses the same push once a second,
-for hours) is logged when it begins, then once in L{AGAIN_S} with how often it has happened, and when it has
-not happened for L{QUIET_S}.
+Rule 2: a report repeated by retries (for example, a follower whose files have another size refuses the
+same push once a second for hours) is logged the first time, then once in L{AGAIN_S} with its number of
+repetitions, and again when it has not happened for L{QUIET_S}.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twisted.logger import Logger, LogLevel
 from dledger.core.effects import Report
 from dledger.node.status import count
 
-#: Reports that an operator should look at.
+#: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "truncating", "stray-leader-called",
@@ -27,21 +27,21 @@ _WARNINGS = frozenset({
 _ERRORS = frozenset({"store-failed"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
-#: Reports that come again with every retry, and the facts in which they are the same thing again.
+#: Reports that each retry repeats, and the facts that identify a repetition.
 _REPEATED = {
     "push-refused": ("code", "type"),
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),
 }
-#: What goes on is logged again after so many seconds.
+#: A repeated report is logged at most once in this many seconds.
 AGAIN_S = 60.0
-#: What has not happened for so many seconds is over.
+#: A report that was not repeated for this many seconds is over.
 QUIET_S = 10.0
 
 
 @attrs.define(kw_only=True)
 class _Episode:
-    """C{times}: how often it happened; C{told}: how many of these the log knows of."""
+    """C{times}: number of repetitions; C{told}: the number that the log has reported."""
 
     begin_s: float
     logged_s: float
@@ -53,15 +53,15 @@ class _Episode:
 
 class Reports:
     """
-    Invariant: C{_episodes} holds what happened within the last L{QUIET_S}, as of the last L{sweep}. Its keys
-    are of the peers and states of one group, so there are never many.
+    Invariant: C{_episodes} holds the repeated reports of the last L{QUIET_S}, as of the last L{sweep}. Its
+    keys are made of the peers, states and codes of one group, so their number is small.
     """
 
     def __init__(
         self, log: Logger, *, self_id: str, counts: dict[str, int], seconds: Callable[[], float]
     ) -> None:
         """
-        @param counts: event to how often it was reported; kept up to date here.
+        @param counts: event name to number of reports; updated by this object.
         @param seconds: a monotonic clock.
         """
         self._log = log
@@ -71,7 +71,7 @@ class Reports:
         self._episodes: dict[tuple[object, ...], _Episode] = {}
 
     def report(self, report: Report) -> None:
-        """Count it, and log it unless it is a repetition."""
+        """Count the report, and log it unless it is a repetition."""
         count(self._counts, report.event)
         level = LogLevel.info
         if report.event in _WARNINGS:
@@ -92,7 +92,7 @@ class Reports:
         self._log.emit(level, "{event} {facts}", event=report.event, facts=told, **facts)
 
     def _repeated(self, key: tuple[object, ...], level: LogLevel) -> dict[str, Any] | None:
-        """More facts for the line about it; None if there is to be none."""
+        """Count a repetition. @return: additional facts for its log line; None for no line."""
         now_s = self._seconds()
         episode = self._episodes.get(key)
         if episode is None:
@@ -106,7 +106,7 @@ class Reports:
         return {"times": episode.times, "since_s": round(now_s - episode.begin_s)}
 
     def sweep(self, now_s: float) -> None:
-        """Say what is over."""
+        """Log and forget the repeated reports that are over."""
         over = [key for key, episode in self._episodes.items() if now_s - episode.last_s >= QUIET_S]
         for key in over:
             episode = self._episodes.pop(key)

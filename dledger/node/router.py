@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.node.test_router -*-
 """
-From a request on a connection to who can answer it, and the one place where a L{DLedgerError}
-becomes a code::
+Routes each request of a connection to the part that answers it; the only place where a
+L{DLedgerError} becomes a response code::
 
-    METADATA               answered here, with the core's help
+    METADATA               L{DLedgerCore.metadata}
     APPEND                 L{AppendGate}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
     LEADERSHIP_TRANSFER    the core, as RequestReceived
 
-Rule 1: every request is first asked whether it is for this member (401), then whether it is for this
-group (400), as in Java.
-Rule 2: every request is answered, with a code in a body, exactly once, or its connection is lost; then
-the core is told that what it still holds is abandoned.
+Rule 1: a request for another member is refused first (401), then one for another group (400), as in
+Java.
+Rule 2: every request is answered exactly once, with a code in a body, unless its connection is lost;
+then the core receives C{RequestAbandoned} for its unanswered requests.
 
 Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
 """
@@ -53,12 +53,12 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 
-#: Requests by which a peer shows that a connection is its own.
+#: Requests that only a peer sends.
 _PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH})
 
 
 class CoreView(Protocol):
-    """What is asked of the core directly."""
+    """The part of the core needed here."""
 
     @property
     def leader_id(self) -> str | None:
@@ -69,20 +69,20 @@ class CoreView(Protocol):
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
-        """Who the members are and who leads."""
+        """The members and the leader."""
 
 
-#: Where a question of the core came from: one request, or several that were merged.
+#: The origin of a request to the core: one request, or several merged ones.
 _Asked = tuple[ServerConnection, Ticket | Merged]
 
-#: Whether a peer's connection may be listened to; ends the peer's older one.
+#: Claims a connection for a peer and ends the peer's older one. Returns False to refuse it.
 Claim = Callable[[ServerConnection, str], bool]
 
 
 class RequestRouter:
     """
-    Invariant: C{_questions} has the tokens that the core has not answered; C{_tokens} says which of
-    them came on which living connection.
+    Invariant: C{_questions} has the tokens that the core has not answered; C{_tokens} has those of
+    each open connection.
     """
 
     log = Logger()
@@ -118,16 +118,16 @@ class RequestRouter:
         self._claim: Claim = lambda connection, peer_id: True
 
     def attach(self, *, appends: AppendGate, reads: Reads) -> None:
-        """Who serves appends and reads; they in turn refuse through this router."""
+        """Set the parts that serve appends and reads; they refuse requests through this router."""
         self._appends, self._reads = appends, reads
 
     def claim_with(self, claim: Claim) -> None:
-        """Who knows which connection is a peer's latest."""
+        """Set the function that claims connections for peers."""
         self._claim = claim
 
     @property
     def unanswered(self) -> int:
-        """Requests that the core has not answered."""
+        """Number of requests that the core has not answered."""
         return len(self._questions)
 
     # -- RequestSink --------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class RequestRouter:
         try:
             self._route(connection, requests)
         except Exception as error:
-            # Twisted would blame the connection.
+            # Otherwise Twisted would only drop the connection.
             self._broken(error)
 
     def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
@@ -165,7 +165,7 @@ class RequestRouter:
             elif isinstance(request, PullRequest):
                 self._pull(connection, ticket, request)
             elif not self._admit(connection, request):
-                return  # the connection is gone, and the rest of its requests with it
+                return  # the connection was refused, and with it the rest of its requests
             elif isinstance(request, MetadataRequest):
                 connection.answer(ticket, self._core.metadata(request))
             else:
@@ -215,7 +215,7 @@ class RequestRouter:
         if connection.peer_id is not None:
             self._feed(PeerDisconnected(peer_id=connection.peer_id))
 
-    # -- on the way in ------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def _refuse_stranger(self, connection: ServerConnection, ticket: Ticket, request: Request) -> None:
         if request.remote_id != self._self_id:
@@ -256,18 +256,18 @@ class RequestRouter:
             self.refuse(connection, ticket, request, error)
 
     def _admit(self, connection: ServerConnection, request: Request) -> bool:
-        """Whether the connection may go on, if a peer speaks on it."""
+        """Whether the connection may continue; a connection from a peer is claimed for it."""
         speaker = request.local_id
         if speaker is None and request.kind in _PEERS_ONLY:
-            speaker = request.leader_id  # DLedger 0.2 names itself there only
+            speaker = request.leader_id  # DLedger 0.2 names itself only there
         if speaker is None or speaker == connection.peer_id or speaker not in self._peer_ids:
             return True
         return self._claim(connection, speaker)
 
-    # -- on the way out -----------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------
 
     def ask(self, request: Request) -> Deferred[Response]:
-        """A local caller's question to the core. Cancelling forgets it."""
+        """Ask the core for a local caller. Cancelling forgets the request."""
         token = self._next_token()
 
         def forget(_: Deferred[Response]) -> None:
@@ -279,7 +279,7 @@ class RequestRouter:
         return waiter
 
     def reply(self, token: int, response: Response) -> None:
-        """The core answers; a token that is gone is ignored."""
+        """Pass on the core's answer; an unknown token is ignored."""
         asked = self._questions.pop(token, None)
         if asked is None:
             return
@@ -317,7 +317,7 @@ class RequestRouter:
         )
 
     def stop(self) -> None:
-        """The member has stopped: what the core left unanswered is answered."""
+        """The member has stopped: answer the requests that the core left unanswered."""
         questions, self._questions = self._questions, {}
         for asked in questions.values():
             if isinstance(asked, Deferred):

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.node.test_server -*-
 """
-The listening side of a member: its connections, and which of them a peer speaks on.
+The listening side of a member: its connections, and which of them belong to peers.
 
-Rule 1: a peer has one incoming connection. When a newer one speaks, the older is aborted and what it
-had queued is dropped first: pushes between a pair must be FIFO, and a late TRUNCATE of an old
-connection must not be obeyed. An older connection that speaks after a newer one is the one aborted.
+Rule 1: a peer has one incoming connection. When it sends on a newer one, the older is aborted and its
+queued requests are dropped first: pushes between a pair must be FIFO, and a late TRUNCATE of an old
+connection must not be obeyed. If the older connection sends last, it is still the one aborted.
 Rule 2: the number of connections is bounded.
 
-What a request means is decided by the L{RequestSink} behind this.
+The L{RequestSink} behind this server decides the meaning of requests.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from protocols.turn import Turn
 from protocols.wire.errors import BodyError, WireError
 from protocols.wire.ledger.messages import Request
 
-#: More connections than this are closed as they come.
+#: At most this many connections are open; further ones are closed at once.
 CONNECTIONS_MAX = 4096
 
-#: Different complaints about bodies that are remembered, so that each is logged once.
+#: At most this many different complaints about bodies are remembered and logged, each once.
 _COMPLAINTS_MAX = 1024
 
 
 class MemberServer(ListeningSide[ServerConnection]):
     """
-    Invariant: C{_by_peer} holds living connections of C{_connections} only.
+    Invariant: C{_by_peer} holds only open connections of C{_connections}.
 
-    @ivar wire_errors: connections that were aborted because the other end broke the format.
-    @ivar body_errors: requests refused because their body made no sense.
+    @ivar wire_errors: number of connections aborted because the peer broke the format.
+    @ivar body_errors: number of requests refused because of a malformed body.
     """
 
     def __init__(self, sink: RequestSink, turn: Turn, *, connections_max: int = CONNECTIONS_MAX) -> None:
@@ -51,10 +51,10 @@ class MemberServer(ListeningSide[ServerConnection]):
 
     def claim(self, connection: ServerConnection, peer_id: str) -> bool:
         """
-        C{peer_id} speaks on C{connection}.
+        Note that C{peer_id} sends on C{connection}.
 
-        @return: whether it may be listened to; False if it was aborted because the peer has a
-            newer one.
+        @return: whether to accept its requests; False if the connection was aborted because the peer
+            has a newer one.
         """
         current = self._by_peer.get(peer_id)
         if current is connection:
@@ -67,9 +67,9 @@ class MemberServer(ListeningSide[ServerConnection]):
         connection.peer_id = peer_id
         self._by_peer[peer_id] = connection
         if current is not None:
-            current.peer_id = None  # its end is not the peer's
+            current.peer_id = None  # so that its end does not count as a disconnected peer
             current.abort(f"{peer_id} opened a newer connection")
-        self.log.info("peer {peer_id} speaks from {address}", peer_id=peer_id, address=connection.address)
+        self.log.info("peer {peer_id} connected from {address}", peer_id=peer_id, address=connection.address)
         return True
 
     # -- RequestSink of the connections ------------------------------------------------------
@@ -86,10 +86,10 @@ class MemberServer(ListeningSide[ServerConnection]):
         self._sink.requests_received(connection, requests)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
-        """See L{RequestSink.body_refused}: counted, logged once per speaker and complaint."""
+        """See L{RequestSink.body_refused}: counted, logged once per sender and complaint."""
         self.body_errors += 1
         speaker = connection.peer_id or connection.address.rpartition(":")[0]
-        # Complaints differ in values; what stands before the first of them is what is repeated.
+        # Complaints differ in their values; the text before the first value identifies a repetition.
         complaint = (speaker, str(error).partition("=")[0][:200])
         if complaint not in self._complaints and len(self._complaints) < _COMPLAINTS_MAX:
             self._complaints.add(complaint)

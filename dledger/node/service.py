@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.node.test_service -*-
 """
-A member as a Twisted service: opens its store, listens, connects, starts; and all of it backwards::
+A member as a Twisted service: opens its store, listens, connects, starts; stops in reverse order::
 
     startService   store -> node -> listening port -> connections to peers, first input, admin
     stopService    leadership handed over, pending answered (at most STOP_TIME_OUT_S) -> port ->
-                   connections -> fsync under way -> clean close
+                   connections -> running fsync -> clean close
 
-Rule 1: a member that stopped because something broke does not touch its files again: they are
-recovered at the next start. The process then ends with exit status 1.
-Rule 2: what is wrong at the door (the port is taken, the directory is somebody else's) is one line
-in the log, and exit status 1.
+Rule 1: a member that stopped because of a failure does not touch its files again: they are recovered
+at the next start. The process then ends with exit status 1.
+Rule 2: a failure to start (the port is taken, the directory belongs to another member) is one line in
+the log, and exit status 1.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermFile, TermVote
 
-#: How long a member may take to hand leadership over and answer what is pending, seconds.
+#: Seconds within which a member must hand leadership over and answer pending requests.
 STOP_TIME_OUT_S = 5.0
 
-#: How long connections may take to send what was said on them, seconds.
+#: Seconds within which connections must send their last answers.
 CLOSE_TIME_OUT_S = 1.0
 
-#: How long one attempt to connect may take, seconds.
+#: Seconds that one attempt to connect may take.
 CONNECT_TIME_OUT_S = 3.0
 
 
 class ClosableStore(Store, Protocol):
-    """A store with its end."""
+    """A store that can be closed."""
 
     def clean_close(self) -> None:
-        """Flush everything, note that nothing is missing, let go."""
+        """Flush all data, write the clean flag, close the files."""
 
     def abandon(self) -> None:
-        """Let go without writing."""
+        """Close the files without writing."""
 
 
 def listen_description(address: str) -> str:
     """
-    The endpoint that a member listens on unless told otherwise: the port of its own peer address, on
-    that interface if it names one by number, else on all.
+    The default endpoint of a member: the port of its own peer address, on that interface if the host is
+    an IP address, else on all interfaces.
     """
     host, port = host_and_port(address)
     if isIPAddress(host):
@@ -74,7 +74,7 @@ def listen_description(address: str) -> str:
 
 
 def peer_endpoints(config: DLedgerConfig, reactor: Any) -> dict[str, IStreamClientEndpoint]:
-    """Where the other members listen."""
+    """The endpoints of the other members, by peer id."""
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for peer_id, address in config.peers.items():
         if peer_id != config.self_id:
@@ -90,14 +90,14 @@ def wall_clock() -> tuple[float, int]:
 
 
 class ForgetfulTerms:
-    """Term and vote of a member whose ledger is in memory: they live as long as it does."""
+    """Term and vote of a member with a memory store: they are not saved."""
 
     def save(self, term: int, voted_for: str | None) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class FlushThread(DiskThreads):
-    """The one thread that waits for fsyncs."""
+    """The only thread that runs fsyncs."""
 
     def __init__(self, reactor: Any) -> None:
         super().__init__(reactor, name="dledger-flush")
@@ -127,12 +127,13 @@ class MemberService(MultiService):
         flush_thread: FlushThread | None = None,
     ) -> None:
         """
-        @param reactor: its clock should be monotonic.
-        @param failed: told the reason when the member cannot start or go on; the process should end.
-        @param listen: where to listen; by default as L{listen_description} says.
-        @param endpoints: peer id to where it listens; by default from the configuration.
-        @param make_admin: makes the service of the administration, once there is a node.
-        @param admin: where that will listen, for people.
+        @param reactor: a reactor; its clock should be monotonic.
+        @param failed: called with the reason when the member cannot start or continue; the process
+            should then end.
+        @param listen: endpoint to listen on; by default see L{listen_description}.
+        @param endpoints: peer id to its endpoint; by default from the configuration.
+        @param make_admin: makes the administration service, once the member listens.
+        @param admin: listening address of that service, for people.
         """
         super().__init__()
         self.config = config
@@ -155,7 +156,7 @@ class MemberService(MultiService):
     # -- up -----------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """See L{IService.startService}. What goes wrong is told to C{failed}."""
+        """See L{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
         try:
             node = self._open()
@@ -239,7 +240,7 @@ class MemberService(MultiService):
     # -- down ---------------------------------------------------------------------------------
 
     def stopService(self) -> Deferred[None]:
-        """See L{IService.stopService}: orderly, and bounded in time."""
+        """See L{IService.stopService}: an orderly stop within a bounded time."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -292,7 +293,7 @@ class MemberService(MultiService):
 
 
 def _within(ended: Deferred[None], seconds: float, reactor: Any) -> Deferred[bool]:
-    """Fires with whether C{ended} fired in time. It is not cancelled otherwise: its end may still come."""
+    """@return: fires with whether C{ended} fired within C{seconds}; C{ended} is never cancelled."""
     in_time: Deferred[bool] = Deferred()
 
     def tell(_: object) -> None:

@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.node.test_status -*-
 """
-What a running node says of itself, and the counters behind it.
+The status of a running node, and its counters.
 
-Counters only rise; whoever wants a rate takes differences. L{NodeStatus} is a frozen picture.
+Counters only rise; a reader computes rates from differences. L{NodeStatus} is a frozen snapshot.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import attrs
 
 from dledger.core.status import MemberStatus
 
-#: Upper bounds of the buckets of L{Histogram}, in seconds; a last one without bound follows.
+#: Upper bounds of the buckets of L{Histogram}, in seconds; one more bucket has no upper bound.
 FSYNC_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 @attrs.frozen(kw_only=True)
 class HistogramStatus:
     """
-    @ivar bounds: upper bounds of the buckets, seconds; one bucket more than bounds.
+    @ivar bounds: upper bounds of the buckets, seconds; one more bucket has no upper bound.
     @ivar counts: observations in each bucket (not cumulative).
     @ivar total: sum of all observations, seconds.
     """
@@ -31,20 +31,20 @@ class HistogramStatus:
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """Number of observations."""
         return sum(self.counts)
 
 
 @attrs.define
 class Histogram:
-    """Durations in buckets. Invariant: one count per bound and one for what is above them all."""
+    """Durations in buckets. Invariant: one count per bound, and one for durations above all bounds."""
 
     bounds: tuple[float, ...] = FSYNC_BUCKETS_S
     _counts: list[int] = attrs.Factory(lambda self: [0] * (len(self.bounds) + 1), takes_self=True)
     _total: float = 0.0
 
     def observe(self, value: float) -> None:
-        """One more."""
+        """Add one observation."""
         at = 0
         for bound in self.bounds:
             if value <= bound:
@@ -54,18 +54,18 @@ class Histogram:
         self._total += value
 
     def status(self) -> HistogramStatus:
-        """The picture of now."""
+        """A snapshot of the counts."""
         return HistogramStatus(bounds=self.bounds, counts=tuple(self._counts), total=self._total)
 
 
 @attrs.define
 class Counters:
     """
-    What has been counted since the node started.
+    The counts since the node started.
 
-    @ivar refusals: response code name to how many requests were answered so, successes left out.
-    @ivar reports: event name of the core to how often it was reported.
-    @ivar votes: vote result name to how often this member answered so.
+    @ivar refusals: response code name to number of answers with it, except successes.
+    @ivar reports: event name of the core to number of reports.
+    @ivar votes: vote result name to number of this member's answers with it.
     """
 
     requests: int = 0
@@ -86,37 +86,37 @@ class Counters:
 
 
 def count(table: dict[str, int], name: str, by: int = 1) -> None:
-    """Count C{name} up in a table of counters."""
+    """Add C{by} to the counter C{name}."""
     table[name] = table.get(name, 0) + by
 
 
 @attrs.frozen(kw_only=True)
 class NodeStatus:
     """
-    One node, at one moment.
+    The status of one node at one moment.
 
-    @ivar member: the core's numbers.
-    @ivar listen: where it listens, for people; empty before it does.
-    @ivar admin: where its HTTP administration listens; empty without one.
+    @ivar member: the core's status.
+    @ivar listen: its listening address, for people; empty before it listens.
+    @ivar admin: listening address of its HTTP administration; empty without one.
     @ivar store_path: directory of its files; empty for a memory store.
     @ivar state: C{starting}, C{running}, C{stopping}, C{stopped} or C{failed}.
     @ivar reason: why it stopped or failed.
     @ivar uptime_s: seconds since it started.
-    @ivar connections: incoming ones, peers' and clients'.
-    @ivar peers_connected: peer id to whether we have a connection to it.
-    @ivar peer_addresses: member id to C{host:port}, this one included.
-    @ivar appends, append_bytes: entries and bytes of bodies committed on behalf of callers here.
-    @ivar refusals: response code name to requests that were answered so.
-    @ivar reports: event name of the core to how often it was reported.
-    @ivar votes: vote result name to how often this member answered so.
+    @ivar connections: number of incoming connections, from peers and clients.
+    @ivar peers_connected: peer id to whether this member has a connection to it.
+    @ivar peer_addresses: member id to C{host:port}, this member included.
+    @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
+    @ivar refusals: response code name to number of answers with it, except successes.
+    @ivar reports: event name of the core to number of reports.
+    @ivar votes: vote result name to number of this member's answers with it.
     @ivar fsync: durations of successful fsyncs.
-    @ivar unsynced_bytes: written but not known to be on stable storage.
-    @ivar stalls, stall_s: ticks that the reactor missed, and for how long in all.
-    @ivar wire_errors: connections aborted because the other end broke the format.
-    @ivar body_errors: requests refused because their body made no sense.
-    @ivar pull_waiters: PULLs that wait for entries.
-    @ivar disk_free_bytes, disk_total_bytes: of the file system of the store; -1 if not known.
-    @ivar is_disk_full: appends are refused because of it.
+    @ivar unsynced_bytes: bytes written but not known to be on stable storage.
+    @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
+    @ivar wire_errors: connections aborted because the peer broke the format.
+    @ivar body_errors: requests refused because of a malformed body.
+    @ivar pull_waiters: PULLs and local callers that wait for entries.
+    @ivar disk_free_bytes, disk_total_bytes: bytes of the store's file system; -1 if not known.
+    @ivar is_disk_full: whether appends are refused because the disk is full.
     """
 
     member: MemberStatus

@@ -41,7 +41,7 @@ _remoting_dialect: Dialect = RemotingDialect()
 
 
 class RequestSink(Protocol):
-    """Owner of connections that others made to us."""
+    """Owner of incoming connections."""
 
     def connected(self, connection: ServerConnection) -> None:
         """A connection is ready."""
@@ -55,7 +55,7 @@ class RequestSink(Protocol):
         """
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
-        """A sound frame with a body that is not the message it should be; the ticket wants an answer."""
+        """A valid frame with a malformed body; the ticket must be answered."""
 
     def drained(self, connection: ServerConnection) -> None:
         """The connection takes output again after L{ServerConnection.is_congested}."""
@@ -64,11 +64,11 @@ class RequestSink(Protocol):
         """The peer broke the format; the connection is being aborted."""
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
-        """Nothing more will come, and answers go nowhere."""
+        """The connection has ended; later answers are dropped."""
 
 
 class AnswerSink(Protocol):
-    """Owner of connections that we make to others."""
+    """Owner of outgoing connections."""
 
     def connected(self, connection: ClientConnection) -> None:
         """A connection is ready for requests."""
@@ -76,7 +76,7 @@ class AnswerSink(Protocol):
     def answers_received(
         self, connection: ClientConnection, answers: list[tuple[int, Response]]
     ) -> None:
-        """Answers of one read, each with the token of its request, in the order they came."""
+        """The answers of one read, each with the token of its request, in order of arrival."""
 
     def requests_failed(
         self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
@@ -84,22 +84,22 @@ class AnswerSink(Protocol):
         """
         These requests will not be answered: refused without a body, timed out, connection lost.
 
-        @param is_incompatible: they were answered, in another version of the protocol.
+        @param is_incompatible: whether they were answered in another version of the protocol.
         """
 
     def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
         """The peer broke the format; the connection is being aborted."""
 
     def connection_lost(self, connection: ClientConnection, reason: str) -> None:
-        """Told after L{requests_failed} for everything outstanding."""
+        """The connection has ended; called after L{requests_failed} for all outstanding requests."""
 
 
 class ServerConnection(AnsweringConnection):
     """
-    The end that is asked.
+    The end that answers.
 
     @ivar serial: rises with each connection that the listening side accepted.
-    @ivar peer_id: the member that speaks here, once it said so; None for clients.
+    @ivar peer_id: the member at the other end, once it has identified itself; None for clients.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class ServerConnection(AnsweringConnection):
         self._sink.connected(self)
 
     def answer(self, ticket: Ticket, response: Response) -> None:
-        """Answer a request in the format that it came in. Nothing happens on a lost connection."""
+        """Answer a request in its own format. Nothing happens on a lost connection."""
         if self.is_lost:
             return
         opaque, is_native, _, size = ticket
@@ -137,7 +137,7 @@ class ServerConnection(AnsweringConnection):
         self._write((_native_dialect if is_native else _remoting_dialect).response_parts(response, opaque))
 
     def answer_appended(self, ticket: Ticket, term: int, index: int, pos: int, count: int) -> None:
-        """Answer an append that came in a native frame with success."""
+        """Answer with success an append that came in a native frame."""
         if self.is_lost:
             return
         self.unanswered -= 1
@@ -180,7 +180,7 @@ class ServerConnection(AnsweringConnection):
     ) -> None:
         command = decode_command(frame)
         if command.is_response:
-            return  # nobody here waits for one
+            return  # this end sends no requests
         kind = KNOWN_CODES.get(command.code)
         if kind is None:
             self._write((not_supported(command.opaque, command.code),))
@@ -201,7 +201,7 @@ class ClientConnection(Connection):
 
     @param wire: C{auto}: native frames once the other end advertised them in an answer;
         C{remoting}: never; C{binary}: always.
-    @ivar peer_wire_version: what the other end advertised in an answer; -1 before any.
+    @ivar peer_wire_version: highest version that the other end advertised in an answer; -1 before any.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class ClientConnection(Connection):
 
     @property
     def outstanding(self) -> int:
-        """Requests without an answer so far."""
+        """Number of requests without an answer."""
         return len(self._outstanding)
 
     def connectionMade(self) -> None:
@@ -241,11 +241,11 @@ class ClientConnection(Connection):
 
     def ask(self, request: Request, token: int) -> bool:
         """
-        Send a request behind those before it.
+        Send a request behind the earlier ones.
 
-        @param token: comes back with the answer or the failure.
-        @return: False if it was not sent and nothing will come back: the connection is lost, or
-            too much is outstanding or unsent.
+        @param token: identifies the request; comes back with the answer or the failure.
+        @return: False if it was not sent and has no outcome: the connection is lost, or too many
+            requests are outstanding, or too many bytes unsent.
         """
         if (
             self.is_lost
@@ -262,8 +262,8 @@ class ClientConnection(Connection):
 
     def sweep(self, now_s: float, time_out_s: float) -> None:
         """
-        Fail what is older than C{time_out_s}; end a connection that has been silent all that time.
-        Called regularly.
+        Fail requests older than C{time_out_s}; then abort the connection if it was silent all that
+        time. Called regularly.
         """
         if self._was_heard:
             self._was_heard = False
@@ -305,7 +305,7 @@ class ClientConnection(Connection):
         if found is None:
             return
         if not isinstance(message, Response) or message.kind != found[1]:
-            raise WireError(f"native frame: what came for {opaque} is no answer to {found[1].name}")
+            raise WireError(f"native frame: the message for {opaque} is not an answer to {found[1].name}")
         del self._outstanding[opaque]
         answers.append((found[0], message))
 
@@ -314,7 +314,7 @@ class ClientConnection(Connection):
     ) -> None:
         command = decode_command(frame)
         if not command.is_response:
-            return  # nobody asks us on a connection that we made
+            return  # this end answers no requests
         found = self._outstanding.pop(command.opaque, None)
         if found is None:
             return

@@ -1,14 +1,13 @@
 # -*- test-case-name: tests.protocols.test_push -*-
 """
-Our own binary frames as one of the two dialects of a connection.
+Our own binary frames, one of the two dialects of a connection.
 
-Records travel as they stand on disk: a frame is handed to the transport in pieces, so that a
-batch of records that goes to several peers is not copied for each.
+Records are sent exactly as they are on disk. A frame is handed to the transport in pieces, so that a
+batch of records for several peers is not copied for each.
 
-Small appends and the pushes of entries have a short way of their own, which yields what the codec would,
-byte for byte and message for message (the tests compare them): a client that does not gather its
-bodies costs a frame each, and there may be a hundred thousand of them in a second; and of the time that
-one append takes when nothing else is under way, reading the frames of its pushes was a tenth.
+Small appends and pushes of entries have a fast path with the same results as the codec (the tests compare
+them): a client that does not gather its bodies sends a frame for each, perhaps a hundred thousand in a
+second; and reading the frames of the pushes took a tenth of the time of one append to an idle member.
 """
 
 from __future__ import annotations
@@ -81,12 +80,12 @@ _CODES = {int(code): code for code in ResponseCode}
 
 _NOBODY = [-1, -1, -1, -1]
 
-#: Which texts a message has, by their lengths and their bytes; and what they say.
+#: Lengths in bytes of group, remote, local and leader id; negative for a missing text.
 _Lengths = tuple[int, int, int, int]
 
 
 class NativeDialect:
-    """Binary frames, to peers that said that they understand them."""
+    """Binary frames, for peers that advertised them."""
 
     def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
         """See L{protocols.ledger.interfaces.Dialect.request_parts}."""
@@ -100,7 +99,7 @@ class NativeDialect:
 
 
 def appended(opaque: int, term: int, index: int, pos: int, count: int) -> bytes:
-    """The frame of a successful AppendResponse that names nobody."""
+    """The frame of a successful AppendResponse without group and member ids."""
     return _APPEND_ANSWER.pack(
         NATIVE_FIRST_BYTE, FRAME_VERSION, _APPEND, FLAG_RESPONSE, opaque, _APPEND_ANSWER_LENGTH,
         term, 0, -1, -1, -1, -1, _SUCCESS, index, pos, count,
@@ -109,14 +108,15 @@ def appended(opaque: int, term: int, index: int, pos: int, count: int) -> bytes:
 
 class NativeReader:
     """
-    Reads one connection's native frames.
+    Reads the native frames of one connection.
 
-    The appends of one client differ in nothing but their number and their body: what stands
-    between the two is compared with the last one's, instead of being read again. Pushes and their answers
-    differ in their numbers, but not in the names of group and members.
+    The appends of one client differ only in their opaque number and body: the bytes between the two are
+    compared with those of the last append, instead of being decoded again. Pushes and their answers differ
+    in their numbers, but not in the ids of group and members.
 
-    Invariant: C{_same} is the fixed part and the texts of an append with one body, and C{_like} what they
-    say; both empty before the first. Likewise the others, of texts only.
+    Invariant: C{_same} is the fixed part and the texts of an append with one body, and C{_like} is their
+    decoded form; both are empty before the first append. The fields for pushes and their answers hold
+    only the texts.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class NativeReader:
 
     def read(self, frame: bytes) -> tuple[int, Request | Response]:
         """
-        As L{decode_frame}.
+        Decode one frame, with the result of L{decode_frame}.
 
         @raise WireError: not exactly one frame of this format.
         """
@@ -188,7 +188,7 @@ class NativeReader:
         )  # fmt: skip
 
     def _push(self, frame: bytes) -> tuple[int, PushEntryRequest] | None:
-        """An APPEND with entries; anything else, and what is wrong, is for the codec to look at."""
+        """Read an APPEND with entries. @return: None for any other frame, which the codec decodes."""
         if self._push_lengths is None or len(frame) <= _PUSH_TEXTS_AT:
             return None
         (
@@ -242,7 +242,7 @@ class NativeReader:
 
 
 def _append_answer(frame: bytes) -> tuple[int, AppendResponse] | None:
-    """An answer that names nobody, as L{appended} writes it."""
+    """Read an answer without group and member ids, as L{appended} writes it; None for any other frame."""
     if len(frame) != _APPEND_ANSWER_SIZE:
         return None
     _, _, _, _, opaque, length, term, wire_version, *lengths, code, index, pos, count = (
@@ -258,10 +258,10 @@ def _append_answer(frame: bytes) -> tuple[int, AppendResponse] | None:
 
 def _texts_of(frame: bytes, numbers: Sequence[int], at: int) -> tuple[_Lengths, bytes]:
     """
-    The texts of a frame that was read: their lengths and their bytes.
+    The texts of a decoded frame: their lengths and their bytes.
 
     @param numbers: opaque, length, and the fixed part.
-    @param at: where the texts start.
+    @param at: start of the texts in the frame.
     """
     group, remote_id, local_id, leader_id = numbers[4:8]
     size = sum([length for length in (group, remote_id, local_id, leader_id) if length > 0])

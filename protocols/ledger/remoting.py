@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.protocols.test_remoting -*-
 """
-RocketMQ remoting as one of the two dialects of a connection.
+RocketMQ remoting, one of the two dialects of a connection.
 
-Rule: a request with a DLedger code is answered with header code 200 and a body, whatever became of
-it. Java never looks at the header code, and waits for ever when there is no body.
+Rule: a request with a DLedger code is answered with header code 200 and a body, even if it failed.
+Java ignores the header code, and waits for ever for a missing body.
 
-Knows the frames and how a request is paired with its answer, not who may ask for what.
+Knows the frames and pairs a request with its answer; does not decide who may ask.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from protocols.wire.remoting import (
     encode_command,
 )
 
-#: Codes that are ours to answer.
+#: The request codes of DLedger, by number.
 KNOWN_CODES = {int(code): code for code in RequestCode}
 
 
 class RemotingDialect:
-    """JSON bodies in remoting frames, as Java speaks."""
+    """JSON bodies in remoting frames, as in Java."""
 
     def request_parts(self, request: Request, opaque: int) -> Sequence[bytes]:
         """See L{protocols.ledger.interfaces.Dialect.request_parts}."""
@@ -48,7 +48,7 @@ class RemotingDialect:
 
 def not_supported(opaque: int, code: int) -> bytes:
     """
-    Java's answer to a request code that nobody registered.
+    Java's answer to an unknown request code.
 
     Source: NettyRemotingAbstract.processRequestCommand.
     """

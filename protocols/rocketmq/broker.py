@@ -2,12 +2,12 @@
 """
 RocketMQ's commands and our native frames on one connection with a broker, frame by frame.
 
-Rule 1: an answer comes in the format of its request. Rule 2: the plain sends with which a read begins are
-handed over in one call (if somebody wants these), then its commands in one, then its native requests in one.
-Rule 3: a native request counts as unanswered like a command, with the bytes of its frame.
+Rule 1: an answer comes in the format of its request. Rule 2: the plain sends at the beginning of a read
+are handed over in one call (if there is a L{SendSink}), then its commands in one, then its native requests
+in one. Rule 3: a native request counts as unanswered like a command, with the bytes of its frame.
 
-A request fails with L{NotAsked} when none of its bytes was handed to the transport, and with L{AnswerLost}
-when some were: what came of it is not known then.
+A native request fails with L{NotAsked} if it was not sent, and with L{AnswerLost} if the connection ended
+after it was sent: then its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ _REQUESTS = (PutRequest, ReadRequest, OffsetsRequest)
 
 
 class AnswerLost(Exception):
-    """The connection ended after the request was sent: whether it was acted on is not known."""
+    """The connection ended after the request was sent: its outcome is unknown."""
 
 
 class NativeTicket(NamedTuple):
     """
-    What an answer needs of its request.
+    The facts about a request that its answer needs.
 
+    @ivar opaque: number of the request.
     @ivar size: bytes of the request's frame.
     """
 
@@ -62,7 +63,7 @@ NativeRequests = list[tuple[NativeTicket, BrokerRequest]]
 
 
 class NativeSink(Protocol):
-    """Who answers native requests. Does not raise."""
+    """Answers native requests. Does not raise."""
 
     def natives_received(self, connection: BrokerConnection, requests: NativeRequests) -> None:
         """
@@ -72,20 +73,20 @@ class NativeSink(Protocol):
 
 
 class SendSink(Protocol):
-    """Who answers sends that are written as most are. Does not raise."""
+    """Answers sends in the usual form, see L{SendReader}. Does not raise."""
 
     def sends_received(self, connection: BrokerConnection, requests: Sequence[SendRequest]) -> None:
         """
-        The sends of one read, in order. Each is answered once, by L{BrokerConnection.answer_sends}, or like
-        the command that L{protocols.wire.remoting.decode_command} makes of its frame.
+        The sends of one read, in order. Each is answered once: by L{BrokerConnection.answer_sends}, or as
+        the command that L{protocols.wire.remoting.decode_command} decodes from its frame.
         """
 
 
 class BrokerConnection(CommandConnection):
     """
-    Either end.
+    Either end of a connection with a broker.
 
-    @ivar read_ended: called when all that one read brought has been handed out.
+    @ivar read_ended: called when all frames of one read have been handed over.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class BrokerConnection(CommandConnection):
         sends: SendSink | None = None, outstanding_max: int = OUTSTANDING_MAX, **options: int,
     ) -> None:
         """
-        @param native: None where nobody may ask: a native request breaks the connection.
-        @param sends: None: sends are commands like others.
-        @param options: further ones of L{CommandConnection}.
+        @param native: answers native requests; None if a native request is a format error.
+        @param sends: answers plain sends; None if they are handed over as commands.
+        @param options: further options of L{CommandConnection}.
         """
         super().__init__(sink, turn, outstanding_max=outstanding_max, **options)
         self._native = native
@@ -115,14 +116,15 @@ class BrokerConnection(CommandConnection):
 
     @property
     def native_outstanding(self) -> int:
-        """Native requests without an answer so far."""
+        """Number of native requests without an answer."""
         return len(self._native_asked)
 
     def request(self, request: BrokerRequest, done: NativeDone) -> int:
         """
-        Send a request behind those before it. C{done} is called once; from in here only with L{NotAsked}.
+        Send a request behind the earlier ones. C{done} is called once; before this returns only with
+        L{NotAsked}.
 
-        @return: its number, for L{forget_native}.
+        @return: the number of the request, for L{forget_native}; 0 if it was not sent.
         """
         if self.is_lost or self._is_closing:
             done(NotAsked("the connection is lost"))
@@ -140,7 +142,7 @@ class BrokerConnection(CommandConnection):
         return opaque
 
     def forget_native(self, number: int) -> None:
-        """The answer to that request is not waited for any more; C{done} is not called."""
+        """Forget a request: C{done} will not be called."""
         self._native_asked.pop(number, None)
 
     # -- answering -------------------------------------------------------------------------------
@@ -155,9 +157,9 @@ class BrokerConnection(CommandConnection):
 
     def answer_natives_made(self, tickets: Sequence[NativeTicket], parts: Sequence[bytes]) -> None:
         """
-        The same of several, whose frames have been made already. Nothing happens on a lost connection.
+        Answer several native requests with encoded frames. Nothing happens on a lost connection.
 
-        @param parts: all of their frames, by L{protocols.wire.rocketmq.broker_frames.answer_parts}.
+        @param parts: all frames, from L{protocols.wire.rocketmq.broker_frames.answer_parts}.
         """
         if self.is_lost:
             return
@@ -169,8 +171,8 @@ class BrokerConnection(CommandConnection):
         """
         Answer sends. Nothing happens on a lost connection.
 
-        @param frames: of the answers.
-        @param body_bytes: of the bodies of their requests, together.
+        @param frames: frames of the answers.
+        @param body_bytes: total bytes of the bodies of the requests.
         """
         if self.is_lost:
             return
@@ -178,13 +180,13 @@ class BrokerConnection(CommandConnection):
         self.unanswered_bytes -= body_bytes + REQUEST_OVERHEAD * len(frames)
         self._write(frames)
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- frames received -------------------------------------------------------------------------
 
     def _native_received(self, frame: bytes) -> None:
         opaque, message = decode_broker_frame(frame)
         if isinstance(message, _REQUESTS):
             if self._native is None:
-                raise WireError(f"a native request ({message.kind.name}) where nobody may ask")
+                raise WireError(f"a native request ({message.kind.name}) is not accepted here")
             self.unanswered += 1
             self.unanswered_bytes += len(frame) + REQUEST_OVERHEAD
             self._requests.append((NativeTicket(opaque, len(frame)), message))

@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.protocols.test_commands -*-
 """
-RocketMQ's own conversation: remoting commands in both directions on one connection.
+RocketMQ's own protocol: remoting commands in both directions on one connection.
 
-A broker asks a name server and its master, producers and consumers ask a broker, and it may ask them. Each
-side numbers its own requests; an answer has the number of its request. What a command means is for
-the owner of the connection to know.
+A broker asks a name server and its master; producers and consumers ask a broker, and it may ask them. Each
+side numbers its own requests; an answer has the number of its request. The owner of the connection decides
+the meaning of commands.
 
 Rule 1: all requests of one read are handed over in one call; all output of a reactor turn is written in one.
-Rule 2: what is unanswered is bounded: we stop reading when we owe too much, and refuse to ask when too much
-is owed to us.
-Rule 3: when the connection ends everything that was asked fails, before the owner is told.
+Rule 2: unanswered requests are bounded: this end stops reading when it owes too many answers, and refuses
+to ask when too many of its own requests are unanswered.
+Rule 3: when the connection ends, all outstanding requests fail before the owner is told.
 
 Source: NettyRemotingAbstract, NettyDecoder (RocketMQ 4.9.8).
 """
@@ -43,24 +43,25 @@ from protocols.wire.remoting import (
     encode_command,
 )
 
-#: Code of an answer that is none of an error.
+#: Code of a successful answer.
 SUCCESS = 0
 
-#: What we say we are: RocketMQ 4.9.8. Below 37 a name server reads registrations in an old form.
+#: The version that we send: RocketMQ 4.9.8. Below 37 a name server reads registrations in an old form.
 VERSION = 409
 
-#: What is read at a time. With Twisted's 64 KiB a window of 64 messages of 1 KiB falls into two reads, and
-#: its last few messages are a put, a frame to the slaves and a wait of their own.
+#: Bytes of one read. With Twisted's 64 KiB a window of 64 messages of 1 KiB takes two reads, and its last
+#: few messages cost an additional put, frame to the slaves and wait.
 READ_BYTES = 256 * 1024
 
+#: Requests without an answer, at most.
 OUTSTANDING_MAX = 16384
 
-#: What a request costs beside its body, bytes.
+#: Bytes that a request is counted for, beside its body.
 REQUEST_OVERHEAD = 512
 
 
 class NotAsked(Exception):
-    """The request was not sent, or its answer will not come: the connection is lost or owes too much."""
+    """The request was not sent, or its answer will not come: connection lost, or too much outstanding."""
 
 
 class CommandSink(Protocol):
@@ -82,38 +83,38 @@ class CommandSink(Protocol):
         """The peer broke the format; the connection is being aborted."""
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        """Nothing more will come, and answers go nowhere."""
+        """The connection has ended; later answers are dropped."""
 
 
 class OnlyAsking:
-    """A L{CommandSink} for connections on which we ask, and nobody has anything to ask us."""
+    """A L{CommandSink} for connections on which only we ask."""
 
     def connected(self, connection: CommandConnection) -> None:
         """See L{CommandSink.connected}."""
 
     def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """See L{CommandSink.commands_received}: whatever it is, we do not know it."""
+        """See L{CommandSink.commands_received}: every request is answered as not supported."""
         for command in commands:
             connection.answer_not_supported(command)
 
     def drained(self, connection: CommandConnection) -> None:
-        """See L{CommandSink.drained}: nothing waits for that."""
+        """See L{CommandSink.drained}: no work waits for it."""
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
-        """See L{CommandSink.wire_broken}: who asked is told as the connection ends."""
+        """See L{CommandSink.wire_broken}: outstanding requests fail when the connection ends."""
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        """See L{CommandSink.connection_lost}: likewise."""
+        """See L{CommandSink.connection_lost}: outstanding requests have failed already."""
 
 
 class CommandConnection(AnsweringConnection):
     """
-    Either end.
+    Either end of a connection.
 
     Invariant: C{_asked} are the requests that were sent and not answered, by number.
 
-    @ivar _short: takes a remoting frame by a road of its own; says whether it did. Behind the first request
-        of a read that it did not take it is asked no more, so that requests keep their order.
+    @ivar _short: a shortcut for remoting frames: returns whether it took the frame. After the first request
+        of a read that it did not take it is not called again, so that requests keep their order.
     """
 
     _short: Callable[[bytes], bool] | None = None
@@ -142,10 +143,10 @@ class CommandConnection(AnsweringConnection):
 
     def ask(self, command: RemotingCommand) -> Deferred[RemotingCommand]:
         """
-        Send a request; its number is chosen here.
+        Send a request; this method sets its number.
 
-        @return: fires with the answer, whatever its code. Fails with L{NotAsked}. Cancelling forgets it, so a
-            deadline is set by C{addTimeout}.
+        @return: fires with the answer, with any code. Fails with L{NotAsked}. Cancelling forgets the
+            request, so C{addTimeout} sets a deadline.
         """
         done: Deferred[RemotingCommand] = Deferred(self._forget)
         if self.is_lost or self._is_closing:
@@ -161,7 +162,7 @@ class CommandConnection(AnsweringConnection):
         return done
 
     def tell(self, command: RemotingCommand) -> None:
-        """Send a request that wants no answer. Nothing happens on a lost connection."""
+        """Send a one-way request. Nothing happens on a lost connection."""
         if not (self.is_lost or self._is_closing):
             opaque = self._next_opaque()
             self._write(
@@ -186,7 +187,7 @@ class CommandConnection(AnsweringConnection):
         self, request: RemotingCommand, *, code: int = SUCCESS, remark: str | None = None,
         ext_fields: Mapping[str, str] | None = None, body: bytes = b"",
     ) -> None:
-        """Answer a request. Nothing happens on a lost connection, or when it was one-way."""
+        """Answer a request. Nothing happens on a lost connection, or if the request was one-way."""
         if self.is_lost or request.is_oneway:
             return
         self.unanswered -= 1
@@ -197,7 +198,7 @@ class CommandConnection(AnsweringConnection):
         )),))  # fmt: skip
 
     def answer_made(self, request: RemotingCommand, frame: bytes) -> None:
-        """The same, where the frame of the answer has been made already."""
+        """As L{answer}, with an encoded frame."""
         if self.is_lost or request.flag & FLAG_ONEWAY:
             return
         self.unanswered -= 1
@@ -205,12 +206,12 @@ class CommandConnection(AnsweringConnection):
         self._write((frame,))
 
     def answer_not_supported(self, request: RemotingCommand) -> None:
-        """Java's answer to a code that nobody registered."""
+        """Send Java's answer to an unknown request code."""
         self.answer(
             request, code=REQUEST_CODE_NOT_SUPPORTED, remark=NOT_SUPPORTED_REMARK.format(request.code)
         )
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- frames received -------------------------------------------------------------------------
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         requests: list[RemotingCommand] = []
@@ -237,7 +238,7 @@ class CommandConnection(AnsweringConnection):
                 self.unanswered_bytes += len(request.body) + REQUEST_OVERHEAD
         self._shorts_received()
         for done, answer in answers:
-            if not done.called:  # who was told before may have given up on the others
+            if not done.called:  # an earlier callback may have cancelled it
                 done.callback(answer)
         if requests:
             self._sink.commands_received(self, requests)
@@ -246,14 +247,14 @@ class CommandConnection(AnsweringConnection):
         return broken
 
     def _native_received(self, frame: bytes) -> None:
-        """@raise WireError: it is broken, or not welcome here."""
-        raise WireError("a native frame where only remoting is spoken")
+        """@raise WireError: the frame is malformed, or not accepted here."""
+        raise WireError("a native frame on a connection for remoting only")
 
     def _shorts_received(self) -> None:
-        """Every frame of the read has been seen; what C{_short} took stood before all other requests."""
+        """Hand over the frames that C{_short} took, after the last frame of the read."""
 
     def _rest_received(self) -> None:
-        """Commands have been handed out."""
+        """Called when the commands of a read have been handed over."""
 
     def _ended(self, reason: str) -> None:
         asked, self._asked = self._asked, {}

@@ -2,16 +2,15 @@
 """
 The two ends of a replication connection: a master's, L{HAConnection}, and a slave's, L{HAClient}.
 
-They carry bytes. What may be sent, believed or refused is for their owners to decide; nothing here
-starts a timer.
+They carry bytes; their owners decide which bytes to send, accept or refuse. This module starts no timers.
 
-Rule 1: what is unsent is bounded. A master's end says when it is congested and when it is drained; a
-slave's end keeps one report, the newest, for as long as the master does not read.
-Rule 2: the order of what was sent is kept, whichever of the two roads it takes. While nothing is unsent,
-frames go straight to the socket, many in one call and without being joined; the transport gets what the
-socket did not take, and everything behind it until it is drained. (C{sendfile} was measured: a call for
-each header and each body, and pages that the receiver takes up more slowly, cost what it saves.)
-Rule 3: the owner is told of the end of a connection once, by whichever side it was ended.
+Rule 1: unsent bytes are bounded. A master's end reports when it is congested and when it is drained; a
+slave's end keeps only the newest report while the master does not read.
+Rule 2: output stays in order on both of its ways. While no bytes are unsent, frames go directly to the
+socket, many in one call and without being joined; the transport gets the bytes that the socket did not
+take, and all later ones until it is drained. (C{sendfile} was measured: one call for each header and each
+body, and pages that the receiver takes more slowly, cost as much as it saves.)
+Rule 3: when either side ends the connection, the owner is told once.
 """
 
 from __future__ import annotations
@@ -35,26 +34,26 @@ from protocols.wire.rocketmq.ha import (
     TransferReader,
 )
 
-#: What a slave's transport reads at once.
+#: Bytes of one read of a slave's transport.
 RECEIVE_SIZE = 64 * 1024
 
-#: When that was not everything, the slave's end reads so much behind it by itself, into a buffer that it
-#: keeps: memory that is got for every read, and given back, costs as much as the copy.
+#: After a full read, the slave's end itself reads up to this many bytes more into a permanent buffer:
+#: memory allocated and freed for every read costs as much as the copy.
 BULK_SIZE = 512 * 1024
 
-#: A master's transport with more than so many bytes is congested. It is small as only what the socket
-#: refused gets there, and as the transport reads no more than this at once (reports, 8 bytes each).
+#: A master's transport with more than this many unsent bytes is congested. The bound is small because the
+#: transport gets only the bytes that the socket refused. It is also the size of one read (8-byte reports).
 UNSENT_SIZE_MAX = 1024
 
-#: Frames that are sent in one call; the system takes no more than twice as many pieces.
+#: At most this many frames are sent in one call; each is two of the pieces that IOV_MAX bounds.
 FRAMES_MAX = 256
 
 
 class HAMasterSink(Interface):
-    """Owner of connections that slaves made to us. Does not raise."""
+    """Owner of incoming connections from slaves. Does not raise."""
 
     def connected(self, connection: HAConnection) -> None:
-        """Somebody has connected."""
+        """A connection is ready."""
 
     def reported(self, connection: HAConnection, offset: int) -> None:
         """The newest report of one read."""
@@ -63,32 +62,32 @@ class HAMasterSink(Interface):
         """The connection takes frames again after L{HAConnection.is_congested}."""
 
     def connection_lost(self, connection: HAConnection, reason: str) -> None:
-        """Nothing more will come, and frames go nowhere."""
+        """The connection has ended; later frames are dropped."""
 
 
 class HASlaveSink(Interface):
-    """Owner of connections that we made to a master. Does not raise."""
+    """Owner of outgoing connections to a master. Does not raise."""
 
     def connected(self, client: HAClient) -> None:
         """The connection is ready for the first report."""
 
     def transferred(self, client: HAClient, pieces: Sequence[Piece]) -> None:
-        """What one read brought, in order: see L{TransferReader.feed}. The views are valid for this call."""
+        """The pieces of one read, in order: see L{TransferReader.feed}. Views are valid in this call only."""
 
     def connection_lost(self, client: HAClient, reason: str) -> None:
-        """Nothing more will come, and reports go nowhere."""
+        """The connection has ended; later reports are dropped."""
 
 
 @implementer(IPushProducer)
 class _Stream(Protocol):
     """
-    What both ends share.
+    The common part of both ends.
 
-    @ivar is_lost: nothing can be sent, and nothing that comes is looked at.
-    @ivar is_congested: the transport holds more than it wants.
+    @ivar is_lost: the connection has ended: output and input are dropped.
+    @ivar is_congested: the transport's buffer is full.
     """
 
-    # Twisted types it as the smallest interface; ours is a stream that knows producers.
+    # Twisted declares only ITransport; here it is a stream transport with producers.
     transport: Any = None
 
     def __init__(self, *, buffer_size: int) -> None:
@@ -100,12 +99,12 @@ class _Stream(Protocol):
 
     @property
     def host(self) -> str:
-        """The other end's address without its port."""
+        """The address of the other end, without its port."""
         return str(getattr(self._peer, "host", self._peer))
 
     @property
     def address(self) -> str:
-        """The other end, for logs."""
+        """The address of the other end, for logs."""
         port = getattr(self._peer, "port", None)
         return self.host if port is None else f"{self.host}:{port}"
 
@@ -132,13 +131,13 @@ class _Stream(Protocol):
         self._lose(reason.getErrorMessage())
 
     def abort(self, reason: str) -> None:
-        """End the connection now; what is not sent yet is lost. The owner is told before this returns."""
+        """End the connection now; unsent output is lost. The owner is told before this returns."""
         if not self.is_lost and self.transport is not None:
             self._lose(reason)
             self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """See L{IPushProducer}: the transport holds more than it wants."""
+        """See L{IPushProducer}: the transport's buffer is full."""
         self.is_congested = True
 
     def resumeProducing(self) -> None:
@@ -161,7 +160,7 @@ class _Stream(Protocol):
                 self._broken(error)
                 return
         if sent < sum(map(len, parts)):
-            # A transport that is not congested does not say when it is drained: for all we know it is not.
+            # A transport that is not congested does not report that it is drained: assume it is not.
             self._has_unsent = True
             self.transport.write(b"".join(parts)[sent:])
 
@@ -210,16 +209,17 @@ class HAConnection(_Stream):
             self._sink.reported(self, offset)
 
     def heartbeat(self, offset: int) -> None:
-        """Send a frame without a body. @param offset: what will be sent next."""
+        """Send a frame without a body. @param offset: log offset of the next transfer."""
         if not self.is_lost:
             self._send((TRANSFER_HEADER.pack(offset, 0),))
 
     def transfer(self, offset: int, data: bytes, *, batch_size: int) -> None:
         """
-        Send a stretch of the log, in as many frames as it needs. Nothing happens on a lost connection.
+        Send a range of the log in one or more frames. Nothing happens on a lost connection.
 
-        @param data: at least one byte, of at most L{FRAMES_MAX} frames.
-        @param batch_size: the most bytes in the body of one frame.
+        @param offset: log offset of C{data}.
+        @param data: at least one byte; at most L{FRAMES_MAX} frames.
+        @param batch_size: maximum bytes in the body of one frame.
         """
         if self.is_lost:
             return
@@ -266,26 +266,26 @@ class HAClient(_Stream):
         except WireError as error:
             broken = error
         if pieces:
-            # What stands before the damage was said, whether or not it came in the same read.
+            # The valid pieces before the damage are handled, even if they came in the same read.
             self._sink.transferred(self, pieces)
         if broken is not None:
             self.abort(f"broken format: {broken}")
 
     def _behind(self, data: bytes) -> memoryview:
-        """What there is already behind a read that was full, until the next call."""
+        """Read the bytes available after a full read. The view is valid until the next call."""
         size = 0
         if len(data) >= RECEIVE_SIZE and self._socket is not None:
             try:
                 size = self._socket.recv_into(self._bulk)
             except OSError:
-                size = 0  # nothing, or an error that the transport will meet as well
+                size = 0  # no bytes, or an error that the transport will meet as well
         return self._bulk[:size]
 
     def report(self, offset: int) -> None:
         """
-        Tell the master. Of the reports that have to wait for the transport only the newest is sent.
+        Report progress to the master. If reports must wait for the transport, only the newest is sent.
 
-        @param offset: the first byte that we do not have.
+        @param offset: log offset of the first byte that this slave lacks.
         """
         if self.is_lost:
             return

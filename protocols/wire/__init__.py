@@ -1,1 +1,1 @@
-"""Bytes and values: what travels between members, and how it is written. No Twisted, no ledger."""
+"""Wire formats: messages as values, and their encodings as bytes. No Twisted, no ledger."""

@@ -1,20 +1,20 @@
 # -*- test-case-name: tests.wire.test_remoting -*-
-"""What is raised when bytes are not what the format says."""
+"""Errors for bytes that do not follow the format."""
 
 from __future__ import annotations
 
 
 class WireError(Exception):
     """
-    The peer broke the format: the connection it came on cannot be trusted any further.
+    The peer broke the format: its connection cannot be trusted any more.
 
-    The message names the field, the value and what is allowed.
+    The message names the field, the value and the allowed values.
     """
 
 
 class BodyError(WireError):
     """
-    The frame is sound but the body in it is not the message it should be.
+    The frame is valid but its body is malformed.
 
     Framing is intact, so the request can be answered (411) and the connection kept.
     """
@@ -22,7 +22,7 @@ class BodyError(WireError):
 
 class IncompatibleError(BodyError):
     """
-    The body is one of another version of the protocol, whose members cannot share a group with ours.
+    The body is of another version of the protocol, whose members cannot share a group with ours.
 
-    Nothing was damaged on the way: the other end will say the same again.
+    The message was not damaged: the other end will send the same again.
     """

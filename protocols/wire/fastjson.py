@@ -1,19 +1,19 @@
 # -*- test-case-name: tests.wire.test_fastjson -*-
 """
-JSON as Java's fastjson writes and reads it, reduced to what messages need.
+JSON as Java's fastjson writes and reads it, reduced to the needs of our messages.
 
-What is written: one object, UTF-8, no whitespace, keys in code point order, non-ASCII raw.
+Writing: one object, UTF-8, no whitespace, keys in code point order, non-ASCII raw.
 
-What is read: strict JSON by the standard library; what that refuses goes to a small tolerant parser
-for the liberties that fastjson takes (unquoted and single-quoted text, comments, a trailing comma,
+Reading: the standard library parses strict JSON; text that it refuses goes to a small tolerant parser
+for the extensions of fastjson (unquoted and single-quoted text, comments, a trailing comma,
 C{x'6162'}). Values are then converted as fastjson converts them: numbers from text and fractions,
 enums by name in any case or by ordinal, Base64 with and without padding, keys in any case and with
 C{_} or C{-} in them.
 
-Rule 1: any bytes yield an object or L{BodyError}, nothing else. Rule 2: where fastjson silently
-makes wrong bytes of a text (URL-safe Base64, stray newlines) we refuse it. Rule 3: nothing is parsed
-tolerantly that is longer than L{TOLERANT_BYTES_MAX} or nested deeper than L{DEPTH_MAX}; and nothing at
-all that has more than L{VALUES_MAX} values, each of which would cost many times its bytes.
+Rule 1: any bytes yield an object or L{BodyError}, nothing else. Rule 2: text that fastjson silently
+decodes to wrong bytes (URL-safe Base64, stray newlines) is refused. Rule 3: the tolerant parser takes at
+most L{TOLERANT_BYTES_MAX} bytes and L{DEPTH_MAX} levels; neither parser takes more than L{VALUES_MAX}
+values, because each costs many times its bytes.
 
 Source: fastjson 1.2.69 and 1.2.83 as observed; see docs/wire-format.md.
 """
@@ -39,10 +39,10 @@ DEPTH_MAX = 64
 #: The tolerant parser is slow, and no peer writes a large body that needs it.
 TOLERANT_BYTES_MAX = 256 * 1024
 
-#: Ten for each entry of a batch, and some: a hundred thousand entries.
+#: About ten values for each entry of a batch: this allows a hundred thousand entries.
 VALUES_MAX = 1 << 20
 
-#: Names, addresses and the like; bodies of entries are not bounded by this.
+#: Bound of names, addresses and similar texts, not of the bodies of entries.
 TEXT_CHARACTERS_MAX = 4096
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -58,7 +58,7 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant
 
 
 def shown(value: object) -> str:
-    """C{value} for an error message, cut to a sane length."""
+    """C{value} for an error message, cut to a bounded length."""
     if isinstance(value, (list, dict)):
         return f"{'an array' if isinstance(value, list) else 'an object'} of {len(value)}"
     if isinstance(value, (str, bytes)) and len(value) > 40:
@@ -78,7 +78,7 @@ def write_object(document: Mapping[str, Any]) -> bytes:
 
 def read_object(body: bytes) -> dict[str, Any]:
     """
-    One JSON object, strictly or as fastjson tolerates it.
+    Parse one JSON object, strictly or as tolerantly as fastjson.
 
     @raise BodyError: anything else.
     """
@@ -108,9 +108,9 @@ def folded(name: str) -> str:
 
 def canonical_keys(document: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """
-    C{document} with the keys that it may use, in their canonical spelling.
+    C{document} with its known keys in canonical spelling.
 
-    @param names: folded name to canonical name, of all keys that matter; others are dropped.
+    @param names: folded name to canonical name of all known keys; other keys are dropped.
     """
     canonical: dict[str, Any] = {}
     for key, value in document.items():
@@ -128,7 +128,7 @@ def to_int(value: object, bits: int, name: str) -> int | None:
     A Java int or long, truncated as Java does.
 
     @param bits: L{INT_BITS} or L{LONG_BITS}.
-    @return: None where fastjson keeps the default: null, and text that is empty or C{null}.
+    @return: None if fastjson would keep the default: null, and text that is empty or C{null}.
     @raise BodyError: not a number, or outside the range.
     """
     if isinstance(value, int):
@@ -136,7 +136,7 @@ def to_int(value: object, bits: int, name: str) -> int | None:
     elif value is None or value == "" or value == "null":
         return None
     elif isinstance(value, Decimal) and value.is_finite():
-        if value.adjusted() > 19:  # before int(): 1e999999 has as many digits
+        if value.adjusted() > 19:  # before int(): 1e999999 has a million digits
             raise BodyError(f"{name}={shown(value)} is outside the {bits}-bit range")
         number = int(value) if value.adjusted() >= 0 else 0
     elif isinstance(value, str) and (match := _NUMBER_TEXT.fullmatch(value)):
@@ -152,7 +152,7 @@ def to_bool(value: object, name: str) -> bool | None:
     """
     A Java boolean.
 
-    @return: None where fastjson keeps the default: null.
+    @return: None if fastjson would keep the default: null.
     @raise BodyError: neither true nor false, 0 nor 1.
     """
     if value is None or isinstance(value, bool):
@@ -192,8 +192,8 @@ def to_enum(value: object, enum: type[_E], name: str) -> _E | None:
     """
     A member of C{enum} by name in any letter case, or by ordinal.
 
-    @return: None for null and for names that it does not have, as fastjson.
-    @raise BodyError: an ordinal that it does not have, or neither name nor number.
+    @return: None for null and for unknown names, as fastjson.
+    @raise BodyError: an unknown ordinal, or neither name nor number.
     """
     if value is None:
         return None
@@ -207,15 +207,16 @@ def to_enum(value: object, enum: type[_E], name: str) -> _E | None:
 
 
 def write_bytes(value: bytes) -> str:
-    """C{byte[]} as fastjson writes it: standard Base64 on one line."""
+    """Encode C{byte[]} as fastjson does: standard Base64 on one line."""
     return b2a_base64(value, newline=False).decode("ascii")
 
 
 def to_bytes(value: object, name: str) -> bytes | None:
     """
-    C{byte[]} from Base64 (padded or not, with CRLF after every 76 characters), numbers, or C{x'..'}.
+    Decode C{byte[]} from Base64 (padded or not, with CRLF after every 76 characters), numbers, or
+    C{x'..'}.
 
-    @raise BodyError: anything else, notably Base64 that fastjson would decode to wrong bytes.
+    @raise BodyError: any other value, notably Base64 that fastjson would decode to wrong bytes.
     """
     if value is None or isinstance(value, bytes):
         return value
@@ -226,7 +227,7 @@ def to_bytes(value: object, name: str) -> bytes | None:
             return _loose_base64(value, name)
     if isinstance(value, list):
         if not all(isinstance(item, int) and -128 <= item <= 255 for item in value):
-            raise BodyError(f"{name} is an array of something else than bytes")
+            raise BodyError(f"{name} is not an array of bytes")
         return bytes([item & 0xFF for item in value])
     raise BodyError(f"{name}={shown(value)} is neither Base64 nor an array of bytes")
 
@@ -234,7 +235,7 @@ def to_bytes(value: object, name: str) -> bytes | None:
 def _loose_base64(value: str, name: str) -> bytes:
     lines = value.split("\r\n")
     if len(lines) > 1 and (any(len(line) != 76 for line in lines[:-1]) or len(lines[-1]) > 76):
-        raise BodyError(f"{name}: Base64 may be broken by CRLF after every 76 characters only")
+        raise BodyError(f"{name}: Base64 may have CRLF only after every 76 characters")
     joined = "".join(lines)
     if len(joined) % 4 and not joined.endswith("="):
         joined += "=" * (-len(joined) % 4)
@@ -267,14 +268,14 @@ class _Tolerant:
 
     def document(self) -> Any:
         """
-        The one value in the text.
+        Parse the only value in the text.
 
-        @raise BodyError: not what fastjson accepts.
+        @raise BodyError: text that fastjson does not accept.
         """
         value = self._value(0)
         self._skip_space()
         if self._at != len(self._text):
-            raise self._error("something follows the closing brace")
+            raise self._error("text after the closing brace")
         return value
 
     def _error(self, what: str) -> BodyError:
@@ -314,7 +315,7 @@ class _Tolerant:
         try:
             return int(text) if text.lstrip("-").isdigit() else Decimal(text)
         except (ValueError, ArithmeticError):
-            raise self._error("an unreasonable number") from None
+            raise self._error("a number out of range") from None
 
     def _object(self, depth: int) -> dict[str, Any]:
         self._at += 1
@@ -365,7 +366,7 @@ class _Tolerant:
             ended_by = self._text[match.end() : self._at]
             if ended_by == quote:
                 return "".join(pieces)
-            pieces.append(self._escape())  # which raises when the text ended instead
+            pieces.append(self._escape())  # raises if the text has ended
 
     def _escape(self) -> str:
         match = _ESCAPE.match(self._text, self._at)

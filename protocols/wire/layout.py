@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.wire.test_entry -*-
 """
-From a construct declaration of a fixed-size header to its C{struct.Struct} and numpy-style dtype.
+Derives a C{struct.Struct} and a numpy dtype from a construct declaration of a fixed-size header.
 
-construct is the specification. Headers on the hot road are packed by C{struct}, whose format is
-derived here from the declaration, so that the two cannot drift apart.
+construct is the specification. On hot paths C{struct} packs the headers; its format is derived here
+from the declaration, so that the two cannot drift apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def struct_of(declaration: Struct) -> struct.Struct:
 
 def dtype_of(declaration: Struct) -> list[tuple[str, str]]:
     """
-    The numpy dtype of a declaration, as the list that C{numpy.dtype} takes (numpy is not needed here).
+    The numpy dtype of a declaration, as the list that C{numpy.dtype} takes (without importing numpy).
     """
     kinds = {"b": "i1", "B": "u1", "h": ">i2", "H": ">u2", "i": ">i4", "l": ">i4", "I": ">u4",
              "L": ">u4", "q": ">i8", "Q": ">u8"}

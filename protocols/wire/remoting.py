@@ -4,13 +4,13 @@ Frames of RocketMQ remoting: a length word, a header word, a header (JSON or ROC
 
     offset  size  field
     0       4     bytes that follow this word
-    4       1     how the header is written: 0 JSON, 1 ROCKETMQ
+    4       1     encoding of the header: 0 JSON, 1 ROCKETMQ
     5       3     length of the header
     8       n     header
     8+n     m     body, may be empty
 
-Rule: a header that cannot be read is the peer's fault and costs it the connection, as in Java; what
-is in the body is not looked at here.
+Rule: a malformed header is the peer's fault and ends its connection, as in Java. Bodies are not
+examined here.
 
 Source: RemotingCommand, RocketMQSerializable, LanguageCode in rocketmq-remoting 4.9.4.
 """
@@ -46,7 +46,7 @@ _HEADER = re.compile(
     + _NUMBER + rb',"serializeTypeCurrentRPC":"JSON","version":' + _NUMBER + rb'\}'
 )
 
-#: A whole frame, length word included; as com.rocketmq.remoting.frameMaxLength.
+#: Bytes of a whole frame, length word included, at most; as com.rocketmq.remoting.frameMaxLength.
 FRAME_BYTES_MAX = 16777216
 LENGTH_WORD_SIZE = 4
 HEADER_WORD_SIZE = 4
@@ -64,7 +64,7 @@ REMOTING_SUCCESS = 200
 SYSTEM_BUSY = 2
 REQUEST_CODE_NOT_SUPPORTED = 3
 
-#: Java's remark about a code that nobody registered, leading blank included.
+#: Java's remark about an unknown request code, leading blank included.
 NOT_SUPPORTED_REMARK = " request type {} not supported"
 
 #: Java's LanguageCode, in the order of its numbers.
@@ -75,7 +75,7 @@ LANGUAGES = (
 
 FRAME_START_DECLARATION = Struct(
     "length" / Int32sb,  # bytes that follow this word
-    "header_word" / Int32ub,  # high byte: how the header is written; low 24 bits: its length
+    "header_word" / Int32ub,  # high byte: encoding of the header; low 24 bits: its length
 )
 FRAME_START = struct_of(FRAME_START_DECLARATION)
 _HEADER_WORD = struct_of(Struct("header_word" / Int32ub))
@@ -95,17 +95,17 @@ _LENGTH_32 = struct_of(Struct("length" / Int32sb))
 @attrs.frozen(kw_only=True)
 class RemotingCommand:
     """
-    One frame: a request or the answer to one.
+    One frame: a request or an answer.
 
-    @ivar code: what is asked for, or in an answer how remoting fared.
+    @ivar code: code of the request; in an answer, the outcome.
     @ivar opaque: number that pairs an answer with its request; signed 32 bits, wraps.
-    @ivar flag: bit 0: this is an answer; bit 1: no answer is wanted.
+    @ivar flag: bit 0: this is an answer; bit 1: the request is one-way.
     @ivar language: name from Java's LanguageCode; empty if the peer sent an unknown one.
     @ivar version: version of the sender's RocketMQ; not interpreted.
     @ivar remark: text of a remoting error.
-    @ivar ext_fields: text to text; DLedger has none, RocketMQ's own requests do.
-    @ivar serialize_type: how the header is written, L{JSON} or L{ROCKETMQ}.
-    @ivar body: what the handler gets; empty if there is none.
+    @ivar ext_fields: text to text; RocketMQ's own requests have them, DLedger's do not.
+    @ivar serialize_type: encoding of the header, L{JSON} or L{ROCKETMQ}.
+    @ivar body: body for the handler; empty if there is none.
     """
 
     code: int
@@ -125,7 +125,7 @@ class RemotingCommand:
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer. (DLedger answers all the same.)"""
+        """Whether the sender expects no answer. (DLedger answers anyway.)"""
         return bool(self.flag & FLAG_ONEWAY)
 
 
@@ -133,11 +133,11 @@ def encode_command(command: RemotingCommand) -> bytes:
     """
     The whole frame, length word included.
 
-    A frame longer than L{FRAME_BYTES_MAX} is the caller's bug: bodies are bounded where they are made.
+    Callers must bound bodies so that the frame does not exceed L{FRAME_BYTES_MAX}.
     """
     header = _json_header(command) if command.serialize_type == JSON else _binary_header(command)
     length = HEADER_WORD_SIZE + len(header) + len(command.body)
-    # This bounds the header to its 24 bits, too.
+    # This also bounds the header to its 24 bits.
     assert LENGTH_WORD_SIZE + length <= FRAME_BYTES_MAX, f"remoting frame of 4 + {length} bytes"
     return b"".join(
         (FRAME_START.pack(length, command.serialize_type << 24 | len(header)), header, command.body)
@@ -145,7 +145,7 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def encode_answer(opaque: int, body: bytes) -> bytes:
-    """The frame of an answer with header code 200: what L{encode_command} makes of it, in a shorter way."""
+    """The frame of an answer with header code 200, as L{encode_command} would encode it, but faster."""
     header = (
         b'{"code":200,"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":0}'
         % opaque
@@ -157,8 +157,10 @@ def encode_answer(opaque: int, body: bytes) -> bytes:
 
 def decode_command(frame: bytes) -> RemotingCommand:
     """
-    @param frame: the bytes after the length word, all of them.
-    @raise WireError: not a header of either kind.
+    Decode one frame.
+
+    @param frame: all bytes after the length word.
+    @raise WireError: not a header of either encoding.
     """
     if len(frame) < HEADER_WORD_SIZE:
         raise WireError(f"remoting frame of {len(frame)} bytes: at least {HEADER_WORD_SIZE} are needed")
@@ -262,7 +264,7 @@ def _language(value: object) -> str:
 
 
 def _remark(value: object) -> str | None:
-    # A remark is somebody's exception text: long ones are cut, not refused.
+    # A remark may be an exception text: a long one is cut, not refused.
     return to_text(value[:4096] if isinstance(value, str) else value, "remark")
 
 
@@ -272,12 +274,12 @@ def _ext_fields(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise BodyError(f"extFields={shown(value)} is not an object")
     try:
-        # As they nearly always are: texts, and nothing else, without half a surrogate pair.
+        # The usual case: only ASCII texts, so no half surrogate pairs.
         texts, names = "".join(value.values()), "".join(value)
         if texts.isascii() and names.isascii() and len(names) <= TEXT_CHARACTERS_MAX:
             return value
     except TypeError:
-        pass  # one by one
+        pass  # a value that is not text: check them one by one
     fields = {}
     for key, item in value.items():
         name, text = to_text(key, "key in extFields"), _long_text(item)
@@ -287,7 +289,7 @@ def _ext_fields(value: object) -> dict[str, str]:
 
 
 def _long_text(value: object) -> str | None:
-    """Text of an extField, bounded by the frame alone: RocketMQ puts message properties into them."""
+    """Text of an extField, bounded only by the frame: RocketMQ puts message properties into them."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")

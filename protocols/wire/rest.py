@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.wire.test_rest -*-
 """
-What follows the fixed part of a native frame, taken from the front: texts, bodies, bytes.
+Reads the texts, bodies and bytes behind the fixed part of a native frame, front to back.
 
-Rule 1: every length is bounded before it is used. Rule 2: nothing may be left over (L{Rest.end}).
+Rule 1: every length is bounded before it is used. Rule 2: no bytes may be left over (L{Rest.end}).
 
-The same for a ledger's frames (L{protocols.wire.ledger.push}) and a broker's
+Used for a ledger's frames (L{protocols.wire.ledger.push}) and a broker's
 (L{protocols.wire.rocketmq.broker_frames}).
 """
 
@@ -17,10 +17,10 @@ from protocols.wire.errors import WireError
 
 class Rest:
     """
-    Invariant: C{at <= len(frame)}.
+    The rest of one frame. Invariant: C{at <= len(frame)}.
 
-    @ivar at: where what is not taken yet begins.
-    @ivar form: what errors call the frame.
+    @ivar at: position of the first byte not taken yet.
+    @ivar form: name of the format, for errors.
     """
 
     __slots__ = ("at", "form", "frame")
@@ -30,11 +30,11 @@ class Rest:
         self.at = at
         self.form = form
 
-    # Texts and lengths of bodies do not go through C{take}: a frame has several, and may be one of a hundred
-    # thousand in a second.
+    # Texts and lengths of bodies do not use C{take}, for speed: a frame has several of them, and there may
+    # be a hundred thousand frames in a second.
 
     def take(self, length: int, name: str) -> bytes:
-        """The next C{length} bytes. @raise WireError: negative, or not there."""
+        """The next C{length} bytes. @raise WireError: negative, or fewer bytes are left."""
         at = self.at
         if not 0 <= length <= len(self.frame) - at:
             raise self._outside(length, name)
@@ -42,7 +42,7 @@ class Rest:
         return self.frame[at : at + length]
 
     def text(self, length: int, name: str) -> str:
-        """The next text, of C{length} bytes. @raise WireError: as L{take}, or it is not UTF-8."""
+        """The next text, of C{length} bytes. @raise WireError: as L{take}, or not UTF-8."""
         at = self.at
         if not 0 <= length <= len(self.frame) - at:
             raise self._outside(length, name)
@@ -58,10 +58,10 @@ class Rest:
 
     def bodies(self, count: int, most: int) -> tuple[bytes, ...]:
         """
-        C{count} lengths and as many bodies, which reach to the end of the frame.
+        C{count} lengths, then C{count} bodies that reach to the end of the frame.
 
-        @param most: how many there may be.
-        @raise WireError: more, or lengths that do not end where the frame does.
+        @param most: maximum number of bodies.
+        @raise WireError: too many bodies, or bodies that do not end with the frame.
         """
         if not 0 <= count <= most:
             raise WireError(f"{self.form}: count={count} outside 0..{most}")
@@ -82,7 +82,7 @@ class Rest:
         return tuple(bodies)
 
     def end(self) -> None:
-        """@raise WireError: something is left."""
+        """@raise WireError: bytes are left."""
         if self.at != len(self.frame):
             raise WireError(f"{self.form}: {len(self.frame) - self.at} bytes behind its message")
 

@@ -54,8 +54,8 @@ class ValueTests(SynchronousTestCase):
         """By name, with what is wanted."""
         for text, default, words in (
             ("yes", True, "name='yes': write true or false"), ("1", True, "name='1': write true or false"),
-            ("many", 1, "name='many': a number is wanted"), ("1.5", 1, "name='1.5': a number is wanted"),
-            ("much", 1.0, "name='much': a number is wanted"),
+            ("many", 1, "name='many': write a number"), ("1.5", 1, "name='1.5': write a number"),
+            ("much", 1.0, "name='much': write a number"),
         ):  # fmt: skip
             self.assertEqual(str(self.assertRaises(ValueError, converted, "name", text, default)), words)
 

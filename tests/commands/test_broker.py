@@ -116,7 +116,7 @@ class TailBrokerTests(SynchronousTestCase):
             self.assertEqual(result.exit_code, 64)
             self.assertIn("go with --broker", result.stderr)
         result = CliRunner().invoke(cli, ["tail", "--broker", "nonsense"])
-        self.assertIn("'nonsense' is no address", result.stderr)
+        self.assertIn("'nonsense' is not an address", result.stderr)
 
     def test_nobody_there(self) -> None:
         """One line, and the exit status."""

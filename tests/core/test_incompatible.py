@@ -90,7 +90,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertEqual(events(effects), ["push-set-back", "stepping-down", "role-changed"])
         (said,) = [one for one in of_type(effects, fx.Report) if one.event == "stepping-down"]
         self.assertEqual(said.facts, {
-            "reason": "a quorum does not understand what this member pushes", "term": 2,
+            "reason": "a quorum does not understand the pushes of this member", "term": 2,
         })
         self.assertEqual((bench.role, bench.core.leader_id, bench.term), ("follower", None, 2))
         self.assertEqual([(one.token, one.code.name) for one in of_type(effects, fx.AnswerAppend)],

@@ -120,7 +120,7 @@ class BrokerConnectionTests(SynchronousTestCase):
         connection, transport = self.made()
         connection.dataReceived(asked(PUT, 1))
         self.assertTrue(connection.is_lost)
-        self.assertIn("nobody may ask", str(self.seen.broken[0]))
+        self.assertIn("is not accepted here", str(self.seen.broken[0]))
 
     def test_request(self) -> None:
         """Answers find their requests in any order; others are passed over; the end of a read is told."""

@@ -3,7 +3,7 @@
 The numbers of the wire: request codes, response codes, vote results, push types.
 
 The numbers and names are those of Java DLedger 0.3.1.2, so that logs stay searchable and peers
-understand each other. Rule: never invent a name that a Java peer would have to decode.
+understand each other. Rule: add no name that a Java peer would have to decode.
 
 Source: DLedgerRequestCode, DLedgerResponseCode, VoteResponse.RESULT, PushEntryRequest.Type.
 """
@@ -14,7 +14,7 @@ from enum import IntEnum, StrEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for; the C{code} of a remoting header and the kind of a native frame."""
+    """Type of a request: the C{code} of a remoting header; a native frame maps it to its kind."""
 
     METADATA = 50000
     APPEND = 50001
@@ -27,7 +27,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 2xx: done; 3xx: did not get there; 4xx: refused; 5xx: unknown or ours."""
+    """Outcome of a request. 2xx: done; 3xx: not delivered; 4xx: refused; 5xx: unknown, or a server fault."""
 
     UNKNOWN = -1
     SUCCESS = 200
@@ -84,7 +84,7 @@ class VoteResult(IntEnum):
 
 
 class PushType(IntEnum):
-    """What a push asks of a follower, in Java's ordinal order."""
+    """Type of a push, in Java's ordinal order."""
 
     APPEND = 0
     COMMIT = 1
@@ -96,13 +96,13 @@ class Consistency(StrEnum):
     """
     Which entries a read may show.
 
-    C{LINEARIZABLE}: the leader proves its leadership first (read index). C{COMMITTED}: any member,
-    whatever it knows to be committed; may lag behind.
+    C{LINEARIZABLE}: the leader proves its leadership first (read index). C{COMMITTED}: any member
+    shows the entries that it knows to be committed; it may lag behind.
     """
 
     LINEARIZABLE = "linearizable"
     COMMITTED = "committed"
 
 
-#: The native wire version that this code speaks; advertised to peers, 0 means "remoting only".
+#: The native wire version of this code, advertised to peers; 0 means "remoting only".
 WIRE_VERSION = 1

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.wire.test_entry -*-
 """
-The record of one entry, its index unit, the blank that ends a file, and their checksums.
+The record of one entry, its index unit, the blank at the end of a file, and the checksums.
 
 The record on disk is the record on the native wire. All integers are big-endian and signed.
 
@@ -38,7 +38,7 @@ ENTRY_HEADER_DECLARATION = Struct(
 ENTRY_HEADER = struct_of(ENTRY_HEADER_DECLARATION)
 ENTRY_HEADER_SIZE = 48
 assert ENTRY_HEADER.size == ENTRY_HEADER_SIZE
-#: Where C{chain_crc} stands in a record, and its size, bytes.
+#: Position of C{chain_crc} in a record, and its size, in bytes.
 CHAIN_CRC_AT, CHAIN_CRC_SIZE = 36, 4
 
 INDEX_UNIT_DECLARATION = Struct(
@@ -83,11 +83,12 @@ def pack_record(
     body: bytes, *, index: int, term: int, pos: int, previous_chain_crc: int
 ) -> tuple[bytes, int]:
     """
-    A leader's new record, header and body, and its C{chainCrc}: that of the record before it, as four bytes,
-    and the header with C{bodyCrc} filled and C{chainCrc} 0, under one CRC-32. It is never 0, which says that
-    none was recorded.
+    A leader's new record (header and body) and its C{chainCrc}.
 
-    @param previous_chain_crc: 0 if there is no record before it.
+    C{chainCrc} is the CRC-32 of the previous record's C{chainCrc} as four bytes, then of the header with
+    C{bodyCrc} filled and C{chainCrc} 0. It is never 0, because 0 means "not recorded".
+
+    @param previous_chain_crc: C{chainCrc} of the previous record; 0 if there is none.
     """
     length = len(body)
     size = ENTRY_HEADER_SIZE + length
@@ -105,7 +106,7 @@ def decode_header(data: bytes | memoryview, offset: int = 0) -> EntryHeader:
     """
     The header at C{offset}, unchecked.
 
-    @raise WireError: fewer than 48 bytes there.
+    @raise WireError: fewer than 48 bytes at C{offset}.
     """
     if len(data) - offset < ENTRY_HEADER_SIZE:
         raise WireError(f"entry header: {len(data) - offset} bytes, {ENTRY_HEADER_SIZE} are needed")
@@ -119,7 +120,7 @@ def decode_header(data: bytes | memoryview, offset: int = 0) -> EntryHeader:
 
 
 def encode_header(header: EntryHeader) -> bytes:
-    """The 48 bytes of C{header}, as given."""
+    """The 48 bytes of C{header}, with all fields as given."""
     return ENTRY_HEADER.pack(
         header.magic, header.size, header.index, header.term, header.pos, header.channel,
         header.chain_crc, header.body_crc, header.body_length,
@@ -128,7 +129,7 @@ def encode_header(header: EntryHeader) -> bytes:
 
 def iterate_records(batch: EntryBatch) -> Iterator[tuple[EntryHeader, bytes]]:
     """
-    Header and body of each record of a batch. Not for the hot road: makes an object per entry.
+    Header and body of each record of a batch. Not for hot paths: makes an object per entry.
 
     @raise WireError: sizes that do not add up, or another number of records than C{batch.count}.
     """
@@ -175,11 +176,11 @@ def bodies_of(batch: EntryBatch) -> list[bytes]:
 
 def check_records(batch: EntryBatch) -> None:
     """
-    That a batch is what it says it is: sizes add up, indexes are consecutive, terms never fall.
+    Check a batch: sizes add up, indexes are consecutive, terms never fall.
 
-    Positions and checksums are the store's to check, which knows what stood before.
+    The store checks positions and checksums, because it knows the preceding record.
 
-    @raise WireError: the first thing that does not agree.
+    @raise WireError: the first disagreement.
     """
     records = batch.records
     length = len(records)

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.wire.test_java_shapes -*-
 """
-The shapes in which Java writes what is sent most, read and written without a JSON parser.
+Fast paths for the most frequent JSON texts of Java, without a JSON parser.
 
-A Java leader sends one frame for each entry, and a follower answers each. Java writes the keys of an
-object always in the same order, so those frames are recognised by one regular expression.
+A Java leader sends one frame for each entry, and a follower answers each. Java always writes the keys of
+an object in the same order, so one regular expression recognises those frames.
 
-Rule: these functions either do exactly what the general ones do (L{protocols.wire.ledger.json_bodies}), or
-say None; then the general ones do it. Numbers too long to be certain, escapes, other keys, other orders:
-None.
+Rule: these functions either return exactly the result of the general ones
+(L{protocols.wire.ledger.json_bodies}), or None; then the caller uses the general ones. None for very long
+numbers, escapes, other keys and other orders.
 
 Source: fastjson sorts keys; the shapes are those of PushEntryRequest in 0.3.1.2.
 """
@@ -24,12 +24,12 @@ from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
 
-# Never more digits than fit for certain; an int may still be too long, which packing finds out.
+# Only digits that certainly fit a long; an int may still be out of range, which packing detects.
 _NATURAL = rb"(0|[1-9][0-9]{0,17})"
 _LONG = rb"(0|-?[1-9][0-9]{0,17})"
 _INT = rb"(0|-?[1-9][0-9]{0,9})"
 _SHORT_INT = rb"(0|-?[1-9][0-9]{0,8})"
-# A member id or a group: short, and nothing that JSON would escape.
+# A member id or a group: short, and without characters that JSON escapes.
 _TEXT = rb'"([!#-\[\]-~]{1,64})"'
 
 _PUSH = re.compile(
@@ -84,7 +84,7 @@ def write_push_answer(response: PushEntryResponse) -> bytes | None:
     """
     The body of an answer to a push.
 
-    @return: None if it says something that such an answer rarely says.
+    @return: None if it has a field that such an answer rarely has.
     """
     if (
         response.index is None or response.group is None or response.remote_id is not None

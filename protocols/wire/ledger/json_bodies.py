@@ -2,14 +2,14 @@
 """
 Messages as the JSON bodies of Java DLedger 0.3.1.2.
 
-Each message is a table of keys: its name in JSON, the field of the value, how it is read and written,
-and whether it is written when it has its default. Java's own keys follow Java exactly, so that our
-bytes are Java's bytes; keys of ours are written only when they say something, and Java ignores them.
+Each message is a table of keys: the name in JSON, the field of the value, how it is read and written,
+and whether its default is written. Java's own keys follow Java exactly, so that our bytes equal Java's;
+our additional keys are written only if they differ from the default, and Java ignores them.
 
-Rule 1: what Java recomputes on receipt (C{batch}, C{count}, C{firstEntryIndex}, C{lastEntryIndex},
-C{totalSize}) is written for parity and never read. Rule 2: entries become records, with the size that
-their body has. Rule 3: a PUSH in the shape of DLedger 0.4 is refused by name, since taking it for one
-of ours would be dangerous, not merely useless.
+Rule 1: keys that Java recomputes on receipt (C{batch}, C{count}, C{firstEntryIndex}, C{lastEntryIndex},
+C{totalSize}) are written for parity and never read. Rule 2: entries become records, sized by their
+bodies. Rule 3: a PUSH in the format of DLedger 0.4 is refused by name: reading it as one of 0.3 would
+be dangerous.
 
 Source: RequestOrResponse and its subclasses in DLedger 0.3.1.2; docs/wire-format.md.
 """
@@ -53,7 +53,7 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
-#: Most members that a METADATA answer may name.
+#: Members in one METADATA answer, at most.
 PEERS_MAX = 1024
 
 
@@ -66,8 +66,8 @@ class _Key:
     """
     One key of a body.
 
-    @ivar read: from the JSON value and the key's name; None keeps the default of the field.
-    @ivar always: written even with its default.
+    @ivar read: from the JSON value and the key's name to the field's value; None keeps its default.
+    @ivar always: whether the default is written too.
     """
 
     name: str
@@ -179,7 +179,7 @@ def _read_record(value: Any, name: str, *, sized: bool) -> bytes:
     """
     The record of one entry in JSON.
 
-    @param sized: whether a wrong C{size} matters. Java compares it in COMPARE and recomputes it elsewhere.
+    @param sized: whether to refuse a wrong C{size}. Java compares it in COMPARE and recomputes it elsewhere.
     """
     if not isinstance(value, dict):
         raise BodyError(f"{name}={shown(value)} is not an object")
@@ -198,7 +198,7 @@ def _read_record(value: Any, name: str, *, sized: bool) -> bytes:
             get("magic", 0), size, get("index", 0), get("term", 0), get("pos", 0), get("channel", 0),
             get("chainCrc", 0), get("bodyCrc", 0), length,
         )  # fmt: skip
-    except struct.error:  # something that is not a plain number in its range
+    except struct.error:  # a value that is not a plain number in its range
         header = ENTRY_HEADER.pack(
             _int(get("magic"), "magic") or 0, size, _long(get("index"), "index") or 0,
             _long(get("term"), "term") or 0, _long(get("pos"), "pos") or 0,
@@ -312,7 +312,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
 
 
 class _Body:
-    """How one class of message is written: its keys, and the spellings under which they are found."""
+    """The format of one class of message: its keys, and their accepted spellings."""
 
     def __init__(
         self, message: type[Message], keys: tuple[_Key, ...], other_names: tuple[str, ...] = ()
@@ -352,10 +352,10 @@ class _Body:
 
 
 _NO_0_4 = "a DLedger 0.4 peer cannot be in a 0.3 group"
-#: Keys that are looked at although they are fields of no message: derived ones, and DLedger 0.4's.
+#: Keys that are read although no message has such a field: DLedger 0.4's, and those of entries.
 _PUSH_SHAPE_0_4 = ("preLogIndex", "preLogTerm", "lastEntryTerm", "entries")
 _OTHER_NAMES = {RequestCode.PUSH: ("entry", "batchEntry", *_PUSH_SHAPE_0_4)}
-#: Keys that an answer to a PUSH has in DLedger 0.4 only, and always.
+#: Keys that every answer to a PUSH has in DLedger 0.4, and none in 0.3.
 _ANSWER_SHAPE_0_4 = ("xIndex", "xTerm")
 _OTHER_ANSWER_NAMES = {RequestCode.PUSH: _ANSWER_SHAPE_0_4}
 _REQUEST_BODIES = {
@@ -372,7 +372,7 @@ def encode_request(request: Request) -> bytes:
     """
     The JSON body of a request.
 
-    An APPEND carries at most one body, a PUSH without C{is_batch} at most one entry: more are a bug.
+    Callers must give an APPEND at most one body, and a PUSH without C{is_batch} at most one entry.
     """
     document = _REQUEST_BODIES[request.kind].write(request)
     document["code"] = 200
@@ -383,9 +383,11 @@ def encode_request(request: Request) -> bytes:
 
 def decode_request(kind: RequestCode, body: bytes) -> Request:
     """
+    Decode the JSON body of a request.
+
     @param kind: the code in the remoting header.
-    @raise BodyError: not such a request; the frame was sound, so it can be answered (411).
-        L{IncompatibleError} if it is a push of DLedger 0.4.
+    @raise BodyError: not such a request; its frame was valid, so it can be answered (411).
+    @raise IncompatibleError: a push of DLedger 0.4.
     """
     if kind is RequestCode.PUSH and (push := read_push(body)) is not None:
         return push
@@ -408,14 +410,17 @@ def encode_response(response: Response) -> bytes:
 
 def decode_response(kind: RequestCode, body: bytes) -> Response:
     """
-    @param kind: code of the request that this answers.
-    @raise BodyError: no body, or not such an answer; L{IncompatibleError} if it is one of DLedger 0.4.
+    Decode the JSON body of an answer.
+
+    @param kind: code of the answered request.
+    @raise BodyError: no body, or not such an answer.
+    @raise IncompatibleError: an answer of DLedger 0.4.
     """
     shape = _RESPONSE_BODIES[kind]
     document = shape.open(body)
     foreign = [name for name in _ANSWER_SHAPE_0_4 if name in document] if kind is RequestCode.PUSH else []
     if foreign:
-        # It takes a COMPARE of 0.3 for one of an empty leader, and says SUCCESS: that must not count as held.
+        # A 0.4 peer reads a COMPARE of 0.3 as that of an empty leader and answers SUCCESS: it holds nothing.
         raise IncompatibleError(f"answer to PUSH has {', '.join(foreign)}: {_NO_0_4}")
     response = shape.message(**shape.read(document))
     assert isinstance(response, Response)
@@ -438,10 +443,10 @@ def _write_push(request: PushEntryRequest, document: dict[str, Any]) -> None:
 
 def _read_push(document: dict[str, Any], fields: dict[str, Any]) -> None:
     """
-    The entries of a push, into C{fields}.
+    Read the entries of a push into C{fields}.
 
-    @raise BodyError: entries where none belong, or none where one belongs; L{IncompatibleError} if they
-        are where DLedger 0.4 has them.
+    @raise BodyError: a push that needs an entry has none, or entries are malformed.
+    @raise IncompatibleError: the entries are under the keys of DLedger 0.4.
     """
     push_type = fields.get("type", PushType.APPEND)
     foreign = [name for name in _PUSH_SHAPE_0_4 if name in document]

@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.wire.test_messages -*-
 """
-The messages of the protocol as values, independent of the format they travel in.
+The messages of the protocol as values, independent of their encoding.
 
-Field names follow Java DLedger in snake_case. A message is never changed after it was made and
-never refilled. Fields that Java does not know (they have safe defaults here and travel as extra
-JSON keys, which Java ignores) are marked I{ours}.
+Field names follow Java DLedger in snake_case. Messages are immutable. Fields that Java does not know
+(they have safe defaults here and become extra JSON keys, which Java ignores) are marked I{ours}.
 
 An index counts entries and is inclusive; -1 means "none". A C{term} of -1 means "not filled".
 """
@@ -28,8 +27,8 @@ class EntryBatch:
     @ivar count: number of entries, at least 1.
     @ivar term: term of the I{last} entry. Batches that our members send hold one term only;
         a Java leader's batch may hold several, never falling.
-    @ivar records: the records, one after the other, without blanks between them. A record names
-        its own C{pos}, so a batch may run across a file boundary.
+    @ivar records: the records, without blanks between them. Each record has its own C{pos}, so a batch
+        may cross a file boundary.
     """
 
     first_index: int
@@ -53,7 +52,7 @@ class Message:
     @ivar local_id: member id of the sender; empty from clients.
     @ivar leader_id: leader known to the sender (in a vote: the candidate).
     @ivar term: the sender's term, or the term that an answer is for.
-    @ivar wire_version: I{ours}: native wire version that the sender understands; 0 if it did not say.
+    @ivar wire_version: I{ours}: native wire version that the sender understands; 0 if not advertised.
     """
 
     group: str | None = None
@@ -81,7 +80,7 @@ class Response(Message):
 
 @attrs.frozen(kw_only=True)
 class MetadataRequest(Request):
-    """Who are the members, who leads?"""
+    """Ask for the members and the leader."""
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
 
@@ -90,8 +89,8 @@ class MetadataRequest(Request):
 class MetadataResponse(Response):
     """
     @ivar peers: member id to C{host:port}.
-    @ivar begin_index, end_index, committed_index: I{ours}: this member's ledger; -2 if not said.
-    @ivar role: I{ours}: role of the answering member, lower case; empty if not said.
+    @ivar begin_index, end_index, committed_index: I{ours}: this member's ledger; -2 if not given.
+    @ivar role: I{ours}: role of the answering member, lower case; empty if not given.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
@@ -105,8 +104,8 @@ class MetadataResponse(Response):
 @attrs.frozen(kw_only=True)
 class AppendRequest(Request):
     """
-    @ivar bodies: one body per entry. A remoting frame carries exactly one; None in Java is
-        a request without a body, here an empty tuple.
+    @ivar bodies: one body per entry. A remoting frame carries exactly one; a request without a body
+        (null in Java) has an empty tuple.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND
@@ -116,9 +115,9 @@ class AppendRequest(Request):
 @attrs.frozen(kw_only=True)
 class AppendResponse(Response):
     """
-    @ivar index: index of the first entry; -1 unless SUCCESS (or 502: the index that may commit).
+    @ivar index: index of the first entry; -1 unless SUCCESS (or 501, 502: the index that may commit).
     @ivar pos: stream offset in bytes of the first entry's record; -1 unless SUCCESS.
-    @ivar count: I{ours}: number of entries that this answer is for.
+    @ivar count: I{ours}: number of entries of the answered append.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.APPEND
@@ -130,7 +129,7 @@ class AppendResponse(Response):
 @attrs.frozen(kw_only=True)
 class GetRequest(Request):
     """
-    @ivar begin_index: index of the one entry wanted; None if the request did not name it.
+    @ivar begin_index: index of the requested entry; None if the request did not give it.
     @ivar max_size: written by Java, ignored.
     @ivar consistency: I{ours}.
     """
@@ -151,7 +150,7 @@ class GetResponse(Response):
     entries: EntryBatch | None = None
 
 
-#: C{node_id} of a PULL that asks for records as they stand in the files: who asks checks them.
+#: C{node_id} of a PULL for records read from the files without checks: the client checks them.
 UNCHECKED = "unchecked"
 
 
@@ -160,11 +159,11 @@ class PullRequest(Request):
     """
     A range of committed entries as raw records. Native wire only; over remoting it is answered 303.
 
-    @ivar node_id: Java's; to us only L{UNCHECKED} has a meaning, and a member may ignore it.
-    @ivar begin_index: first index wanted.
-    @ivar end_index: last index wanted, inclusive; -1 for "as far as committed".
-    @ivar max_bytes: at most so many bytes of records, but at least one entry.
-    @ivar wait_ms: when nothing is there yet, wait so long (milliseconds) before an empty answer.
+    @ivar node_id: a field of Java's; here only L{UNCHECKED} has a meaning, and a member may ignore it.
+    @ivar begin_index: first requested index.
+    @ivar end_index: last requested index, inclusive; -1 for all committed entries.
+    @ivar max_bytes: maximum bytes of records; one entry is always sent.
+    @ivar wait_ms: maximum wait for a first entry before an empty answer, milliseconds.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.PULL
@@ -179,9 +178,9 @@ class PullRequest(Request):
 @attrs.frozen(kw_only=True)
 class PullResponse(Response):
     """
-    @ivar entries: the records, or None when there are none (yet).
+    @ivar entries: the records; None if there are none (yet).
     @ivar ledger_begin_index: first index that the member still has.
-    @ivar committed_index: what the member knows to be committed.
+    @ivar committed_index: highest index that the member knows to be committed.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.PULL
@@ -194,8 +193,8 @@ class PullResponse(Response):
 class VoteRequest(Request):
     """
     @ivar ledger_end_index, ledger_end_term: the candidate's last entry; -1 if it has none.
-    @ivar pre_vote: I{ours}: asks whether a vote would be given; binds nobody. Never sent to a
-        peer that did not advertise a wire version: Java would take it for a vote.
+    @ivar pre_vote: I{ours}: asks whether a vote would be given, without binding the voter. Never sent
+        to a peer that did not advertise a wire version: Java would count it as a vote.
     @ivar transfer: I{ours}: the old leader asked for this election; stickiness does not apply.
     """
 
@@ -221,7 +220,7 @@ class VoteResponse(Response):
 @attrs.frozen(kw_only=True)
 class HeartBeatRequest(Request):
     """
-    @ivar heart_beat_interval_ms: I{ours}: how often this leader beats; 0 if it does not say (Java).
+    @ivar heart_beat_interval_ms: I{ours}: this leader's interval, milliseconds; 0 if not given (Java).
     """
 
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
@@ -230,7 +229,7 @@ class HeartBeatRequest(Request):
 
 @attrs.frozen(kw_only=True)
 class HeartBeatResponse(Response):
-    """Nothing beyond the code."""
+    """Has no fields of its own beside the code."""
 
     kind: ClassVar[RequestCode] = RequestCode.HEART_BEAT
 
@@ -241,7 +240,7 @@ class PushEntryRequest(Request):
     @ivar type: COMPARE, TRUNCATE, APPEND or COMMIT.
     @ivar commit_index: the leader's committed index when the push was made, in every type.
     @ivar entries: one entry for COMPARE and TRUNCATE, one or more for APPEND, None for COMMIT.
-    @ivar is_batch: in remoting bodies, entries travel as C{batchEntry} rather than C{entry}.
+    @ivar is_batch: in remoting bodies, whether entries are written as C{batchEntry}, not C{entry}.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.PUSH
@@ -258,7 +257,7 @@ class PushEntryResponse(Response):
 
     @ivar index: first index of the request; None for COMMIT.
     @ivar count: number of entries in the request.
-    @ivar begin_index, end_index: the follower's ledger, inclusive; -1 when empty.
+    @ivar begin_index, end_index: the follower's ledger, inclusive; -1 if it is empty.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.PUSH
@@ -272,7 +271,7 @@ class PushEntryResponse(Response):
 class LeadershipTransferRequest(Request):
     """
     @ivar transfer_id: member that gives leadership up.
-    @ivar transferee_id: member that takes it.
+    @ivar transferee_id: member that takes leadership.
     @ivar take_leadership_ledger_index: the taker must hold this index first; 0 from clients.
     """
 

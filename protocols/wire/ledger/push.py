@@ -3,7 +3,7 @@
 Native binary frames: every message of the protocol without JSON and without Base64::
 
     offset  size  field
-    0       1     0xD1, which neither remoting nor TLS starts with
+    0       1     0xD1; neither remoting nor TLS starts with it
     1       1     version of this format, 1
     2       1     kind of message
     3       1     bit 0: an answer; the other bits are 0
@@ -11,14 +11,13 @@ Native binary frames: every message of the protocol without JSON and without Bas
     8       4     bytes that follow
     12      ...   fixed part of the message, its texts, its payload
 
-Each fixed part is declared with construct in L{protocols.wire.ledger.push_layout}. All of its fields are
-big-endian numbers, so what packs and unpacks it is the C{struct.Struct} derived from the declaration; a
-test compares the two.
-A text is bytes of UTF-8 whose length stands in the fixed part; -1 is "none". The payload is
+Each fixed part is declared with construct in L{protocols.wire.ledger.push_layout}. All its fields are
+big-endian numbers, so the C{struct.Struct} derived from the declaration packs and unpacks it; a test
+compares the two. A text is UTF-8 bytes; its length is in the fixed part, -1 for "none". The payload is
 entry records as on disk, or bodies behind their lengths, and reaches to the end of the frame.
 
-Rule 1: every length is bounded before it is used, and nothing may be left over. Rule 2: records are
-checked here for what can be seen without a ledger (L{check_records}).
+Rule 1: every length is bounded before it is used, and no bytes may be left over. Rule 2: records are
+checked here as far as possible without a ledger (L{check_records}).
 """
 
 from __future__ import annotations
@@ -86,14 +85,14 @@ _PEER = struct_of(PEER_DECLARATION)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 
 _M = TypeVar("_M", bound=Message)
-#: What a message adds to the base: numbers of its fixed part, then pieces of texts and payload.
+#: A message beyond the base: numbers of its fixed part, then pieces of texts and payload.
 _Written = tuple[tuple[int, ...], list[bytes]]
 
 
 _Reader = Callable[[tuple[int, ...], Rest], dict[str, Any]]
 
 
-@lru_cache(maxsize=256)  # ids and names of groups, over and over
+@lru_cache(maxsize=256)  # the same ids and group names repeat
 def _text_bytes(text: str | None) -> tuple[int, bytes]:
     if text is None:
         return -1, b""
@@ -104,7 +103,7 @@ def _text_bytes(text: str | None) -> tuple[int, bytes]:
 
 @lru_cache(maxsize=256)
 def _base_texts(*texts: str | None) -> tuple[tuple[int, ...], bytes]:
-    """Lengths and bytes of the texts that every message has."""
+    """Lengths and bytes of the base texts of a message."""
     found = [_text_bytes(text) for text in texts]
     return tuple([length for length, _ in found]), b"".join([raw for _, raw in found])
 
@@ -118,7 +117,7 @@ def _batch_pieces(batch: EntryBatch | None) -> list[bytes]:
 
 
 def _entries(rest: Rest, first_index: int, count: int, term: int) -> EntryBatch | None:
-    """The batch that reaches to the end of the frame."""
+    """The batch at the end of the frame."""
     if count == 0:
         if first_index != -1 or term != -1:
             raise WireError(f"native frame: first_index={first_index}, term={term} without entries")
@@ -147,10 +146,10 @@ def _consistency(number: int) -> Consistency:
 
 class _Codec(Generic[_M]):
     """
-    One class of message: the numbers of its fixed part, and what stands in it beyond the base.
+    The format of one class of message: its fixed part, and its content beyond the base.
 
     @ivar write: from a message to the numbers behind the base, and the pieces behind the base's texts.
-    @ivar read: from those numbers and what follows to the message's own fields.
+    @ivar read: from those numbers and the rest of the frame to the message's own fields.
     """
 
     def __init__(
@@ -207,7 +206,7 @@ def _read_metadata_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, A
         member_id = rest.optional_text(id_length, "id")
         address = rest.optional_text(address_length, "address")
         if member_id is None or address is None or member_id in peers:
-            raise WireError(f"native frame: member {member_id!r} at {address!r} is incomplete or twice there")
+            raise WireError(f"native frame: member {member_id!r} at {address!r} is incomplete or given twice")
         peers[member_id] = address
     return {
         "code": _response_code(code), "begin_index": begin_index, "end_index": end_index,
@@ -351,7 +350,7 @@ def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
     }
 
 
-#: How many entries each type of push carries, in the order of the types.
+#: Allowed numbers of entries of each type of push, in the order of the types.
 _ENTRY_COUNTS = (range(1, 1 << 31), range(0, 1), range(1, 2), range(1, 2))
 
 
@@ -432,7 +431,7 @@ def _head_of_one(
     group: str | None, remote_id: str | None, local_id: str | None, leader_id: str | None, term: int,
     wire_version: int,
 ) -> bytes:
-    """Fixed part and texts of an append with one body: of one client always the same."""
+    """Fixed part and texts of an append with one body: constant for one client."""
     lengths, texts = _base_texts(group, remote_id, local_id, leader_id)
     return _APPEND_FIXED.pack(term, wire_version, *lengths, 1) + texts
 
@@ -469,7 +468,7 @@ def encode_response_frame(response: Response, opaque: int) -> bytes:
 
 
 def _encode(codec: _Codec[Any], kind: int, flags: int, message: Message, opaque: int) -> list[bytes]:
-    # A frame longer than NATIVE_FRAME_BYTES_MAX is our bug: payloads are bounded where they are made.
+    # A frame longer than NATIVE_FRAME_BYTES_MAX is a bug: the callers bound the payloads.
     lengths, texts = _base_texts(message.group, message.remote_id, message.local_id, message.leader_id)
     numbers, pieces = codec.write(message)
     head = codec.fixed.pack(message.term, message.wire_version, *lengths, *numbers) + texts
@@ -481,7 +480,7 @@ def _encode(codec: _Codec[Any], kind: int, flags: int, message: Message, opaque:
 
 def decode_frame(frame: bytes) -> tuple[int, Request | Response]:
     """
-    The opaque and the message of one whole frame.
+    The opaque number and the message of one whole frame.
 
     @raise WireError: not exactly one frame of this format.
     """

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.wire.test_push -*-
 """
-The layouts of native frames: what stands where, declared with construct.
+The layouts of native frames, declared with construct.
 
-Every declaration here has big-endian numbers of fixed size only, so that the C{struct.Struct} that packs
-it is derived from it (L{protocols.wire.layout.struct_of}). What a field means is in
-L{protocols.wire.ledger.messages}; C{..._length} is the length in bytes of a text that follows the fixed part,
--1 for "none". docs/wire-format.md shows the same as tables, under a test.
+Every declaration has only big-endian numbers of fixed size, so that its C{struct.Struct} is derived from it
+(L{protocols.wire.layout.struct_of}). L{protocols.wire.ledger.messages} explains the fields; C{..._length}
+is the length in bytes of a text behind the fixed part, -1 for "none". docs/wire-format.md shows the layouts
+as tables, and a test compares them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KINDS: Mapping[RequestCode, int] = {
     RequestCode.LEADERSHIP_TRANSFER: 8,
 }
 
-#: Most bodies in one APPEND, most members in one METADATA answer.
+#: Bodies in one APPEND, members in one METADATA answer, and bytes of one text, at most.
 BODIES_MAX = 65536
 PEERS_MAX = 1024
 
-# Every fixed part starts with these.
+# Every fixed part starts with these fields.
 _BASE = (
     "term" / Int64sb,
     "wire_version" / Int32sb,
@@ -42,7 +42,7 @@ _BASE = (
     "leader_id_length" / Int16sb,
 )
 _CODE = ("code" / Int32sb,)
-# Records follow; without entries all three are -1, 0, -1 and nothing follows.
+# Records follow; without entries these three are -1, 0, -1 and no records follow.
 _BATCH = (
     "first_index" / Int64sb,
     "count" / Int32sb,
@@ -57,20 +57,20 @@ METADATA_RESPONSE_DECLARATION = Struct(
     "end_index" / Int64sb,
     "committed_index" / Int64sb,
     "role_length" / Int16sb,
-    "peers_count" / Int16sb,  # as many peers follow, see PEER_DECLARATION
+    "peers_count" / Int16sb,  # number of peers that follow, see PEER_DECLARATION
 )
 PEER_DECLARATION = Struct(
     "id_length" / Int16sb,
     "address_length" / Int16sb,  # then the bytes of both
 )
-APPEND_REQUEST_DECLARATION = Struct(*_BASE, "count" / Int32sb)  # then as many lengths, then the bodies
+APPEND_REQUEST_DECLARATION = Struct(*_BASE, "count" / Int32sb)  # then "count" lengths, then the bodies
 BODY_LENGTH_DECLARATION = Struct("body_length" / Int32sb)
 APPEND_RESPONSE_DECLARATION = Struct(
     *_BASE, *_CODE, "index" / Int64sb, "pos" / Int64sb, "count" / Int32sb
 )
 GET_REQUEST_DECLARATION = Struct(
     *_BASE,
-    "has_begin_index" / Int8ub,  # 0: no index was named
+    "has_begin_index" / Int8ub,  # 0: no index was given
     "begin_index" / Int64sb,
     "max_size" / Int32sb,
     "consistency" / Int8ub,  # 0 linearizable, 1 committed

@@ -2,13 +2,13 @@
 """
 Native frames between a broker and our producers and readers: put many messages, read the commit log.
 
-Each is a frame of the same outer shape as a ledger's (L{protocols.wire.ledger.push}), with the layouts of
-L{protocols.wire.rocketmq.broker_layout}. Codes of answers are RocketMQ's.
+The outer frame is that of a ledger's messages (L{protocols.wire.ledger.push}); the layouts inside are those
+of L{protocols.wire.rocketmq.broker_layout}. Codes of answers are RocketMQ's.
 
-Rule 1: every length is bounded before it is used, and nothing may be left over.
-Rule 2: an answer to PUT whose code is no success, but which names offsets, means that the messages are in the
-log and nothing is promised of them; without offsets they are certainly not there.
-Rule 3: what a record holds is not looked at here.
+Rule 1: every length is bounded before it is used, and no bytes may be left over.
+Rule 2: an answer to PUT with a failure code and offsets means that the messages are in the log without any
+guarantee; a failure code without offsets means that they are certainly not in the log.
+Rule 3: the contents of records are not examined.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ANSWERS = {kind: struct_of(declaration) for kind, declaration in BROKER_ANSWER_
 _PUT, _READ, _OFFSETS = BrokerKind.PUT, BrokerKind.READ, BrokerKind.OFFSETS
 _PUT_REQUEST, _PUT_ANSWER = _REQUESTS[_PUT], _ANSWERS[_PUT]
 
-#: RocketMQ's codes that occur in answers here; PUT may have any other of RocketMQ's.
+#: RocketMQ's codes in these answers; an answer to PUT may have any other of RocketMQ's.
 SUCCESS = 0
 SYSTEM_ERROR = 1
 PULL_OFFSET_MOVED = 21
@@ -53,13 +53,13 @@ QUERY_NOT_FOUND = 22
 @attrs.frozen(kw_only=True)
 class PutRequest:
     """
-    Store messages of one topic that differ in their bodies only, in order.
+    Store messages of one topic that differ only in their bodies, in order.
 
-    @ivar queue_id: of all of them; -1: the broker chooses one queue for all.
+    @ivar queue_id: queue of all messages; -1 if the broker chooses it.
     @ivar properties: as in a record: name, 0x01, value, 0x02.
-    @ivar flag: the application's.
-    @ivar sys_flag: as in a record: bits that say that the bodies are compressed.
-    @ivar born_timestamp: ms since 1970; 0: when the request arrives.
+    @ivar flag: the application's flag.
+    @ivar sys_flag: as in a record: the bits for compressed bodies.
+    @ivar born_timestamp: ms since 1970; 0 for the arrival of the request.
     """
 
     topic: str
@@ -76,13 +76,13 @@ class PutRequest:
 @attrs.frozen(kw_only=True)
 class PutAnswer:
     """
-    What became of them.
+    The outcome of a PUT.
 
-    @ivar code: RocketMQ's: 0, 10, 11 and 12 say that they are stored.
-    @ivar queue_offset: of the first in its queue, the others behind it; -1 if none is stored.
+    @ivar code: RocketMQ's code; 0, 10, 11 and 12 mean stored.
+    @ivar queue_offset: queue offset of the first message, the others follow; -1 if none is stored.
     @ivar store_timestamp: ms since 1970; 0 if none is stored.
-    @ivar offsets: of their records in the log, in order; empty if none is stored.
-    @ivar remark: why not; for people.
+    @ivar offsets: log offsets of the records, in order; empty if none is stored.
+    @ivar remark: reason of a failure, for people.
     """
 
     code: int
@@ -98,11 +98,11 @@ class PutAnswer:
 @attrs.frozen(kw_only=True)
 class ReadRequest:
     """
-    Whole records of the commit log, as they stand there.
+    Read whole records of the commit log, unchanged.
 
-    @ivar begin_offset: where a record begins, or the end of the log.
-    @ivar max_bytes: at most so many, but at least one record.
-    @ivar wait_ms: if there is none, wait so long for one. The broker may wait less.
+    @ivar begin_offset: log offset of a record, or of the end of the log.
+    @ivar max_bytes: maximum bytes of records; one record is always sent.
+    @ivar wait_ms: maximum wait for a first record, milliseconds. The broker may wait less.
     """
 
     begin_offset: int
@@ -115,13 +115,15 @@ class ReadRequest:
 @attrs.frozen(kw_only=True)
 class ReadAnswer:
     """
-    @ivar code: L{SUCCESS}, with or without records; L{PULL_OFFSET_MOVED}: that offset is no longer held, the
-        first that is is C{log_begin_offset}; L{QUERY_NOT_FOUND}: no record begins there; L{SYSTEM_ERROR}.
-    @ivar log_begin_offset: the first one held.
-    @ivar log_end_offset: behind the last whole record.
-    @ivar begin_offset: of the first record here, which may stand behind what was asked for, as the end of a
-        file may be blank; -1 without records.
-    @ivar next_offset: what to ask for next.
+    The answer to READ.
+
+    @ivar code: L{SUCCESS}, with or without records; L{PULL_OFFSET_MOVED}: the requested offset is below
+        C{log_begin_offset}; L{QUERY_NOT_FOUND}: no record begins there; L{SYSTEM_ERROR}.
+    @ivar log_begin_offset: first offset that the log still has.
+    @ivar log_end_offset: end of the last whole record, exclusive.
+    @ivar begin_offset: log offset of the first record in this answer; it may be higher than the requested
+        one, because the end of a file may be blank; -1 without records.
+    @ivar next_offset: log offset for the next request.
     """
 
     code: int
@@ -137,7 +139,7 @@ class ReadAnswer:
 
 @attrs.frozen(kw_only=True)
 class OffsetsRequest:
-    """How far the log reaches, and who has it."""
+    """Ask for the offsets of the log and for the identity of the broker."""
 
     kind = BrokerKind.OFFSETS
 
@@ -145,11 +147,13 @@ class OffsetsRequest:
 @attrs.frozen(kw_only=True)
 class OffsetsAnswer:
     """
-    @ivar begin_offset: the first one held.
-    @ivar end_offset: behind the last whole record.
-    @ivar flushed_offset: everything below is on stable storage.
+    The answer to OFFSETS.
+
+    @ivar begin_offset: first offset that the log still has.
+    @ivar end_offset: end of the last whole record, exclusive.
+    @ivar flushed_offset: all bytes below this offset are on stable storage.
     @ivar file_size: bytes of each file of the log.
-    @ivar broker_id: 0 is a master.
+    @ivar broker_id: 0 for a master.
     @ivar broker_role: C{ASYNC_MASTER}, C{SYNC_MASTER} or C{SLAVE}.
     """
 
@@ -179,7 +183,7 @@ def _frame(kind: BrokerKind, flags: int, opaque: int, pieces: Sequence[bytes]) -
     return (FRAME_HEADER.pack(NATIVE_FIRST_BYTE, FRAME_VERSION, kind, flags, opaque, length), *pieces)
 
 
-@lru_cache(maxsize=256)  # topics, over and over
+@lru_cache(maxsize=256)  # the same topics repeat
 def _text(text: str) -> bytes:
     raw = text.encode("utf-8")
     assert len(raw) <= TEXT_BYTES_MAX, f"text of {len(raw)} bytes"
@@ -187,7 +191,7 @@ def _text(text: str) -> bytes:
 
 
 def _remark(text: str) -> bytes:
-    # For people, and perhaps somebody's exception text: cut, not refused.
+    # For people, and perhaps an exception text: a long one is cut, not refused.
     return text.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode("utf-8")
 
 
@@ -195,8 +199,7 @@ def request_parts(request: BrokerRequest, opaque: int) -> Sequence[bytes]:
     """
     The frame of a request, in pieces.
 
-    A frame that is longer than L{NATIVE_FRAME_BYTES_MAX}, or has more than L{PUT_BODIES_MAX} bodies, is the
-    caller's bug.
+    Callers must not exceed L{NATIVE_FRAME_BYTES_MAX} bytes or L{PUT_BODIES_MAX} bodies.
     """
     if isinstance(request, PutRequest):
         count = len(request.bodies)
@@ -215,7 +218,7 @@ def request_parts(request: BrokerRequest, opaque: int) -> Sequence[bytes]:
 
 
 def answer_parts(answer: BrokerAnswer, opaque: int) -> Sequence[bytes]:
-    """The frame of an answer, in pieces; records are not copied."""
+    """The frame of an answer, in pieces, so that records are not copied."""
     remark = _remark(answer.remark)
     if isinstance(answer, PutAnswer):
         count = len(answer.offsets)
@@ -289,9 +292,11 @@ def _offsets_answer(numbers: tuple[int, ...], rest: Rest) -> OffsetsAnswer:
 
 def decode_broker_frame(frame: bytes) -> tuple[int, BrokerRequest | BrokerAnswer]:
     """
-    @param frame: one whole frame, as the framing cut it.
-    @return: its opaque and its message.
-    @raise WireError: not exactly one of these frames.
+    Decode one frame.
+
+    @param frame: one whole frame, from the framing.
+    @return: its opaque number and its message.
+    @raise WireError: not exactly one frame of this format.
     """
     if len(frame) < FRAME_HEADER_SIZE:
         raise WireError(f"broker frame of {len(frame)} bytes: its header has {FRAME_HEADER_SIZE}")
@@ -301,7 +306,7 @@ def decode_broker_frame(frame: bytes) -> tuple[int, BrokerRequest | BrokerAnswer
     if length != len(frame) - FRAME_HEADER_SIZE:
         raise WireError(f"broker frame: length={length}, {len(frame) - FRAME_HEADER_SIZE} bytes follow")
     if flags & ~FLAG_RESPONSE or number not in _KINDS:
-        raise WireError(f"broker frame: kind={number}, flags={flags:#04x} is none that a broker knows")
+        raise WireError(f"broker frame: kind={number}, flags={flags:#04x} is unknown to a broker")
     kind = _KINDS[number]
     fixed = (_ANSWERS if flags else _REQUESTS)[kind]
     if length < fixed.size:

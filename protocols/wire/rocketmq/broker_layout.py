@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.wire.test_broker_frames -*-
 """
-The layouts of a broker's native frames: what stands where, declared with construct.
+The layouts of a broker's native frames, declared with construct.
 
 The header is that of every native frame (L{protocols.wire.native.FRAME_HEADER_DECLARATION}); the kinds
-are others than a ledger's. As there, each fixed part has big-endian numbers only, and C{..._length} is the
-length in bytes of what follows. What a field means is in L{protocols.wire.rocketmq.broker_frames};
-docs/wire-format.md shows the same as tables, under a test.
+differ from a ledger's. As there, each fixed part has only big-endian numbers, and C{..._length} is the
+length in bytes of a part behind it. L{protocols.wire.rocketmq.broker_frames} explains the fields;
+docs/wire-format.md shows the layouts as tables, and a test compares them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from enum import IntEnum
 
 from construct import Int16sb, Int32sb, Int64sb, Struct
 
-#: Code of the remoting request that asks a broker which version of these frames it understands. Java answers
-#: that it does not support the request; a native frame itself would cost the connection.
+#: Code of the remoting request that asks a broker for its version of these frames. A Java broker answers that
+#: it does not support the request; a native frame would break the connection to it.
 WIRE_VERSION_CODE = 51101
-#: Field of the answer to it, and the version that is described here.
+#: Field of the answer with that version, and the version described here.
 WIRE_VERSION_FIELD = "brokerWireVersion"
 BROKER_WIRE_VERSION = 1
 
-#: Most bodies in one PUT.
+#: Bodies in one PUT, at most.
 PUT_BODIES_MAX = 65536
 
 
@@ -40,8 +40,8 @@ PUT_REQUEST_DECLARATION = Struct(
     "queue_id" / Int32sb,  # -1: the broker chooses
     "flag" / Int32sb,  # the application's
     "sys_flag" / Int32sb,
-    "born_timestamp" / Int64sb,  # ms since 1970; 0: when it arrives
-    "count" / Int32sb,  # then topic, properties, as many lengths (Int32sb), the bodies
+    "born_timestamp" / Int64sb,  # ms since 1970; 0: the arrival
+    "count" / Int32sb,  # then topic, properties, "count" lengths (Int32sb), the bodies
 )
 PUT_ANSWER_DECLARATION = Struct(
     "code" / Int32sb,
@@ -49,7 +49,7 @@ PUT_ANSWER_DECLARATION = Struct(
     "queue_offset" / Int64sb,  # of the first message
     "store_timestamp" / Int64sb,
     "remark_length" / Int16sb,
-    "count" / Int32sb,  # then the remark, as many log offsets (Int64sb)
+    "count" / Int32sb,  # then the remark, "count" log offsets (Int64sb)
 )
 READ_REQUEST_DECLARATION = Struct(
     "begin_offset" / Int64sb,

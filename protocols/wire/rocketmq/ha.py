@@ -2,11 +2,11 @@
 """
 RocketMQ's replication stream: offset reports one way, pieces of the commit log the other way.
 
-A slave sends nothing but 8-byte offsets. A master sends a 12-byte header, then as many raw bytes of its
-commit log as the header says; none is a heartbeat. There is no greeting, no version and no checksum, and
-4.9 and 5.x (without controller) are alike.
+A slave sends only 8-byte offsets. A master sends a 12-byte header, then the number of raw bytes of its
+commit log that the header tells; a heartbeat has none. There is no greeting, no version and no checksum;
+4.9 and 5.x (without controller) use the same format.
 
-Rule: bodies are not gathered. What a read brought of a body is handed on as a view of that read.
+Rule: bodies are not gathered. Each part of a body is handed on as a view of its read.
 
 Source: HAConnection.java and HAService.HAClient (4.9.8), DefaultHAConnection and DefaultHAClient (5.3.3).
 """
@@ -23,11 +23,11 @@ from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
 
 OFFSET_REPORT_DECLARATION = Struct(
-    "offset" / Int64sb,  # the first byte that the slave does not have
+    "offset" / Int64sb,  # the first byte that the slave lacks
 )
 TRANSFER_HEADER_DECLARATION = Struct(
-    "offset" / Int64sb,  # where the body starts in the commit log
-    "body_size" / Int32sb,  # bytes that follow; 0 is a heartbeat
+    "offset" / Int64sb,  # log offset of the body's first byte
+    "body_size" / Int32sb,  # bytes that follow; 0: a heartbeat
 )
 OFFSET_REPORT = struct_of(OFFSET_REPORT_DECLARATION)
 TRANSFER_HEADER = struct_of(TRANSFER_HEADER_DECLARATION)
@@ -36,13 +36,13 @@ TRANSFER_HEADER_SIZE = 12
 assert OFFSET_REPORT.size == OFFSET_REPORT_SIZE
 assert TRANSFER_HEADER.size == TRANSFER_HEADER_SIZE
 
-#: A Java slave's read buffer has 4 MiB: a longer frame would never be complete there.
+#: A Java slave has a read buffer of 4 MiB: it could never read a longer frame.
 BODY_SIZE_MAX = 4 * 1024 * 1024 - TRANSFER_HEADER_SIZE
 
-#: What RocketMQ puts into one frame unless it is told otherwise (haTransferBatchSize).
+#: RocketMQ's default size of the body of one frame (haTransferBatchSize), bytes.
 TRANSFER_BATCH_SIZE = 32 * 1024
 
-#: Bytes of the commit log and the offset of their first one; no bytes for a heartbeat or a bare header.
+#: The log offset of the first byte, and the bytes; no bytes for a heartbeat or a bare header.
 Piece: TypeAlias = tuple[int, memoryview]
 
 _EMPTY = memoryview(b"")
@@ -51,10 +51,10 @@ _EMPTY = memoryview(b"")
 @attrs.frozen(kw_only=True)
 class TransferHeader:
     """
-    What stands in front of a body.
+    The header in front of a body.
 
-    @ivar offset: of the body's first byte in the commit log; of a heartbeat, what will be sent next.
-    @ivar body_size: bytes that follow.
+    @ivar offset: log offset of the body's first byte; in a heartbeat, of the next transfer.
+    @ivar body_size: size of the body in bytes; 0 in a heartbeat.
     """
 
     offset: int
@@ -62,7 +62,11 @@ class TransferHeader:
 
 
 def encode_report(offset: int) -> bytes:
-    """@param offset: the first byte that the slave does not have."""
+    """
+    The bytes of a report.
+
+    @param offset: log offset of the first byte that the slave lacks.
+    """
     return OFFSET_REPORT.pack(offset)
 
 
@@ -73,6 +77,8 @@ def encode_transfer_header(header: TransferHeader) -> bytes:
 
 def decode_transfer_header(data: bytes, *, body_size_max: int = BODY_SIZE_MAX) -> TransferHeader:
     """
+    Decode a header.
+
     @param data: exactly L{TRANSFER_HEADER_SIZE} bytes.
     @raise WireError: an offset below 0, or a size outside C{0..body_size_max}.
     """
@@ -91,7 +97,7 @@ def _check_header(offset: int, body_size: int, body_size_max: int) -> None:
 
 class ReportReader:
     """
-    Offset reports from bytes in any pieces.
+    Reads offset reports from bytes in pieces of any size.
 
     Invariant: fewer than 8 bytes are kept.
     """
@@ -101,9 +107,10 @@ class ReportReader:
 
     def feed(self, data: bytes) -> int | None:
         """
-        The newest complete report, as RocketMQ reads them: those before it in the same read say less.
+        Take the next piece.
 
-        @return: None if none is complete.
+        @return: the newest complete report, as in RocketMQ (earlier ones are superseded); None if no
+            report is complete.
         @raise WireError: an offset below 0.
         """
         if self._kept:
@@ -120,10 +127,9 @@ class ReportReader:
 
 class TransferReader:
     """
-    Pieces of the commit log from bytes in any pieces.
+    Reads pieces of the commit log from bytes in pieces of any size.
 
-    Invariant: fewer than 12 bytes are kept; C{_left} bytes of a body are still to come, the first of them for
-    C{_offset}.
+    Invariant: fewer than 12 bytes are kept; C{_left} bytes of a body are missing, from C{_offset} on.
     """
 
     def __init__(self, *, body_size_max: int = BODY_SIZE_MAX) -> None:
@@ -134,17 +140,17 @@ class TransferReader:
 
     @property
     def is_inside_body(self) -> bool:
-        """Whether the stream stopped in the middle of a frame."""
+        """Whether the bytes so far end in the middle of a frame."""
         return self._left > 0 or bool(self._kept)
 
     def feed(self, data: bytes | memoryview) -> Iterator[Piece]:
         """
-        The pieces in C{data}, in order, as views of it. A header whose body has not begun yet comes as a
-        piece without bytes, as a heartbeat does: its offset can be checked already.
+        The pieces in C{data}, in order, as views of it. A header at the end of C{data} and a heartbeat come
+        as a piece without bytes, so that the caller can check the offset.
 
-        To be exhausted before the next call.
+        The caller must exhaust the iterator before the next call.
 
-        @raise WireError: a header with an offset or a size that cannot be; what stood before it has come.
+        @raise WireError: a header with an impossible offset or size; the pieces before it were yielded.
         """
         view = memoryview(data)
         at, end = 0, len(data)

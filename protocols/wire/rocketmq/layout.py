@@ -2,7 +2,7 @@
 """
 The layout of the records in a RocketMQ commit log; L{protocols.wire.rocketmq.message} reads and writes them.
 
-All integers are big-endian and signed but for the bytes of addresses.
+All integers are big-endian and signed, except the bytes of addresses.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from construct import Bytes, IfThenElse, Int8sb, Int16sb, Int32sb, Int32ub, Int6
 from protocols.wire.layout import struct_of
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
-#: Since 5.1.0, for topics of more than 127 bytes: their length has two bytes.
+#: Since 5.1.0, for topics of more than 127 bytes: the length word of the topic has two bytes.
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
-#: Second word of what fills a commit log file behind its last message; the first is its length.
+#: Second word of the blank behind the last message of a commit log file; the first word is its length.
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
 
 START_DECLARATION = Struct("size" / Int32sb, "magic" / Int32sb)
 START = struct_of(START_DECLARATION)
 START_SIZE = 8
 
-#: What every record begins with.
+#: The first fields of every record.
 HEAD_DECLARATION = Struct(
     "size" / Int32sb,  # whole record
     "magic" / Int32sb,
@@ -33,7 +33,7 @@ HEAD_DECLARATION = Struct(
     "queue_id" / Int32sb,
     "flag" / Int32sb,  # the application's
     "queue_offset" / Int64sb,  # in its consume queue, counted in messages
-    "physical_offset" / Int64sb,  # of this record in the log
+    "physical_offset" / Int64sb,  # log offset of this record
     "sys_flag" / Int32sb,
     "born_timestamp" / Int64sb,  # ms since 1970, of the producer
 )
@@ -59,7 +59,7 @@ def _middle(born: Mapping[str, Any], store: Mapping[str, Any]) -> Struct:
     )
 
 
-#: What follows the head, by C{(born host is IPv6, store host is IPv6)}.
+#: The fields behind the head, by C{(born host is IPv6, store host is IPv6)}.
 MIDDLE_DECLARATIONS: Mapping[tuple[bool, bool], Struct] = {
     (is_born_v6, is_store_v6): _middle(_V6 if is_born_v6 else _V4, _V6 if is_store_v6 else _V4)
     for is_born_v6 in (False, True)
@@ -92,7 +92,7 @@ MESSAGE_DECLARATION = Struct(
     "properties" / Bytes(this.properties_length),
 )
 
-#: One message in the body of a batch request; body and properties follow their lengths.
+#: One message in the body of a batch request; body and properties each follow their length.
 BATCH_ITEM_DECLARATION = Struct(
     "size" / Int32sb,
     "magic" / Int32sb,  # 0
@@ -102,15 +102,15 @@ BATCH_ITEM_DECLARATION = Struct(
 )
 BATCH_ITEM = struct_of(BATCH_ITEM_DECLARATION)
 
-#: In DLedger mode, from the first byte of an entry to the first of its message.
+#: In DLedger mode, bytes from the start of an entry's record to the start of its message.
 DLEDGER_BODY_OFFSET = 48
 
-#: The smallest record: IPv4, version 1, nothing in it.
+#: Bytes of the smallest record: IPv4, version 1, empty body, topic and properties.
 MIN_MESSAGE_SIZE = 91
 TOPIC_BYTES_MAX = {1: 127, 2: 32767}
 PROPERTIES_BYTES_MAX = 32767
 
-#: Behind the name and behind the value of a property.
+#: Separators behind the name and behind the value of a property.
 NAME_END, VALUE_END = "\x01", "\x02"
 
 

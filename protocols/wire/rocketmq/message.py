@@ -2,15 +2,15 @@
 """
 The record of one message in a RocketMQ commit log, and the properties in it.
 
-In a plain commit log records stand one behind the other. In DLedger mode each is the body of one entry, and
-its C{physical_offset} is the entry's C{pos} + L{DLEDGER_BODY_OFFSET}. The bytes are declared in
-L{protocols.wire.rocketmq.layout}.
+In a plain commit log the records are consecutive. In DLedger mode each is the body of one entry, and its
+C{physical_offset} is the entry's C{pos} + L{DLEDGER_BODY_OFFSET}. L{protocols.wire.rocketmq.layout} declares
+the bytes.
 
-C{body_crc} is zlib's CRC-32 of the body without its highest bit. It covers the body only: damage in topic,
-properties and numbers shows itself only where lengths no longer add up.
+C{body_crc} is zlib's CRC-32 of the body without the highest bit. It covers only the body: damage in topic,
+properties and numbers is detected only if lengths no longer add up.
 
-What is read is checked as the Java broker checks it on recovery (magic, body CRC, lengths against the total
-size); nothing is longer than the bytes that were given.
+Records are checked as the Java broker checks them on recovery (magic, body CRC, lengths against the total
+size); no length exceeds the given bytes.
 
 Source: MessageDecoder, MessageExtEncoder, MessageVersion, MessageSysFlag, CompressionType (RocketMQ 4.9.8 and
 5.3.3).
@@ -53,9 +53,9 @@ from protocols.wire.rocketmq.layout import (
 @attrs.frozen
 class Host:
     """
-    Who sent or stored a message.
+    Address of the producer or broker of a message.
 
-    @ivar address: 4 bytes, or 16 of IPv6.
+    @ivar address: 4 bytes of IPv4, or 16 of IPv6.
     @ivar port: as recorded, 32 bits.
     """
 
@@ -74,7 +74,7 @@ class Host:
 
     @classmethod
     def of(cls, ip: str, port: int) -> Host:
-        """@raise ValueError: C{ip} is no address in the usual notation."""
+        """@raise ValueError: C{ip} is not an IP address in the usual notation."""
         return cls((IPv6Address(ip) if ":" in ip else IPv4Address(ip)).packed, port)
 
 
@@ -83,10 +83,10 @@ class Message:
     """
     One stored message. Field names are those of the declarations.
 
-    @ivar version: 1 or 2, by its magic.
-    @ivar body: as stored, so perhaps compressed: see L{plain_body}.
-    @ivar properties_data: as stored. To be copied, never written anew: their order has no meaning to us, but
-        replicas are compared byte by byte.
+    @ivar version: 1 or 2, from its magic.
+    @ivar body: as stored, perhaps compressed: see L{plain_body}.
+    @ivar properties_data: as stored. Copy them unchanged: their order has no meaning here, but replicas
+        are compared byte by byte.
     """
 
     topic: str
@@ -108,7 +108,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of the record."""
+        """Size of the record in bytes."""
         return message_size(
             len(self.topic.encode("utf-8")), len(self.body), len(self.properties_data), version=self.version,
             is_born_v6=self.born_host.is_v6, is_store_v6=self.store_host.is_v6,
@@ -116,7 +116,7 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What L{decode_properties} finds; made anew at each call."""
+        """The decoded properties, see L{decode_properties}; a new dict at each call."""
         return decode_properties(self.properties_data)
 
     @property
@@ -126,29 +126,29 @@ class Message:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The words of property C{KEYS}, which blanks separate."""
+        """The words of property C{KEYS}, split at blanks."""
         return tuple(word for word in self.properties.get("KEYS", "").split(" ") if word)
 
     @property
     def unique_key(self) -> str | None:
-        """Property C{UNIQ_KEY}, which the producer made; None if there is none."""
+        """Property C{UNIQ_KEY}, set by the producer; None if there is none."""
         return self.properties.get("UNIQ_KEY")
 
     @property
     def message_id(self) -> str:
-        """The broker's name for it: store host and physical offset, 32 or 56 digits."""
+        """The broker's message id: store host and physical offset, 32 or 56 hexadecimal digits."""
         port = (self.store_host.port & 0xFFFFFFFF).to_bytes(4, "big")
         offset = (self.physical_offset & 0xFFFFFFFF_FFFFFFFF).to_bytes(8, "big")
         return (self.store_host.address + port + offset).hex().upper()
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the body must be unpacked before it is what the producer sent."""
+        """Whether the body is compressed."""
         return bool(self.sys_flag & SysFlag.COMPRESSED)
 
     @property
     def compression(self) -> str:
-        """C{none}, C{zlib}, C{lz4}, C{zstd}, or the number of what is not known."""
+        """C{none}, C{zlib}, C{lz4}, C{zstd}, or the number of an unknown compression."""
         if not self.is_compressed:
             return "none"
         kind = self.sys_flag & COMPRESSION_MASK
@@ -169,7 +169,7 @@ class Message:
 
     @property
     def tags_code(self) -> int:
-        """L{tags_code_of} its tags. A message that waits for its delay has another one in its queue."""
+        """L{tags_code_of} its tags. (A delayed message has another code in its queue while it waits.)"""
         return tags_code_of(self.tags)
 
 
@@ -178,7 +178,7 @@ class RecordStart:
     """
     The first two words of a record.
 
-    @ivar size: of the record; of a blank: bytes left in its file.
+    @ivar size: size of the record in bytes; for a blank, the bytes left in its file.
     """
 
     size: int
@@ -186,12 +186,12 @@ class RecordStart:
 
     @property
     def is_message(self) -> bool:
-        """A message of a version that we know."""
+        """Whether this is a message of a known version."""
         return self.magic in (MAGIC_V1, MAGIC_V2)
 
     @property
     def is_blank(self) -> bool:
-        """The rest of the file is not used."""
+        """Whether the rest of the file is unused."""
         return self.magic == MAGIC_BLANK
 
 
@@ -206,7 +206,7 @@ class BatchItem:
 
 @attrs.frozen
 class _Parts:
-    """Where the parts of a record are; all offsets count from the start of the data."""
+    """The positions of the parts of a record, counted from the start of the data."""
 
     head: tuple[int, ...]
     middle: tuple[int, ...]
@@ -218,7 +218,7 @@ class _Parts:
 
 
 def body_crc_of(body: bytes | memoryview) -> int:
-    """The checksum of a body as it stands in a record; 0 for an empty one."""
+    """The checksum of a body, as in its record; 0 for an empty body."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -240,7 +240,7 @@ def message_size(
     topic_length: int, body_length: int, properties_length: int, *, version: int = 1,
     is_born_v6: bool = False, is_store_v6: bool = False,
 ) -> int:  # fmt: skip
-    """Bytes of a record whose parts have so many bytes."""
+    """Size in bytes of a record, from the sizes of its parts."""
     return (
         MIN_MESSAGE_SIZE - 1 + version + 12 * (is_born_v6 + is_store_v6)
         + topic_length + body_length + properties_length
@@ -251,7 +251,7 @@ def decode_start(data: bytes | memoryview, offset: int = 0) -> RecordStart:
     """
     The first two words at C{offset}, unchecked.
 
-    @raise WireError: fewer than 8 bytes there.
+    @raise WireError: fewer than 8 bytes at C{offset}.
     """
     if offset < 0 or len(data) - offset < START_SIZE:
         raise WireError(f"message: {max(0, len(data) - offset)} bytes at {offset}, {START_SIZE} are needed")
@@ -271,14 +271,14 @@ def _split(data: bytes | memoryview, offset: int) -> _Parts:
                      f"{MAGIC_V2 & 0xFFFFFFFF:08x} is needed")  # fmt: skip
     left = len(data) - offset
     if not MIN_MESSAGE_SIZE <= start.size <= left:
-        _bad(offset, f"size={start.size} outside {MIN_MESSAGE_SIZE}..{left}, the bytes that there are")
+        _bad(offset, f"size={start.size} outside {MIN_MESSAGE_SIZE}..{left}, the bytes available")
     end = offset + start.size
     version = 1 if start.magic == MAGIC_V1 else 2
     head = HEAD.unpack_from(data, offset)
     sys_flag = head[7]
     middle_form = MIDDLES[bool(sys_flag & SysFlag.BORN_HOST_V6), bool(sys_flag & SysFlag.STORE_HOST_V6)]
     topic_form = TOPIC_LENGTHS[version]
-    # What must stand behind the body even if everything is empty.
+    # Bytes behind the body if topic and properties are empty.
     rest = topic_form.size + PROPERTIES_LENGTH.size
     body_at = offset + HEAD_SIZE + middle_form.size
     room = end - rest - body_at
@@ -303,18 +303,18 @@ def _split(data: bytes | memoryview, offset: int) -> _Parts:
 def _check_body(data: bytes | memoryview, offset: int, parts: _Parts) -> None:
     body_end = parts.body_at + parts.middle[-1]
     crc = body_crc_of(memoryview(data)[parts.body_at : body_end])
-    # Java does not look at the checksum of an empty body.
+    # Java ignores the checksum of an empty body.
     if crc != parts.head[2] and body_end > parts.body_at:
         _bad(offset, f"bodyCRC={parts.head[2] & 0xFFFFFFFF:08x}, but its body has {crc:08x}")
 
 
 def check_message(data: bytes | memoryview, offset: int = 0, *, verify_body: bool = True) -> int:
     """
-    That a record stands at C{offset} which Java's recovery would take; cheaper than decoding it.
+    Check that Java's recovery would accept the record at C{offset}; cheaper than decoding it.
 
-    @param verify_body: compare the body's checksum, too.
-    @return: the record's size in bytes.
-    @raise WireError: none; the message says what is wrong.
+    @param verify_body: whether to compare the body's checksum too.
+    @return: size of the record in bytes.
+    @raise WireError: no such record at C{offset}; the error's text names the fault.
     """
     parts = _split(data, offset)
     if verify_body:
@@ -332,13 +332,13 @@ def decode_message(
     data: bytes | memoryview, offset: int = 0, *, verify_body: bool = True, physical_offset: int | None = None
 ) -> Message:
     """
-    The message whose record stands at C{offset}.
+    Decode the record at C{offset}.
 
-    What follows the record is not looked at: the next one stands at C{offset + message.size}.
+    Bytes behind the record are ignored: the next one begins at C{offset + message.size}.
 
-    @param verify_body: compare the body's checksum.
-    @param physical_offset: what the record must say about where it stands; None: anything.
-    @raise WireError: there is no sound record; the message says what is wrong with it.
+    @param verify_body: whether to compare the body's checksum.
+    @param physical_offset: required log offset in the record; None to accept any.
+    @raise WireError: no valid record at C{offset}; the error's text names the fault.
     """
     parts = _split(data, offset)
     if verify_body:
@@ -374,10 +374,11 @@ def decode_message(
 
 def decode_entry_body(body: bytes | memoryview, pos: int) -> Message:
     """
-    The message in an entry of a RocketMQ broker in DLedger mode: all of the body, and nothing behind it.
+    The message in an entry of a RocketMQ broker in DLedger mode: exactly the whole body.
 
-    @param pos: of the entry, in bytes; the message must say that it stands L{DLEDGER_BODY_OFFSET} behind it.
-    @raise WireError: the body is none. An empty one (a leader's term-start entry) is none, too.
+    @param pos: stream offset of the entry in bytes; the record's log offset must be L{DLEDGER_BODY_OFFSET}
+        higher.
+    @raise WireError: the body is not exactly one record; so also for an empty body (term-start entry).
     """
     message = decode_message(body, physical_offset=pos + DLEDGER_BODY_OFFSET)
     if message.size != len(body):
@@ -387,10 +388,10 @@ def decode_entry_body(body: bytes | memoryview, pos: int) -> Message:
 
 def make_message(topic: str, body: bytes, **fields: Any) -> Message:
     """
-    A message with its checksum, its version and the bits of its addresses as they must be.
+    A message with computed checksum, version and address bits.
 
-    @param fields: others of L{Message}; C{properties} may be a mapping instead of C{properties_data}.
-    @raise ValueError: a topic or properties that are too long, or names and values that cannot be written.
+    @param fields: other fields of L{Message}; C{properties} may be a mapping instead of C{properties_data}.
+    @raise ValueError: topic or properties are too long, or a name or value cannot be encoded.
     """
     properties = fields.pop("properties", None)
     if properties is not None:
@@ -432,9 +433,9 @@ def _numbers(host: Host) -> tuple[int, ...]:
 
 def encode_message(message: Message) -> bytes:
     """
-    The record, every field as given (C{body_crc} too).
+    The record, with every field as given (also C{body_crc}).
 
-    @raise ValueError: topic or properties too long, or addresses that contradict C{sys_flag}.
+    @raise ValueError: topic or properties are too long, or addresses contradict C{sys_flag}.
     """
     _check_lengths(message)
     topic = message.topic.encode("utf-8")
@@ -454,11 +455,11 @@ def encode_message(message: Message) -> bytes:
 
 def decode_properties(data: bytes) -> dict[str, str]:
     """
-    Names and values, in the order of the bytes; of two with the same name the last counts.
+    Names and values, in the order of the bytes; if a name repeats, the last value counts.
 
-    As in RocketMQ 5: a name ends at its first 0x01; what has no name or no value is passed over; what is not
-    UTF-8 is replaced. (4.9 passes over a value that contains 0x01.) Some versions end the last value with
-    0x02 and some do not.
+    As in RocketMQ 5: a name ends at its first 0x01; an item without a name or value is skipped; invalid
+    UTF-8 is replaced. (4.9 skips a value that contains 0x01.) Some versions end the last value with 0x02
+    and some do not.
     """
     found = {}
     for item in data.decode("utf-8", "replace").split(VALUE_END):
@@ -472,8 +473,8 @@ def encode_properties(properties: Mapping[str, str], *, is_ended: bool = True) -
     """
     The bytes of properties, in the order of the mapping.
 
-    @param is_ended: the last value ends with 0x02, too, as before 4.9.1 and since 5.2.0; others can then be
-        appended.
+    @param is_ended: whether the last value ends with 0x02 too, as before 4.9.1 and since 5.2.0; then more
+        properties can be appended.
     @raise ValueError: an empty name or value, one that contains a separator, or more than
         L{PROPERTIES_BYTES_MAX} bytes.
     """
@@ -495,8 +496,8 @@ def plain_body(message: Message, *, bytes_max: int = 64 * 1024 * 1024) -> bytes:
     """
     The body as the producer sent it.
 
-    @param bytes_max: so many at most.
-    @raise WireError: compressed otherwise than by zlib, damaged, or larger than C{bytes_max}.
+    @param bytes_max: maximum size of the plain body in bytes, if it is compressed.
+    @raise WireError: compressed by another method than zlib, damaged, or larger than C{bytes_max}.
     """
     if not message.is_compressed:
         return message.body
@@ -508,7 +509,7 @@ def plain_body(message: Message, *, bytes_max: int = 64 * 1024 * 1024) -> bytes:
     except zlib.error as error:
         raise WireError(f"compressed body: {error}") from None
     if len(plain) > bytes_max:
-        raise WireError(f"compressed body: more than {bytes_max} bytes are in it")
+        raise WireError(f"compressed body: more than {bytes_max} bytes when decompressed")
     if not unpacking.eof:
         raise WireError(f"compressed body: ends after {len(plain)} bytes, in the middle")
     return plain

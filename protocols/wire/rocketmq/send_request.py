@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.wire.test_send_request -*-
 """
-The short way for what a broker is asked most: SEND_MESSAGE_V2 as RocketMQ's Java client writes it.
+A fast path for a broker's most frequent request: SEND_MESSAGE_V2 as RocketMQ's Java client writes it.
 
-The requests of one producer differ in four places: queue, time of birth, properties, number. What stands
-around these is compared with an earlier request's instead of being read again; the first one of its shape is
-read the long way, L{protocols.wire.remoting.decode_command}.
+The headers of one producer's requests differ in four places: queue, time of birth, properties, number. The
+bytes around these are compared with an earlier request's instead of being decoded again; the first request of
+a shape is decoded by the general path, L{protocols.wire.remoting.decode_command}.
 
-Rule: what is not written exactly so is left to the long way, and what is read here means what it would mean
-there, byte for byte; the tests compare them.
+Rule: any other spelling is left to the general path, and the results of both paths are equal; the tests
+compare them.
 
 Source: SendMessageRequestHeaderV2, RemotingCommand, fastjson's writer of HashMaps (RocketMQ 4.9.8, 5.3.3).
 """
@@ -24,7 +24,7 @@ import attrs
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import FRAME_START, HEADER_WORD_SIZE, JSON, RemotingCommand, decode_command
 
-#: Shapes that are remembered of one connection: topics, groups, flags of its producers.
+#: At most this many shapes (topics, groups, flags of its producers) are remembered for one connection.
 SHAPES_MAX = 16
 
 _TEXT = rb'[^"\\\x00-\x1f]*'
@@ -33,7 +33,7 @@ _SEND = re.compile(
     rb'(\{"code":310,"extFields":\{"a":"' + _TEXT + rb'","b":"' + _TEXT + rb'","c":"' + _TEXT
     + rb'","d":"' + _INT + rb'","e":")([0-9]{1,9})(","f":"' + _INT + rb'","g":")([0-9]{1,18})(","h":"'
     + _INT + rb'","i":")([^"]*)("'
-    # No name that stands above may come again.
+    # None of the names above may come again.
     + rb'(?:,"[j-z][a-zA-Z]{0,30}":"' + _TEXT + rb'"){0,16}\},"flag":0,"language":"[A-Z]{1,16}","opaque":)'
     + rb'([0-9]{1,10})(,"serializeTypeCurrentRPC":"JSON","version":[0-9]{1,6}\})'
 )  # fmt: skip
@@ -42,10 +42,10 @@ _START = b'{"code":310,'
 
 class SendShape:
     """
-    What stands around the four places in requests that are alike.
+    The bytes around the four places in requests of one shape.
 
-    @ivar command: the first of them, read the long way; without its body.
-    @ivar note: whatever the owner of the connection has found out about them.
+    @ivar command: the first of the requests, decoded by the general path; without its body.
+    @ivar note: for the owner of the connection: facts about these requests.
     """
 
     __slots__ = ("command", "five", "four", "note", "one", "three", "two")
@@ -60,9 +60,9 @@ class SendRequest(NamedTuple):
     """
     A request, in pieces.
 
-    @ivar frame: all of it, as the framing cut it.
-    @ivar queue_id: C{e}. @ivar born_timestamp: C{g}, ms since 1970.
-    @ivar properties: C{i}, as they stand in a record.
+    @ivar frame: the whole frame, from the framing.
+    @ivar queue_id: field C{e}. @ivar born_timestamp: field C{g}, ms since 1970.
+    @ivar properties: field C{i}, encoded as in a record.
     """
 
     shape: SendShape
@@ -76,9 +76,9 @@ class SendRequest(NamedTuple):
 
 class SendReader:
     """
-    Reads one connection's requests.
+    Reads the requests of one connection.
 
-    Invariant: C{_shapes} are those of requests that were read, the last new one first.
+    Invariant: C{_shapes} are at most L{SHAPES_MAX} shapes of earlier requests, the newest first.
     """
 
     def __init__(self) -> None:
@@ -86,8 +86,8 @@ class SendReader:
 
     def read(self, frame: bytes) -> SendRequest | None:
         """
-        @param frame: the bytes after the length word, all of them.
-        @return: None if it is something else, or is written in another way.
+        @param frame: all bytes after the length word.
+        @return: None if it is another request, or has another spelling.
         """
         for shape in self._shapes:
             if frame.startswith(shape.one, HEADER_WORD_SIZE):
@@ -119,7 +119,7 @@ def _shape_of(frame: bytes) -> SendShape | None:
 
 
 def _read_like(shape: SendShape, frame: bytes) -> SendRequest | None:
-    """A request of this shape; None if it is of another."""
+    """A request of this shape; None if it has another shape."""
     at = HEADER_WORD_SIZE + len(shape.one)
     stop = frame.find(b'"', at, at + 10)
     queue = frame[at:stop]
@@ -152,7 +152,7 @@ def _read_like(shape: SendShape, frame: bytes) -> SendRequest | None:
 
 
 def _unescaped(text: bytes) -> bytes | None:
-    """Properties that were written as a JSON string; None if the long way has to look at them."""
+    """Properties from a JSON string; None if the general path must decode them."""
     try:
         if not text.decode("utf-8").isprintable():
             return None
@@ -160,17 +160,17 @@ def _unescaped(text: bytes) -> bytes | None:
         return None
     if b"\\" not in text:
         return text
-    # Behind an escaped backslash the same letters are no escape; that backslash is left then, and seen.
+    # After an escaped backslash the same letters are not an escape; then a backslash is left and found below.
     raw = text.replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
     return None if b"\\" in raw else raw
 
 
 class SentAnswers:
-    """Answers to requests whose message is stored, as the long way writes them."""
+    """Encodes answers to requests whose message is stored, as the general path would."""
 
     def __init__(self, told: Mapping[str, str], *, language: str, version: int) -> None:
         """
-        @param told: what every answer says besides where its message stands.
+        @param told: fields of every answer, besides those that locate its message.
         """
         texts = {name: json.dumps(text, ensure_ascii=False).replace("%", "%%") for name, text in told.items()}
         places = {"msgId": '"%b%016X"', "queueId": '"%d"', "queueOffset": '"%d"'}
@@ -186,8 +186,8 @@ class SentAnswers:
         """
         One answer, length word included.
 
-        @param id_start: of the name of the message: who stores it, in hexadecimal.
-        @param offset: of its record in the log; the rest of the name.
+        @param id_start: first part of the message id: the store host, in hexadecimal.
+        @param offset: log offset of the record; the second part of the message id.
         """
         header = self._form % (code, id_start, offset, queue_id, queue_offset, opaque)
         return FRAME_START.pack(HEADER_WORD_SIZE + len(header), len(header)) + header

@@ -84,14 +84,14 @@ class ValueTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """One of each kind."""
-        self.refused("a number is wanted", listen_port="many")
+        self.refused("write a number", listen_port="many")
         self.refused("write true or false", autoCreateTopicEnable="yes")
         self.refused("for a slave say broker_role=SLAVE", broker_id=2)
         self.refused("a slave has one above 0", role="slave", broker_id=0)
         self.refused("follows nobody", ha_master_address="a:1")
         self.refused("a slave has one master", role="slave", ha_master_address="a:1;b:1")
-        self.refused("is no address", namesrv_addr="localhost")
-        self.refused("is no address", namesrv_addr="localhost:70000")
+        self.refused("is not an address", namesrv_addr="localhost")
+        self.refused("is not an address", namesrv_addr="localhost:70000")
         self.refused("letters, digits", broker_name="a b")
         self.refused("write an address", brokerIP1="localhost")
         self.refused("transactions are not implemented", rejectTransactionMessage="false")
