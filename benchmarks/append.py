@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.processes.test_load -*-
 """
-Appends per second and their latency: our members and their peers, three members and a client, on one machine.
+Appends per second and their latency: groups of three members, of ours and of our peers, on one machine.
 
     python -m benchmarks.append --quick
     python -m benchmarks.append --rounds 3 --seconds 4 --peers java,java-batch --json append.json
 
-Every group is started once and warmed up; then the systems take turns, round after round, and a group
-that has not its turn is paused. A figure is the median over the rounds. C{dledger-binary} is our client
-over the native wire; C{dledger-remoting} is our members under the very generator that loads Java's.
-Java DLedger knows no sync flush: its rows stand for themselves only in C{async}.
+Every group is started once and warmed up; then the systems take turns, round after round, and the groups
+that wait are paused. A figure is the median over the rounds. C{dledger-binary} is our client over the native
+wire; C{dledger-remoting} is our members under the same generator that loads Java's. Java DLedger has no sync
+flush: compare its rows only with C{async}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks.groups import Absent, MeasuredGroup, make_groups
 from benchmarks.load import LoadError, Sample
 from tests.processes.children import end_all
 
-#: How many times as fast as Java DLedger the binary wire is meant to be, by window, with async flush.
+#: Aims of the binary wire: throughput relative to Java DLedger, by window, with async flush.
 AIMS = {1: 2.0, 64: 4.0, 1000: 8.0}
 
 
@@ -56,7 +56,7 @@ class Cell:
 
 @attrs.define
 class Measured:
-    """What the rounds gave for one cell."""
+    """The results of the rounds for one cell."""
 
     samples: list[Sample] = attrs.Factory(list)
     rss_bytes: int = 0
@@ -67,7 +67,7 @@ class Measured:
 @attrs.frozen(kw_only=True)
 class Plan:
     """
-    How much to measure.
+    The extent of the measurements.
 
     @ivar warm_up_s, seconds: of each run; C{rounds} runs make one figure.
     """
@@ -81,7 +81,7 @@ class Plan:
 
 
 def run_cell(group: MeasuredGroup, cell: Cell, wire: str, plan: Plan, measured: Measured) -> None:
-    """One run of one cell, repeated once if the leader changed under it; a failure is kept, not raised."""
+    """Run one cell, and once again if the leader changed; a failure is kept, not raised."""
 
     def watch() -> None:
         measured.rss_bytes = max(measured.rss_bytes, group.rss_bytes())
@@ -118,7 +118,7 @@ def train(group: MeasuredGroup, plan: Plan) -> None:
 
 
 def cells_of(group: MeasuredGroup, plan: Plan) -> Iterator[tuple[Cell, str]]:
-    """Every cell that a group can fill, and the generator for it."""
+    """Every cell of a group, and its generator."""
     for system, wire in group.systems.items():
         for body_bytes in plan.bodies:
             for window in plan.windows:
@@ -126,7 +126,7 @@ def cells_of(group: MeasuredGroup, plan: Plan) -> Iterator[tuple[Cell, str]]:
 
 
 def measure_all(groups: list[MeasuredGroup], plan: Plan) -> dict[Cell, Measured]:
-    """Start and train every group, then let them take turns."""
+    """Start and train every group, then measure them in turns."""
     results: dict[Cell, Measured] = {}
     runs = plan.rounds * len(plan.windows) * len(plan.bodies) * sum(len(group.systems) for group in groups)
     columns = (TextColumn("{task.completed}/{task.total} {task.description}"), TimeElapsedColumn())
@@ -148,7 +148,7 @@ def measure_all(groups: list[MeasuredGroup], plan: Plan) -> dict[Cell, Measured]
 
 
 def as_rows(results: dict[Cell, Measured]) -> list[dict[str, object]]:
-    """The results as they go into the JSON file."""
+    """The results for the JSON file."""
     rows: list[dict[str, object]] = []
     for cell, measured in results.items():
         rows.append({
@@ -205,14 +205,14 @@ def show(results: dict[Cell, Measured], absent: Iterable[Absent], machine: Machi
 
 @click.command()
 @click.option("--quick", is_flag=True, help="under a minute: 100-byte bodies, one short round")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--windows", default="1,64,1000", show_default=True)
 @click.option("--bodies", default="100,1024", show_default=True, help="bytes")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="measured span of one run")
 @click.option("--flush", "flushes", default="async,sync", show_default=True, help="of our members")
 @click.option("--peers", default="java", show_default=True, help="java,java-batch,pysyncobj; empty for none")
-@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, windows: str, bodies: str, rounds: int, seconds: float, flushes: str,
     peers: str, parent: str | None,

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-What a copy of a file through a connection costs at least: C{sendfile} in one process, C{recv_into} and
-C{pwrite} into a preallocated file in another, over the loopback, nothing looked at.
+The least cost of copying a file through a connection: C{sendfile} in one process, C{recv_into} and C{pwrite}
+into a preallocated file in another, over the loopback, without looking at the bytes.
 
     python -m benchmarks.bare_copy SOURCE TARGET BYTES
 
-It prints one line of JSON: C{bytes}, C{seconds} and C{cpu_s} of both processes. So many bytes are copied;
-TARGET must not exist.
+It prints one line of JSON: C{bytes}, C{seconds} and C{cpu_s} of both processes. BYTES is the number of bytes
+to copy; TARGET must not exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 
 import click
 
-#: As much as a slave of ours reads at once.
+#: The receive buffer of a slave of ours has the same size.
 RECEIVE_SIZE = 256 * 1024
 
 _SEND_SIZE = 4 * 1024 * 1024
@@ -50,7 +50,7 @@ def _cpu_s(who: int) -> float:
 @click.argument("target", type=click.Path(exists=False))
 @click.argument("size", type=click.IntRange(min=1))
 def main(source: str, target: str, size: int) -> None:
-    """Copy the beginning of a file; say how long it took."""
+    """Copy the first SIZE bytes of a file and print the time it took."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         source_file = os.open(source, os.O_RDONLY)
         size = min(size, os.fstat(source_file).st_size)
@@ -69,7 +69,7 @@ def main(source: str, target: str, size: int) -> None:
         cpu_s = _cpu_s(resource.RUSAGE_SELF) - begin_cpu_s
         os.waitpid(child, 0)
         if got != size:
-            raise click.ClickException(f"{got} of {size} bytes came")
+            raise click.ClickException(f"{got} of {size} bytes arrived")
     click.echo(json.dumps({
         "bytes": got, "seconds": seconds, "cpu_s": cpu_s + _cpu_s(resource.RUSAGE_CHILDREN),
     }))

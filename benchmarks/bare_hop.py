@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-What the way to a slave and back costs at least: one process sends some bytes, another receives, writes them
-and answers with 8, over the loopback, nothing looked at.
+The least cost of the way to a slave and back: one process sends some bytes, another receives and writes them
+and answers with 8 bytes, over the loopback, without looking at them.
 
     python -m benchmarks.bare_hop TARGET BYTES
 
@@ -17,7 +17,7 @@ import time
 
 import click
 
-#: Room in the target; when it is full it is written again from its beginning.
+#: Size of the target; when it is full, writing continues at its beginning.
 TARGET_BYTES = 256 * 1024 * 1024
 
 #: Round trips that are not counted.
@@ -59,7 +59,7 @@ def _ask(link: socket.socket, size: int, count: int) -> list[float]:
 @click.argument("size", type=click.IntRange(1, TARGET_BYTES // 2))
 @click.option("--count", default=10_000, show_default=True, type=click.IntRange(min=100))
 def main(target: str, size: int, count: int) -> None:
-    """Send, write, and be told, many times; say how long it took."""
+    """Send, write and answer, many times; print the times."""
     if os.path.exists(target):
         raise click.BadParameter(f"{target} exists already")
     with socket.create_server(("127.0.0.1", 0)) as listener:

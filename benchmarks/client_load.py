@@ -2,8 +2,8 @@
 """
 The load of C{benchmarks.load} by our own client: L{dledger.client.client.LogClient} over the native wire.
 
-The window is filled by a few calls of many bodies each, as a program does that has a stream to append;
-a call that is acknowledged is followed by another of the same size.
+A few calls of many bodies each fill the window, as in a program that appends a stream; each acknowledged
+call is followed by another of the same size.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dledger.client.client import LogClient
 from dledger.client.frames import Outcome
 from dledger.client.values import AppendError
 
-#: So many calls share the window.
+#: Number of calls that share the window.
 CALLS = 8
 
 
 class _Load:
-    """Invariant: as many bodies are submitted and not settled as the window has, until the time is over."""
+    """Invariant: the bodies submitted and not settled fill the window, until the time is over."""
 
     def __init__(self, reactor: Any, client: LogClient, meter: Meter) -> None:
         self._reactor = reactor
@@ -30,7 +30,7 @@ class _Load:
         self._meter = meter
 
     def submit(self, bodies: tuple[bytes, ...]) -> None:
-        """One call."""
+        """Submit one call."""
         self._client.submit(bodies, partial(self._settled, bodies, time.perf_counter()))
 
     def _settled(self, bodies: tuple[bytes, ...], sent_s: float, outcome: Outcome) -> None:

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.processes.test_load -*-
 """
-What the benchmark programs share: the machine's own limits, quantiles, JSON files, tables.
+The common part of the benchmark programs: the machine's own limits, quantiles, JSON files, tables.
 
-Rule: a figure about durability is worth nothing without the fdatasync latency of the machine it was
-measured on, so every program prints that beside its results.
+Rule: a figure about durability means nothing without the fdatasync latency of its machine, so every program
+prints that beside its results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-#: A file or a pipe gets tables of this width, a terminal its own.
+#: Width of tables in a file or a pipe; a terminal has its own.
 PIPE_COLUMNS = 140
 
 console = Console()
@@ -31,7 +31,7 @@ if not console.is_terminal:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that is not exceeded by C{share} of all; NaN of none."""
+    """The smallest value that C{share} of all values do not exceed; NaN without values."""
     if not values:
         return float("nan")
     ordered = sorted(values)
@@ -41,12 +41,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 @attrs.frozen(kw_only=True)
 class Machine:
     """
-    Where the figures come from.
+    The machine of the figures.
 
     @ivar fdatasync_p50_ms, fdatasync_p99_ms: 4 KiB written and synced, in a preallocated file.
-    @ivar load_average: of the minute before; above 0.5 or so, somebody else was measured too.
-    @ivar call_ns: what this interpreter takes to make a small object and to call a method of it. One that was
-        built without its optimisations takes half as long again, and so does one append at a time.
+    @ivar load_average: of the minute before; above about 0.5, other programs were measured too.
+    @ivar call_ns: time of this interpreter to make a small object and call a method of it. An interpreter
+        that was built without optimisations takes 1.5 times as long, and so does one append at a time.
     """
 
     processors: int
@@ -60,7 +60,7 @@ class Machine:
     call_ns: float
 
     def line(self) -> str:
-        """All of it in one line."""
+        """All facts in one line."""
         return (
             f"{self.processors} processors, {self.memory_gib:.0f} GiB, {self.system}, "
             f"Python {self.python} ({self.call_ns:.0f} ns a call); "
@@ -105,7 +105,7 @@ class _Called:
 
 
 def probe_calls(count: int = 50_000) -> float:
-    """Nanoseconds for a small object and a call of its method: the best of five tries."""
+    """Nanoseconds for making a small object and calling its method: the best of five tries."""
 
     def once() -> float:
         begin_s = time.perf_counter()
@@ -118,7 +118,7 @@ def probe_calls(count: int = 50_000) -> float:
 
 @contextlib.contextmanager
 def work_directory(parent: str | None) -> Iterator[Path]:
-    """A directory for ledgers that is gone afterwards; C{parent} chooses the disk."""
+    """A temporary directory for ledgers; C{parent} chooses the disk."""
     with tempfile.TemporaryDirectory(prefix="dledger-bench-", dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -126,19 +126,19 @@ def work_directory(parent: str | None) -> Iterator[Path]:
 def write_json(
     path: str | None, results: Sequence[Mapping[str, object]], machine: Machine, **more: object
 ) -> None:
-    """Write C{{"results": [...], "machine": {...}}} to C{path}, if there is one."""
+    """Write C{{"results": [...], "machine": {...}}} to C{path}, unless it is None."""
     if path is not None:
         document = {"results": list(results), "machine": attrs.asdict(machine), **more}
         Path(path).write_text(json.dumps(document, indent=1) + "\n")
 
 
 def median(values: Sequence[float]) -> float:
-    """The median; NaN of none."""
+    """The median; NaN without values."""
     return statistics.median(values) if values else float("nan")
 
 
 def number(value: float) -> str:
-    """A figure for a table: three or so digits, thousands split by commas; a dash for NaN."""
+    """A figure for a table: about three digits, thousands separated by commas; a dash for NaN."""
     if value != value:
         return "-"
     if value >= 100:
@@ -147,7 +147,7 @@ def number(value: float) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print a table whose first C{left} columns are words and the rest figures."""
+    """Print a table; its first C{left} columns are words, the others figures."""
     drawn = Table(title=title, title_justify="left")
     for position, column in enumerate(columns):
         drawn.add_column(column, justify="left" if position < left else "right", no_wrap=True)

@@ -7,7 +7,7 @@ How long appends pause when the leader dies, and whether leaders change when the
     python -m benchmarks.failover --steady 60
 
 The leader is killed with SIGKILL again and again. C{elected}: until another member says that it leads;
-C{acknowledged}: until the client's next append is committed. With C{--steady}, nobody is killed: a group
+C{acknowledged}: until the client's next append is committed. With C{--steady}, no member is killed: a group
 under full load must keep its leader, so every term beyond the first is a false election.
 """
 
@@ -40,7 +40,7 @@ class Failover:
 
 
 def wait_all_serve(group: Group) -> None:
-    """Wait until every member follows the same leader and lags by nothing that matters."""
+    """Wait until every member follows the same leader and lags by less than 100 entries."""
 
     def serving() -> bool:
         said = [member.metadata() for member in group.members.values()]
@@ -53,7 +53,7 @@ def wait_all_serve(group: Group) -> None:
 
 
 def append_until_done(log: Log, body: bytes) -> None:
-    """Append; a call whose outcome is unknown is followed by another, as here nobody reads the log."""
+    """Append until one call succeeds; bodies may be doubled, since the log is not read here."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -111,7 +111,7 @@ def measure_kills(directory: Path, kills: int, flush: str) -> list[Failover]:
 
 
 def measure_steady(directory: Path, seconds: float, flush: str) -> dict[str, object]:
-    """Load a group as hard as one client can; terms must not change."""
+    """Load a group with one client at full speed; its term must not change."""
     group = Group(directory, options={"flush_disk_type": flush, "retention_bytes": 1 << 30, **_FILES})
     group.start()
     leader_id = group.leader()
@@ -134,7 +134,7 @@ def measure_steady(directory: Path, seconds: float, flush: str) -> dict[str, obj
 
 
 def show_steady(result: dict[str, object]) -> None:
-    """One table of one row."""
+    """Print a table with one row."""
     table(
         f"{result['seconds']:g} s of full load, {result['flush']}",
         ["false elections", "appends/s", "p99 ms", "not acknowledged", "CPUs of the members", "MiB/member"],
@@ -149,11 +149,11 @@ def show_steady(result: dict[str, object]) -> None:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="five kills, and ten seconds of load")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--kills", default=20, show_default=True)
 @click.option("--flush", type=click.Choice(["async", "sync"]), default="async", show_default=True)
 @click.option("--steady", type=float, help="seconds of full load instead of kills")
-@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, kills: int, flush: str, steady: float | None, parent: str | None
 ) -> None:
@@ -178,7 +178,7 @@ def main(
 
 
 def show_kills(found: list[Failover], flush: str) -> dict[str, object]:
-    """A table; the result for the JSON file."""
+    """Print a table. @return: the result for the JSON file."""
     elected = [one.elected_ms for one in found]
     acknowledged = [one.acknowledged_ms for one in found]
     table(

@@ -2,8 +2,8 @@
 """
 Groups of three members that can be loaded, paused while others are measured, and ended.
 
-Rule: a group that is not being measured is stopped by signal: idle members (Java's more than ours)
-use processor time that would be missing in the figures of the others.
+Rule: a group that is not being measured is stopped by signal: idle members (Java's more than ours) use
+processor time, which would falsify the figures of the others.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ GROUP_NAME = "bench"
 
 class MeasuredGroup:
     """
-    What every group has.
+    The common interface of the groups.
 
     @ivar flush: C{async} or C{sync}.
     @ivar systems: name of a system in the results, to the generator that loads it.
-    @ivar train_s: seconds of load that it gets before the first measurement (a JIT needs some).
+    @ivar train_s: seconds of load before the first measurement (a JIT needs some).
     """
 
     flush: str = "async"
@@ -44,20 +44,20 @@ class MeasuredGroup:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Wait until a leader has been the same for a while."""
+        """Wait until the leader has stayed the same for a while."""
         raise NotImplementedError
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
-        """One run. @raise LoadError: it could not be finished."""
+        """Run the generator once. @raise LoadError: the run could not be finished."""
         raise NotImplementedError
 
     def pause(self) -> None:
-        """Members use no processor time from here on."""
+        """Stop the members; they use no processor time."""
         for child in self.children:
             child.pause()
 
     def resume(self) -> None:
-        """Go on, with a leader."""
+        """Continue the members, and wait for a leader."""
         for child in self.children:
             child.resume()
         self.settle()
@@ -98,7 +98,7 @@ class OurGroup(MeasuredGroup):
         self.settle()
 
     def settle(self) -> None:
-        """The same leader for longer than a follower's patience."""
+        """Wait until the leader has stayed the same for longer than a follower's patience."""
         seen: list[str] = []
         deadline = time.monotonic() + 30
         while len(seen) < 6 or len(set(seen[-6:])) > 1:
@@ -107,7 +107,7 @@ class OurGroup(MeasuredGroup):
         self._leader_id = seen[-1]
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
-        """One run against the leader."""
+        """Run the generator once against the leader."""
         return load_in_child(
             address=self._group.peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME,
             wire=wire, window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
@@ -151,7 +151,7 @@ class JavaGroup(MeasuredGroup):
         self.settle()
 
     def settle(self) -> None:
-        """The same leader for two seconds, which is its heartbeat."""
+        """Wait until the leader has stayed the same for two seconds, its heartbeat interval."""
         from tests.interop.java import wait_leader
 
         deadline = time.monotonic() + 60
@@ -164,7 +164,7 @@ class JavaGroup(MeasuredGroup):
                 self._leader_id, since = leader_id, time.monotonic()
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
-        """One run against the leader."""
+        """Run the generator once against the leader."""
         return load_in_child(
             address=self._peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME, wire=wire,
             window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
@@ -172,7 +172,7 @@ class JavaGroup(MeasuredGroup):
 
 
 class PySyncObjGroup(MeasuredGroup):
-    """Three processes of PySyncObj; commands are proposed in the leader's process, as it knows no client."""
+    """Three processes of PySyncObj; the leader's process proposes the commands, as there is no client."""
 
     def __init__(self, directory: Path) -> None:
         from benchmarks.pysyncobj_member import member_command
@@ -202,7 +202,7 @@ class PySyncObjGroup(MeasuredGroup):
         self.settle()
 
     def settle(self) -> None:
-        """Some member says that it leads."""
+        """Wait until a member says that it leads."""
         deadline = time.monotonic() + 30
         while not any(member.ask("leads") == "yes" for member in self._members):
             if time.monotonic() > deadline:
@@ -210,7 +210,7 @@ class PySyncObjGroup(MeasuredGroup):
             time.sleep(0.2)
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
-        """One run inside the leader."""
+        """Run the generator once, inside the leader."""
         import json
 
         for member in self._members:
@@ -234,7 +234,7 @@ def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]
     list[MeasuredGroup], list[Absent]
 ]:
     """
-    Groups for what was asked for; nothing is started.
+    Make the groups that were asked for, without starting them.
 
     @param peers: C{java}, C{java-batch}, C{pysyncobj}.
     @param flushes: flush types of our own groups.

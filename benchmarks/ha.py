@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-Replication of RocketMQ's kind, its own brokers (4.9.8) beside ours: what a synchronous slave costs, and how
-fast an empty one catches up.
+Replication of RocketMQ's kind, its own brokers (4.9.8) beside ours: the cost of a synchronous slave, and the
+speed at which an empty one catches up.
 
     python -m benchmarks.ha --quick
     python -m benchmarks.ha --rounds 2 --json ha.json
 
 Every pair is a master and a slave of the same kind. The rows C{java} and C{dledger} have the same producer,
-Java's; C{dledger-binary} is our producer and its frames of many messages. Pairs take turns, and one that
-has not its turn is paused; a figure is the median over the rounds, a ratio the median of the rounds' ratios.
+Java's; C{dledger-binary} is our producer and its frames of many messages. Pairs take turns, and the pairs
+that wait are paused; a figure is the median over the rounds, a ratio the median of the rounds' ratios.
 
-Of 4.9.8 the broker itself is not on Maven Central: it is 4.9.7's, on store, client and remoting of 4.9.8.
+The broker of 4.9.8 is not on Maven Central: it is that of 4.9.7, on store, client and remoting of 4.9.8.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ BARE = "bare copy"
 #: Systems by the kind of the brokers: name in the results, and whether the producer is ours.
 SYSTEMS = {JAVA: (("java", False),), OURS: (("dledger", False), ("dledger-binary", True))}
 
-#: A synchronous slave may cost so much of the throughput at these windows.
+#: Aim: the share of the throughput that is left with a synchronous slave, at these windows.
 SYNC_AIM, SYNC_AIM_WINDOWS = 0.9, (64, 1000)
-#: A slave of ours is meant to catch up with a master of ours so many times as fast as RocketMQ's with its
-#: own, and at this share of what a bare copy does.
+#: Aims for a slave of ours catching up with a master of ours: its speed relative to RocketMQ's slave with its
+#: own master, and to a bare copy.
 CATCH_UP_AIM, BARE_AIM = 2.0, 0.5
 
 
@@ -82,9 +82,9 @@ class Cell:
 @attrs.define
 class Measured:
     """
-    What the rounds gave for one cell.
+    The results of the rounds for one cell.
 
-    @ivar samples: one for each round, None where it failed.
+    @ivar samples: one for each round; None for a round that failed.
     """
 
     samples: list[Sample | None] = attrs.Factory(list)
@@ -93,7 +93,7 @@ class Measured:
     failures: list[str] = attrs.Factory(list)
 
     def median_of(self, name: str) -> float:
-        """Over the rounds that did not fail."""
+        """The median over the rounds that did not fail."""
         return median([getattr(sample, name) for sample in self.samples if sample is not None])
 
 
@@ -104,10 +104,10 @@ Copies = dict[tuple[str, str], list[Copied]]
 @attrs.frozen(kw_only=True)
 class Plan:
     """
-    How much to measure.
+    The extent of the measurements.
 
     @ivar warm_up_s, seconds: of each run of a cell.
-    @ivar train_s: of load before the first one; a JIT needs some.
+    @ivar train_s: seconds of load before the first run; a JIT needs some.
     @ivar pairings: kinds of master and slave.
     """
 
@@ -123,14 +123,14 @@ class Plan:
 
 
 class Teller:
-    """Progress for people; nothing where nobody looks."""
+    """Progress for people; silent without a terminal."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("starting")
 
     def tell(self, text: str) -> None:
-        """What is done now."""
+        """Show the present step."""
         self._progress.update(self._task, description=text)
 
 
@@ -139,9 +139,9 @@ class Teller:
 
 def run_cell(pair: Pair, cell: Cell, load: Load, settling: Load, plan: Plan, measured: Measured) -> None:
     """
-    One run of one cell, repeated once if something was wrong; a failure is kept, not raised.
+    Run one cell, and once again if it failed; a failure is kept, not raised.
 
-    @param settling: what a pair that has lost its connection finds it again with.
+    @param settling: the load with which a pair restores a lost connection.
     """
     for _attempt in range(2):
         cpu_s, begin_s = pair.cpu_seconds(), time.monotonic()
@@ -169,8 +169,8 @@ def run_cell(pair: Pair, cell: Cell, load: Load, settling: Load, plan: Plan, mea
 
 def cells_of(kinds: Sequence[str], plan: Plan, turn: int) -> Iterator[tuple[Cell, str, bool]]:
     """
-    Every cell, its kind of brokers, and whether the producer is ours. What is compared stands together; which
-    role is the first changes from round to round.
+    Every cell, its kind of brokers, and whether the producer is ours. Cells to compare follow one another;
+    the order of the roles changes from round to round.
     """
     for body_bytes in plan.bodies:
         for window in plan.windows:
@@ -184,7 +184,7 @@ def cells_of(kinds: Sequence[str], plan: Plan, turn: int) -> Iterator[tuple[Cell
 def _measure_puts(
     directory: Path, kinds: Sequence[str], java_load: JavaLoad, plan: Plan, teller: Teller
 ) -> Results:
-    """All cells, pairs in turns."""
+    """Measure all cells; the pairs take turns."""
     results: Results = {}
     loads: dict[bool, Load] = {False: java_load, True: OurLoad()}
     pairs = {(kind, role): Pair(directory, kind, role) for kind in kinds for role in ROLES}
@@ -216,7 +216,7 @@ def _measure_puts(
 
 
 def ratio_of(results: Results, above: Cell, below: Cell) -> float:
-    """The throughput of one cell by that of another, round by round; NaN without a round that has both."""
+    """Throughput of one cell by another's, round by round; NaN if no round has both."""
     if above not in results or below not in results:
         return float("nan")
     pairs = zip(results[above].samples, results[below].samples, strict=False)
@@ -227,14 +227,14 @@ def ratio_of(results: Results, above: Cell, below: Cell) -> float:
 
 
 def sync_ratio(results: Results, cell: Cell) -> float:
-    """What is left of the throughput when the master waits for its slave; NaN for an asynchronous one."""
+    """The share of the throughput left when the master waits for its slave; NaN for an asynchronous one."""
     if cell.role != SYNC_MASTER:
         return float("nan")
     return ratio_of(results, cell, attrs.evolve(cell, role=ASYNC_MASTER))
 
 
 def java_ratio(results: Results, cell: Cell) -> float:
-    """How many times Java's throughput; NaN for Java itself."""
+    """The throughput relative to Java's; NaN for Java itself."""
     if cell.system == "java":
         return float("nan")
     return ratio_of(results, cell, attrs.evolve(cell, system="java"))
@@ -244,7 +244,7 @@ def java_ratio(results: Results, cell: Cell) -> float:
 
 
 def _measure_copies(directory: Path, plan: Plan, teller: Teller) -> tuple[Copies, list[str]]:
-    """Every pairing, and the bare copy, in turns."""
+    """Measure every pairing, and the bare copy, in turns."""
     copies: Copies = {}
     failures: list[str] = []
     seed = directory / "seed"
@@ -296,7 +296,7 @@ def _finite(value: float) -> float | None:
 
 
 def put_rows(results: Results) -> list[dict[str, object]]:
-    """The results of puts as they go into the JSON file."""
+    """The results of puts for the JSON file."""
     return [
         {
             **attrs.asdict(cell), "flush": "async",
@@ -318,7 +318,7 @@ def put_rows(results: Results) -> list[dict[str, object]]:
 
 
 def copy_rows(copies: Copies) -> list[dict[str, object]]:
-    """The results of catching up as they go into the JSON file."""
+    """The results of catching up for the JSON file."""
     return [
         {
             "system": title_of(pairing), "bytes": found[0].bytes,
@@ -421,14 +421,14 @@ def _parts(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="a minute: the first body size, one short round, a short log")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--windows", default="1,64,1000", show_default=True, help="messages in flight")
 @click.option("--bodies", default="100,1024", show_default=True, help="bytes")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--seconds", default=2.0, show_default=True, help="measured span of one run")
 @click.option("--kinds", default="java,ours", show_default=True, callback=_kinds)
 @click.option("--parts", default="puts,catch-up", show_default=True, callback=_parts)
-@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, windows: str, bodies: str, rounds: int, seconds: float,
     kinds: tuple[str, ...], parts: tuple[str, ...], parent: str | None,

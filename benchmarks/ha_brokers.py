@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-Masters and slaves as processes, RocketMQ's and ours, with the settings that an operator would leave as they
-are.
+Masters and slaves as processes, RocketMQ's and ours, with the settings that an operator would leave
+unchanged.
 
-No name server: a slave is told where its master is, a producer is told the broker. Topics are made by the
-first message.
+There is no name server: slaves and producers are given the address of the master. The first message makes
+the topic.
 
-Rule: what is not measured at the moment is paused by signal, as in L{benchmarks.groups}; a pair that stood
-still is given time to find its connection again.
+Rule: a pair that is not being measured is paused by signal, as in L{benchmarks.groups}; after a long pause it
+gets time to connect again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION = "4.9.8"
 ASYNC_MASTER, SYNC_MASTER, SLAVE = "ASYNC_MASTER", "SYNC_MASTER", "SLAVE"
 TOPIC, QUEUES = "messages", 4
 
-#: Seconds after which something is stuck rather than slow.
+#: After this many seconds a process is stuck rather than slow.
 PATIENCE_S = 120.0
 
 _OPENED = (
@@ -42,7 +42,7 @@ _OPENED = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
 )  # fmt: skip
 
-#: 4.9 does not start without it, and a producer without it writes a line for everything that it does.
+#: 4.9 does not start without it, and a producer without it logs a line for every step.
 _LOGBACK = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{20} %msg%n</pattern></encoder>
@@ -55,7 +55,7 @@ _taken_ports: set[int] = set()
 
 
 def _java(home: Path, heap: str, *words: str) -> list[str]:
-    """A JVM that may compile as it likes, as bin/runbroker.sh starts it but for the size of its heap."""
+    """A JVM with all compilers, started as bin/runbroker.sh does, except for the size of its heap."""
     return ["java", *_OPENED, f"-Xms{heap}", f"-Xmx{heap}", "-XX:+UseG1GC", f"-Duser.home={home}",
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-cp", class_path(VERSION, "rocketmq49"), *words]  # fmt: skip
@@ -63,9 +63,9 @@ def _java(home: Path, heap: str, *words: str) -> list[str]:
 
 class Broker(Child):
     """
-    What both kinds have.
+    The common part of both kinds.
 
-    @ivar port: where it listens; replication is one above it.
+    @ivar port: it listens here; replication listens on the next port.
     @ivar store: its root directory.
     """
 
@@ -76,19 +76,19 @@ class Broker(Child):
 
     @property
     def address(self) -> str:
-        """Where it answers."""
+        """The address of its requests."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def ha_address(self) -> str:
-        """Where slaves connect to."""
+        """The address for its slaves."""
         return f"127.0.0.1:{self.port + 1}"
 
     def state(self, name: str) -> int:
         """
-        A number of those that it tells of itself (GET_BROKER_RUNTIME_INFO).
+        One number of its runtime information (GET_BROKER_RUNTIME_INFO).
 
-        @raise BrokerError: it does not say.
+        @raise BrokerError: it does not answer, or refuses.
         """
         answer = ask(self.address, RUNTIME_INFO)
         if answer.code:
@@ -97,9 +97,9 @@ class Broker(Child):
 
     def end_offset(self) -> int:
         """
-        Where its commit log ends.
+        The end of its commit log.
 
-        @raise BrokerError: it does not say.
+        @raise BrokerError: it does not answer, or refuses.
         """
         return self.state("commitLogMaxOffset")
 
@@ -118,16 +118,16 @@ class Broker(Child):
         wait_until(answers, seconds=PATIENCE_S, what=f"{self.name} answers", every=0.1)
 
     def wipe(self) -> None:
-        """Forget everything; it does not run."""
+        """Remove its store; it must not run."""
         assert not self.is_running
         shutil.rmtree(self.store, ignore_errors=True)
 
 
 def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
     """
-    One of Java's. Nothing is started.
+    A broker of Java's, not started.
 
-    @param master: C{host:port} of a slave's master's HA port.
+    @param master: for a slave, C{host:port} of its master's HA port.
     """
     port = broker_port(_taken_ports)
     values: dict[str, object] = {
@@ -149,7 +149,7 @@ def java_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker
 
 
 def our_broker(name: str, home: Path, role: str, *, master: str = "") -> Broker:
-    """One of ours, as L{java_broker}."""
+    """A broker of ours, as L{java_broker}."""
     port = broker_port(_taken_ports)
     command = [
         sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger-broker", "--name", "bench",
@@ -185,16 +185,16 @@ class Pair:
 
     @property
     def children(self) -> tuple[Broker, Broker]:
-        """Both."""
+        """The master and the slave."""
         return self.master, self.slave
 
     def pause(self) -> None:
-        """Neither uses processor time from here on."""
+        """Stop both; they use no processor time."""
         for child in self.children:
             child.pause()
 
     def resume(self) -> None:
-        """Go on. After seconds that is all; after a longer time see L{settle}."""
+        """Continue both. After a long pause call L{settle}, too."""
         for child in self.children:
             child.resume()
 
@@ -203,7 +203,7 @@ class Pair:
         Send until a message has reached the slave.
 
         @param load: a generator that both kinds understand.
-        @raise ChildError: it does not in time.
+        @raise ChildError: no message reaches the slave in time.
         """
 
         def follows() -> bool:
@@ -227,7 +227,7 @@ class Pair:
 
 
 def start_pairs(pairs: Collection[Pair]) -> None:
-    """Start all masters, and then, as they would not be in time for them, all slaves."""
+    """Start all masters, wait until they answer, then start all slaves."""
     for brokers in ([pair.master for pair in pairs], [pair.slave for pair in pairs]):
         for broker in brokers:
             broker.start()
@@ -250,7 +250,7 @@ class Load:
 
 
 class JavaLoad(Load):
-    """Java's producer, C{Load.java}: one process for all runs, as its compiler needs some to warm up."""
+    """Java's producer, C{Load.java}: one process for all runs, because its JIT needs to warm up."""
 
     def __init__(self, directory: Path) -> None:
         logging = directory / "logback_producer.xml"
@@ -264,7 +264,7 @@ class JavaLoad(Load):
         return self._child
 
     def start(self) -> None:
-        """Start it."""
+        """Start the producer."""
         self._child.start()
         self._child.wait_started(seconds=PATIENCE_S)
 
@@ -286,9 +286,9 @@ class JavaLoad(Load):
 
 def parse_sample(line: str, *, seconds: float, client_cpu_share: float = 0.0) -> Sample:
     """
-    What C{Load.java} answered.
+    Parse the answer of C{Load.java}.
 
-    @raise LoadError: something else.
+    @raise LoadError: it has another form.
     """
     words = line.split(" ", 4)
     try:
@@ -304,7 +304,7 @@ def parse_sample(line: str, *, seconds: float, client_cpu_share: float = 0.0) ->
 
 
 class OurLoad(Load):
-    """Our producer and its native frames, L{benchmarks.ha_load}: a process for each run."""
+    """Our producer and its native frames, L{benchmarks.ha_load}: one process for each run."""
 
     def run(
         self, address: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float

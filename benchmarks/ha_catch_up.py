@@ -1,14 +1,13 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
 """
-How fast an empty slave copies the log of its master, for each pairing of RocketMQ's brokers and ours, and
-how fast the bytes could be copied at best.
+The speed at which an empty slave copies the log of its master, for each pairing of RocketMQ's brokers and
+ours, and of a bare copy of the same bytes.
 
-The master stands still (by signal) while the slave starts, connects and reports; the clock runs from the
-moment when the master goes on until the slave says that it holds everything. So neither the start of a JVM
-counts, nor the five seconds after which a slave of RocketMQ's reports first.
+The master is stopped (by signal) while the slave starts, connects and reports; the time is measured from the
+moment when the master continues until the slave says that it holds all bytes. So neither the start of a JVM
+counts, nor the five seconds before the first report of a slave of RocketMQ's.
 
-Rule: both masters have a store with the same bytes, one file; what they have to dispatch of it they have
-dispatched before.
+Rule: both masters have a store with the same bytes, in one file, and have dispatched all of it before.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from tests.processes.members import ROOT
 #: RocketMQ's default, and the length of the only file.
 FILE_BYTES = 1 << 30
 
-#: After so long a slave of each kind has certainly reported to a master that stands still.
+#: After these seconds a slave of each kind has certainly reported to its stopped master.
 _REPORTED_S = {JAVA: 7.0}
 _REPORTED_DEFAULT_S = 1.0
 
@@ -46,7 +45,7 @@ _POLL_MIN_S, _POLL_MAX_S = 0.01, 0.1
 
 
 class CopyError(Exception):
-    """A copy that could not be measured; the message says why."""
+    """A copy could not be measured; the message says why."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,16 +65,16 @@ class Copied:
 
     @property
     def mib_per_s(self) -> float:
-        """How fast."""
+        """The speed."""
         return self.bytes / self.seconds / 2**20
 
 
 def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Callable[[int], None]) -> int:
     """
-    A store whose commit log has at least C{log_bytes}, one file, messages of C{body_bytes}.
+    Write a store whose commit log has at least C{log_bytes} in one file, messages of C{body_bytes}.
 
     @param told: called with the bytes so far.
-    @return: where the log ends.
+    @return: the end of the log.
     """
     disk = OsDisk()
     config = StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=FILE_BYTES)
@@ -107,13 +106,13 @@ def _no_thread(work: object) -> object:
 
 class Source:
     """
-    A master that has the whole log.
+    A master with the whole log.
 
     @ivar kind: of its broker.
     """
 
     def __init__(self, directory: Path, kind: str, seed: Path, end_offset: int) -> None:
-        """@param seed: a store that is copied. @param end_offset: where its log ends."""
+        """@param seed: a store, which is copied. @param end_offset: the end of its log."""
         self.kind = kind
         self.end_offset = end_offset
         self._directory = directory / f"catch-up-{kind}"
@@ -122,11 +121,11 @@ class Source:
         self._slaves = 0
 
     def start(self) -> None:
-        """Start it, and wait until there is nothing that it still has to dispatch."""
+        """Start the master."""
         self.master.start()
 
     def wait_ready(self) -> None:
-        """@raise ChildError: it is not, in time."""
+        """Wait until it has dispatched everything, and stop it. @raise ChildError: it does not in time."""
         self.master.wait_started()
 
         def is_quiet() -> bool:
@@ -142,9 +141,9 @@ class Source:
 
     def copy(self, kind: str) -> Copied:
         """
-        A new slave copies everything. The master stands still before and afterwards.
+        Let a new slave copy everything. The master is stopped before and afterwards.
 
-        @raise CopyError: it did not, in time.
+        @raise CopyError: the copy is not complete in time.
         """
         self._slaves += 1
         home = self._directory / f"{kind}-{self._slaves}"
@@ -179,14 +178,14 @@ class Source:
         )
 
     def kill(self) -> None:
-        """End it."""
+        """End the master."""
         self.master.kill()
 
 
 def poll_s(done: int, total: int, seconds: float) -> float:
     """
-    How long to leave a slave alone, as questions cost it something: half of the time that the rest takes, if
-    it goes on as it has.
+    Seconds to wait before the slave is asked again, since answers cost it time: half of the remaining time
+    at its present speed.
     """
     left_s = seconds * (total - done) / done if done else _POLL_MAX_S
     return min(max(left_s / 2, _POLL_MIN_S), _POLL_MAX_S)
@@ -194,9 +193,9 @@ def poll_s(done: int, total: int, seconds: float) -> float:
 
 def bare_copy(source: Path, target: Path, size: int) -> Copied:
     """
-    So many bytes of the file by themselves, see L{benchmarks.bare_copy}; the target is removed afterwards.
+    Copy C{size} bytes of the file with L{benchmarks.bare_copy}; the target is removed afterwards.
 
-    @raise CopyError: it failed.
+    @raise CopyError: the copy failed.
     """
     source, target = source.absolute(), target.absolute()
     command = [sys.executable, "-m", "benchmarks.bare_copy", *map(str, (source, target, size))]

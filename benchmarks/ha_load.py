@@ -5,9 +5,8 @@ frames.
 
     python -m benchmarks.ha_load --address 127.0.0.1:10911 --window 64 --body-bytes 100
 
-The window is filled by a few calls of many messages each, as a program does that has a stream to send; a call
-that is acknowledged is followed by another of the same size. It prints one line of JSON: see
-L{benchmarks.load.Sample}.
+A few calls of many messages each fill the window, as in a program that sends a stream; each acknowledged
+call is followed by another of the same size. It prints one line of JSON: see L{benchmarks.load.Sample}.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from dledger.broker.client.values import PutError, Stored
 
 
 class _Load:
-    """Invariant: as many messages are submitted and not settled as the window has, until the time is over."""
+    """Invariant: the messages submitted and not settled fill the window, until the time is over."""
 
     def __init__(self, reactor: Any, producer: BrokerProducer, topic: str, meter: Meter) -> None:
         self._reactor = reactor
@@ -39,7 +38,7 @@ class _Load:
         self._meter = meter
 
     def submit(self, bodies: tuple[bytes, ...], queue_id: int) -> None:
-        """One call."""
+        """Submit one call."""
         settled = partial(self._settled, bodies, queue_id, time.perf_counter())
         self._producer.submit(self._topic, bodies, settled, queue_id=queue_id)
 
@@ -67,7 +66,7 @@ def run_producer(
     """
     Keep C{window} messages unanswered until the time is over.
 
-    @raise LoadError: the broker was not reached, or does not know native frames.
+    @raise LoadError: the broker cannot be reached, or does not know native frames.
     """
     from twisted.internet import reactor as _reactor
 
@@ -101,7 +100,7 @@ def run_producer(
 def main(
     address: str, topic: str, queues: int, window: int, body_bytes: int, warm_up: float, seconds: float
 ) -> None:
-    """Load one master; one line of JSON comes out."""
+    """Load one master; print one line of JSON."""
     body = random.Random(1).randbytes(body_bytes)
     try:
         sample = run_producer(

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.processes.test_load -*-
 """
-A load generator that knows as little as possible: one connection, a window of appends, plain sockets.
+A load generator with little code: one connection, a window of appends, plain sockets.
 
-The same program loads our members and Java's, so that a difference between them is not one of
-clients. Over C{remoting} every append is a JSON frame of its own, cut from a template; over C{native}
-the appends that became possible at once share a frame.
+The same program loads our members and Java's, so a difference between them does not come from the client.
+Over C{remoting} every append is its own JSON frame, cut from a template; over C{native} appends that become
+possible at the same time share a frame.
 
     python -m benchmarks.load --address 127.0.0.1:20911 --remote-id n0 --window 64 --body-bytes 100
 
@@ -37,7 +37,7 @@ _NATIVE_BODIES_MAX = 512
 @attrs.frozen(kw_only=True)
 class Sample:
     """
-    What one run measured.
+    The results of one run.
 
     @ivar throughput_per_s: appends acknowledged per second of the measured span.
     @ivar p50_ms, p99_ms: from sending to the acknowledgement, per append.
@@ -62,7 +62,7 @@ class LoadError(Exception):
 @attrs.define
 class Meter:
     """
-    Counts what is acknowledged between the end of the warm-up and the deadline.
+    Counts the acknowledgements between the end of the warm-up and the deadline.
 
     Invariant: C{_spans} holds (milliseconds, appends) of acknowledgements inside the measured span only.
     """
@@ -75,7 +75,7 @@ class Meter:
     _cpu_begin_s: float = -1.0
 
     def acknowledged(self, sent_s: float, now_s: float, count: int = 1) -> None:
-        """C{count} appends that were sent together are answered."""
+        """C{count} appends that were sent together were acknowledged."""
         if self.begin_s <= now_s < self.end_s:
             if self._cpu_begin_s < 0:
                 self._cpu_begin_s = time.process_time()
@@ -107,7 +107,7 @@ class Meter:
 
 
 class RemotingFrames:
-    """Append requests as JSON frames, one per entry, and what their answers say."""
+    """Append requests as JSON frames, one per entry, and the parsing of their answers."""
 
     def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
         text = base64.b64encode(body).decode()
@@ -150,7 +150,7 @@ class RemotingFrames:
 
 
 class NativeFrames:
-    """Append requests as native frames; appends that became possible at once share one."""
+    """Append requests as native frames; appends that become possible at the same time share one."""
 
     def __init__(self, *, group: str, remote_id: str, body: bytes) -> None:
         from protocols.framing import FrameBuffer
@@ -191,7 +191,7 @@ def run_window(
     """
     Keep C{window} appends unanswered until the time is over.
 
-    @raise LoadError: no connection, or no answer for ten seconds.
+    @raise LoadError: there is no connection, or no answer for ten seconds.
     """
     host, _colon, port = address.rpartition(":")
     try:
@@ -235,7 +235,7 @@ def load_in_child(
     seconds: float, peers: str = "", watch: Callable[[], None] | None = None,
 ) -> Sample:
     """
-    Run a generator as a process of its own.
+    Run a generator in its own process.
 
     @param watch: called a few times a second while it runs.
     @raise LoadError: it failed or hung.
@@ -281,7 +281,7 @@ def main(
     address: str, remote_id: str, group: str, peers: str, wire: str, window: int, body_bytes: int,
     warm_up: float, seconds: float,
 ) -> None:
-    """Load one member; one line of JSON comes out."""
+    """Load one member; print one line of JSON."""
     body = random.Random(1).randbytes(body_bytes)
     try:
         if wire == "client":

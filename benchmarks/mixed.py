@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_mixed_benchmark -*-
 """
-Groups of Java members and ours: appends per second, by who leads and who follows.
+Groups of Java members and ours: appends per second, by leader and followers.
 
     python -m benchmarks.mixed --quick
     python -m benchmarks.mixed --rounds 5 --json mixed.json
@@ -8,10 +8,10 @@ Groups of Java members and ours: appends per second, by who leads and who follow
 A system is named by its members, the leader first: C{java+ours+ours} is a Java leader with two followers
 of ours. Every group gets the same load over remoting frames; groups take turns as in
 L{benchmarks.append}, and a figure is the median over the rounds. The last column compares with the same
-leader among followers of its own kind: that is what it costs a leader to have followers of the other kind.
+leader among followers of its own kind: it shows the cost of followers of the other kind.
 
-Rule: a run counts only if the member that is meant to lead did so before and after it; leadership is
-handed to it whenever it is found elsewhere.
+Rule: a run counts only if the intended leader led before and after it; if another member leads, leadership
+is transferred to the intended one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INDEX_FILE_BYTES = 32 * 5 * 1024 * 1024
 SYSTEMS = ("java+java+java", "java+java+ours", "java+ours+ours", "ours+java+java", "ours+ours+ours")
 QUICK_SYSTEMS = ("java+java+java", "java+ours+ours", "ours+java+java")
 
-#: What the ratio of a Java leader with followers of ours must reach.
+#: Aim for the ratio of a Java leader with followers of ours.
 AIM = 1.0
 
 
@@ -79,7 +79,7 @@ class Mixed(MeasuredGroup):
         self.settle()
 
     def settle(self) -> None:
-        """The first member has led for longer than the heartbeat of a Java leader."""
+        """Wait until the first member has led for longer than the heartbeat interval of a Java leader."""
         deadline = time.monotonic() + 90
         since: float | None = None
         while since is None or time.monotonic() < since + 2.2:
@@ -92,7 +92,7 @@ class Mixed(MeasuredGroup):
             time.sleep(0.2)
 
     def measure(self, wire: str, *, body_bytes: int, window: int, warm_up_s: float, seconds: float) -> Sample:
-        """One run against the first member. @raise LoadError: it did not lead all the time."""
+        """Run the generator once against the first member. @raise LoadError: it did not lead all the time."""
         try:
             if self._group.leader() != "n0":
                 self.settle()
@@ -117,7 +117,8 @@ def ratio_of(results: dict[Cell, Measured], cell: Cell) -> float:
     """
     Throughput of a cell against its baseline; NaN if either was not measured, and for a baseline.
 
-    Rounds are compared one by one, since the machine may change between them: the median of their ratios.
+    Rounds are compared one by one, since the machine may change between them: the result is the median of
+    their ratios.
     """
     other = results.get(attrs.evolve(cell, system=baseline_of(cell.system)))
     if other is None or cell.system == baseline_of(cell.system):
@@ -130,7 +131,7 @@ def ratio_of(results: dict[Cell, Measured], cell: Cell) -> float:
 
 def show(results: dict[Cell, Measured], machine: Machine) -> bool:
     """
-    Print the table and what became of the aim.
+    Print the table, and whether the aim was reached.
 
     @return: whether every Java leader with followers of ours reached it.
     """
@@ -165,14 +166,14 @@ def show(results: dict[Cell, Measured], machine: Machine) -> bool:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="under a minute: three groups, 100-byte bodies, one short round")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--systems", default=",".join(SYSTEMS), show_default=True)
 @click.option("--windows", default="64,1000", show_default=True)
 @click.option("--bodies", default="100,1024", show_default=True, help="bytes")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="measured span of one run")
 @click.option("--batch-push/--no-batch-push", default=False, help="of Java leaders; off is their default")
-@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, systems: str, windows: str, bodies: str, rounds: int, seconds: float,
     batch_push: bool, parent: str | None,

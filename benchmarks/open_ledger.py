@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.processes.test_load -*-
 """
-How long a member takes to open its ledger: after a clean stop, and after SIGKILL in the middle of writing.
+The time a member takes to open its ledger: after a clean stop, and after SIGKILL in the middle of writing.
 
     python -m benchmarks.open_ledger --quick
     python -m benchmarks.open_ledger --mebibytes 1024 --body-bytes 1024
@@ -30,7 +30,7 @@ from dledger.storage.file_store import FileStore
 from tests.processes.children import ending, free_ports, wait_until
 from tests.processes.members import Member
 
-#: Seconds within which a ledger of 1 GiB is meant to be open.
+#: Aims, in seconds, for opening a ledger of 1 GiB.
 AIMS_S = {"clean stop": 3.0, "SIGKILL": 15.0}
 _FLUSH_BYTES = 16 * 1024 * 1024
 _BATCH = 256
@@ -51,7 +51,7 @@ def build(directory: Path, size_bytes: int, body_bytes: int, *, clean: bool) -> 
     """
     Fill a ledger as a leader does, flushing and committing on the way.
 
-    @param clean: close it in good order; else wait to be killed, with writes behind the last flush.
+    @param clean: close it cleanly; else wait to be killed, with writes behind the last flush.
     """
     store = FileStore.open(_config(directory, 20911), OsDisk())
     bodies = (b"x" * body_bytes,) * _BATCH
@@ -82,7 +82,7 @@ def _run(role: str, directory: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def make_ledger(directory: Path, size_bytes: int, body_bytes: int, *, clean: bool) -> int:
-    """Build a ledger in a child process, which is killed if it is not to be clean; the last index."""
+    """Build a ledger in a child process, which is killed unless C{clean}. @return: the last index."""
     words = ["--mebibytes", str(size_bytes // 2**20), "--body-bytes", str(body_bytes)]
     with _run("build" if clean else "build-and-wait", directory, *words) as child:
         assert child.stdout is not None
@@ -98,7 +98,7 @@ def make_ledger(directory: Path, size_bytes: int, body_bytes: int, *, clean: boo
 
 
 def open_store(directory: Path) -> dict[str, float]:
-    """Open the ledger here and now; seconds, and the last index found."""
+    """Open the ledger in this process. @return: seconds, and the last index found."""
     gc.disable()
     begin_s = time.perf_counter()
     store = FileStore.open(_config(directory, 20911), OsDisk())
@@ -119,7 +119,7 @@ def time_store(directory: Path) -> dict[str, float]:
 
 
 def time_member(directory: Path) -> dict[str, float]:
-    """From starting C{twistd} to its first answer."""
+    """Measure from starting C{twistd} to its first answer."""
     member = Member("n0", {"n0": f"127.0.0.1:{free_ports(1)[0]}"}, directory)
     found: list[int] = []
 
@@ -137,7 +137,7 @@ def time_member(directory: Path) -> dict[str, float]:
 
 
 def measure(directory: Path, size_bytes: int, body_bytes: int) -> list[dict[str, object]]:
-    """All four figures."""
+    """Measure all four figures."""
     results: list[dict[str, object]] = []
     for after in AIMS_S:
         for what, timed in (("store", time_store), ("member", time_member)):
@@ -156,10 +156,10 @@ def measure(directory: Path, size_bytes: int, body_bytes: int) -> list[dict[str,
 
 @click.command()
 @click.option("--quick", is_flag=True, help="a ledger of 128 MiB")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--mebibytes", default=1024, show_default=True)
 @click.option("--body-bytes", default=1024, show_default=True)
-@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 @click.option("--role", type=click.Choice(["build", "build-and-wait", "open"]), hidden=True)
 @click.option("--directory", type=click.Path(path_type=Path), hidden=True)
 def main(

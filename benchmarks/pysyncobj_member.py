@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.processes.test_load -*-
 """
-A member of a PySyncObj group (C{pip install pysyncobj}), for comparison; told what to do on standard input.
+A member of a PySyncObj group (C{pip install pysyncobj}), for comparison; it takes commands on standard input.
 
-Tuned as its users do for latency: commands are sent at once instead of every 100 ms, with a journal file.
-It acknowledges from the page cache and has no client protocol, so it is loaded from inside the leader.
+Tuned for latency as its users do: commands are sent at once instead of every 100 ms, with a journal file.
+It acknowledges from the page cache and has no client protocol, so the load runs inside the leader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _log_class() -> Any:
     from pysyncobj import SyncObj, replicated
 
     class Log(SyncObj):  # type: ignore[misc]
-        """A replicated list of bodies that forgets them: only the log below it is measured."""
+        """A replicated list that counts bodies and drops them: only the log below it is measured."""
 
         def __init__(self, address: str, others: list[str], conf: Any) -> None:
             super().__init__(address, others, conf)
@@ -47,7 +47,7 @@ def _log_class() -> Any:
 
         @replicated
         def append(self, body: bytes) -> int:
-            """One body more."""
+            """Count one more body."""
             self.count += 1
             return self.count
 

@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.spark.test_benchmark -*-
 """
-How fast committed entries become rows: in Arrow, in Spark, and in Parquet files.
+The speed at which committed entries become rows: in Arrow, in Spark, and in Parquet files.
 
     python -m benchmarks.spark_scan --quick
     python -m benchmarks.spark_scan --mebibytes 512 --rounds 3 --json spark.json
 
-One ledger of each size of body is written, and read in rounds: every way once in each round, after a round
-that does not count. Ratios are of medians of one run, so that what else the machine does hits all alike.
-MB/s is bytes of records by seconds. Spark gives the rows to its sink C{noop}, all columns, on two cores. The
-Parquet that it is held against was written by Spark from the same rows. C{bootstrap} reads from one member
-that runs on the same two cores as Spark.
+For each body size one ledger is written and then read in rounds: every way once in each round, after a round
+that does not count. Ratios compare medians of one run, so that other load on the machine affects all ways
+alike. MB/s is bytes of records by seconds. Spark gives all columns of the rows to its sink C{noop}, on two
+cores. The Parquet files for comparison were written by Spark from the same rows. C{bootstrap} reads from one
+member that runs on the same two cores as Spark.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from tests.processes.members import Member
 _BATCH = 1024
 _FLUSH_BYTES = 64 * 1024 * 1024
 _INDEX_FILE_BYTES = 32 * 1024 * 1024
-#: Way, yardstick, and the most of the yardstick's time that it is meant to take.
+#: A way, the way that it is compared with, and the highest ratio of their times that meets the aim.
 _AIMS = (("Spark, path", "Spark, Parquet", 1.25), ("Spark, bootstrap", "Spark, path", 1.3))
-#: numpy -> Arrow on one core, bodies of 100 bytes.
+#: Aim for numpy -> Arrow on one core, bodies of 100 bytes.
 _ARROW_AIM_MB_S = 1000.0
 
 
 @attrs.frozen(kw_only=True)
 class Log:
-    """A ledger to be read: C{entries} of them, C{size} bytes with headers; C{path} is the member's."""
+    """A ledger to read: number of entries, C{size} in bytes with headers, C{path} of the member."""
 
     base: Path
     path: Path
@@ -60,10 +60,10 @@ class Log:
 
 def build(base: Path, size_bytes: int, body_bytes: int) -> Log:
     """
-    A ledger of two segments or so, closed in good order.
+    A ledger of about two segments, closed cleanly.
 
-    No body is like another: of few that come again and again Parquet would store a dictionary, and its
-    scan would read next to nothing.
+    No body is repeated: of a few repeated bodies Parquet would store a dictionary, and its scan would read
+    almost no bytes.
     """
     config = _config(base, 20911, size_bytes)
     store = FileStore.open(config, OsDisk())
@@ -99,7 +99,7 @@ def _commit(store: FileStore) -> None:
 
 @contextlib.contextmanager
 def serving(log: Log) -> Iterator[str]:
-    """A member on the ledger's directory; what C{bootstrap} is given."""
+    """Run a member on the ledger's directory, and yield the value for C{bootstrap}."""
     port = free_ports(1)[0]
     config = _config(log.base, port, 2**20)
     sizes = _config(log.base, port, 2 * max(file.stat().st_size for file in (log.path / "data").iterdir()))
@@ -145,7 +145,7 @@ class Ways:
         self._spark = spark
         self._log = log
         parquet = directory / "parquet"
-        # A small ledger would be one task, and one of the two cores would have nothing to do.
+        # A small ledger would be one task, and one of the two cores would be idle.
         end = {"endingOffsets": str(log.entries), "minPartitions": "2"}
         path = {"path": str(log.path), **end}
         self.frames: dict[str, Callable[[], Any]] = {
@@ -167,7 +167,7 @@ class Ways:
         return (reader.schema(schema) if schema else reader).load()
 
     def check(self) -> None:
-        """@raise ClickException: ways that do not give the same rows."""
+        """@raise ClickException: two ways do not give the same rows."""
         found = {}
         for name, frame in self.frames.items():
             wanted = ["count(*)", "sum(index)", "sum(term)"]
@@ -185,7 +185,7 @@ def _consume(frame: Any) -> None:
 
 
 def measure(spark: Any, log: Log, directory: Path, rounds: int) -> list[dict[str, Any]]:
-    """Seconds of every way, of the clock and of this process's processor time: medians of the rounds."""
+    """Seconds of every way, by the clock and of this process's processor time: medians of the rounds."""
     spans: dict[str, list[tuple[float, float]]] = {}
     with serving(log) as bootstrap:
         ways = Ways(spark, log, bootstrap, directory)
@@ -209,7 +209,7 @@ def measure(spark: Any, log: Log, directory: Path, rounds: int) -> list[dict[str
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
-    """A table for each size of body, and whether the aims were reached."""
+    """Print a table for each body size, and whether the aims were reached."""
     for body_bytes in sorted({row["body_bytes"] for row in results}):
         rows = {row["what"]: row for row in results if row["body_bytes"] == body_bytes}
         base_s = rows["Spark, Parquet"]["seconds"]
@@ -239,12 +239,12 @@ def show(results: Sequence[dict[str, Any]]) -> None:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="64 MiB, one round")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results there")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="write the results to this file")
 @click.option("--mebibytes", default=512, show_default=True)
 @click.option("--body-bytes", "bodies", type=click.IntRange(min=1), multiple=True, default=(100, 1024),
               show_default=True)  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--dir", "parent", type=click.Path(file_okay=False), help="on the disk to be measured")
+@click.option("--dir", "parent", type=click.Path(file_okay=False), help="a directory on the disk to measure")
 def main(
     quick: bool, json_path: str | None, mebibytes: int, bodies: tuple[int, ...], rounds: int,
     parent: str | None,

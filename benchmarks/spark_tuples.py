@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.spark.test_benchmark -*-
 """
-The yardstick of L{benchmarks.spark_scan}: the same source, giving Spark a tuple for each entry.
+The comparison for L{benchmarks.spark_scan}: the same source, giving Spark a tuple for each entry.
 
-A module of its own, because Spark's workers import it.
+It is its own module, because Spark's workers import it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class TupleDataSource(DLedgerDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What C{format()} is given."""
+        """The name for C{format()}."""
         return "dledger_tuples"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """As the source's own."""
+        """A reader with the source's own options."""
         return TupleReader(Scan.of(dict(self.options)))
 
 
 class TupleReader(LogReader):
-    """Reads as the source does, and takes every record to pieces in a loop."""
+    """Reads as the source does, but decodes the records one by one in a loop."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one partition."""

@@ -1,1 +1,1 @@
-"""What C{make demo} runs."""
+"""The program behind C{make demo}."""

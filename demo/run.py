@@ -1,16 +1,15 @@
 # -*- test-case-name: tests.processes.test_demo -*-
 """
-Three members on this machine, one of them killed in the middle of the work, and nothing lost.
+Three members on this machine; one of them is killed in the middle of the work, and no line is lost.
 
     make demo                                  every line of every text file of this repository
     python -m demo.run --input /var/log/syslog  any other file
 
 The members are C{twistd} processes on free ports of the loopback interface, in a temporary directory.
-The writer numbers its lines. When the leader is killed, some of its lines are under way, and nobody can
-tell yet whether they will be in the log; so it waits for a new leader, has a mark committed there (what
-stands before it is final), reads the log, and goes on behind the last line that is in it. At the end
-Spark asks the members for all of it (L{demo.spark_end}), and then the files of all three members are read,
-without the help of the members.
+The writer numbers its lines. When the leader is killed, some of its lines are under way, and their outcome is
+unknown; so the writer waits for a new leader, has a mark committed there (all entries before it are final),
+reads the log, and continues after the last line in it. At the end Spark reads all entries from the members
+(L{demo.spark_end}), and then the files of all three members are read directly.
 """
 
 from __future__ import annotations
@@ -55,22 +54,22 @@ _LINES_MAX = 2_000_000
 FILE_OPTIONS = {"mapped_file_size_for_entry_data": 64 << 20, "mapped_file_size_for_entry_index": 8 << 20}
 #: Lines under way.
 WINDOW = 1000
-#: Spark, JVM included, has to be ready by then.
+#: Longest time for Spark, JVM included.
 SPARK_SECONDS = 180
-#: A record that holds this alone is a mark, not a line.
+#: The record of a mark, which is not a line.
 MARK = b"mark"
-#: After Ctrl-C everything has ended by then, in good order or not.
+#: After Ctrl-C the program ends within this time, cleanly or not.
 _INTERRUPTED_S = 5.0
 _INTERRUPTED = "interrupted; the members are ended and the files removed"
 console = Console()
 
 
 class Lost(Exception):
-    """The log is not what it should be; each argument is a sentence."""
+    """The log is not as expected; each argument is a sentence."""
 
 
 def text_lines(paths: list[Path]) -> Iterator[bytes]:
-    """Every line of every one of these files that is text (UTF-8), without its line end."""
+    """Every line of those files that are text (UTF-8), without its line end."""
     for path in paths:
         try:
             data = path.read_bytes()
@@ -82,7 +81,7 @@ def text_lines(paths: list[Path]) -> Iterator[bytes]:
 
 
 def repository_files() -> list[Path]:
-    """The files of this repository, but for hidden and built ones."""
+    """The files of this repository, except hidden and built ones."""
     found = []
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
@@ -93,19 +92,19 @@ def repository_files() -> list[Path]:
 
 
 def record_of(number: int, line: bytes) -> bytes:
-    """What is appended for one line."""
+    """The record for one line."""
     return b"%d\t%s" % (number, line)
 
 
 def number_of(body: bytes) -> int | None:
-    """Number of the line in a record; None if it holds no line (a mark, an empty term-start entry)."""
+    """Number of the line in a record; None without a line (a mark, an empty term-start entry)."""
     head, tab, _line = body.partition(b"\t")
     return int(head) if tab else None
 
 
 @attrs.define
 class Story:
-    """What happened, for the table at the end."""
+    """The facts of the run, for the table at the end."""
 
     lines: int
     bytes: int
@@ -120,7 +119,7 @@ class Story:
 
 class Writer:
     """
-    Appends the lines in order, each exactly once, whatever happens to the leader.
+    Appends the lines in order, each exactly once, even if the leader dies.
 
     Invariant: lines before C{_next} are in the log, once and in order.
     """
@@ -136,7 +135,7 @@ class Writer:
         self._victim: Member | None = None
 
     def run(self) -> None:
-        """Append everything; the leader dies half-way, and comes back later."""
+        """Append all lines; the leader is killed half-way, and restarted later."""
         begin_s = time.monotonic()
         while self._next < len(self._bodies):
             with dledger.connect(self._group.peers_text, timeout=20.0) as log:
@@ -164,7 +163,7 @@ class Writer:
             self._next = first + summary.count
 
     def _feed(self) -> Iterator[bytes]:
-        """The lines that are missing; ends early when the leader was killed."""
+        """The lines still to append; ends early when the leader was killed."""
         half = len(self._bodies) // 2
         leader_id = ""
         for number in range(self._next, len(self._bodies)):
@@ -184,7 +183,7 @@ class Writer:
         self._progress.console.print(f"line {number:,}: leader [bold]{leader_id}[/] killed with SIGKILL")
 
     def _find_out(self, log: Log) -> None:
-        """Which of the lines under way are in the log? Before the mark, nothing changes any more."""
+        """Find out which of the lines under way are in the log; entries before the mark are final."""
         assert self._victim is not None
         mark = log.append(MARK)
         self._story.failover_ms = (time.monotonic() - self._killed_s) * 1000
@@ -206,10 +205,10 @@ class Writer:
 
 def judge(group: Group, bodies: list[bytes], end_index: int) -> list[list[str]]:
     """
-    Read every member's files; each line must be there once and in order, and all must be the same.
+    Read every member's files; each line must be there once and in order, and all files must be equal.
 
     @return: a row for the table per member.
-    @raise Lost: it is not so.
+    @raise Lost: a line is missing, doubled or out of order, or files differ.
     """
     wrong: list[str] = []
     rows = []
@@ -244,10 +243,10 @@ def judge(group: Group, bodies: list[bytes], end_index: int) -> list[list[str]]:
 
 def ask_spark(directory: Path, group: Group, bodies: list[bytes], entries: int) -> dict[str, Any]:
     """
-    What Spark finds in the log and in the Parquet files that it makes of it.
+    Spark's counts of the log and of the Parquet files that it writes from it.
 
-    @raise Lost: something else than what was acknowledged.
-    @raise ChildError: it did not come to an end.
+    @raise Lost: they differ from the acknowledged lines.
+    @raise ChildError: Spark failed, or did not end in time.
     """
     result = directory / "spark.json"
     child = Child(
@@ -266,7 +265,7 @@ def ask_spark(directory: Path, group: Group, bodies: list[bytes], entries: int) 
 
 
 def show_spark(said: dict[str, Any]) -> None:
-    """The table of what Spark found."""
+    """Print the table of Spark's counts."""
     terms = Table(title="What Spark reads back from Parquet", title_justify="left")
     for column in ("term", "entries", "bytes", "first index", "last index"):
         terms.add_column(column, justify="right")
@@ -282,7 +281,7 @@ def show_spark(said: dict[str, Any]) -> None:
 
 
 def show(story: Story, rows: list[list[str]]) -> None:
-    """The tables at the end."""
+    """Print the tables at the end."""
     facts = Table(show_header=False, title="What happened", title_justify="left")
     facts.add_column()
     facts.add_column(justify="right")
@@ -345,7 +344,7 @@ def play(directory: Path, bodies: list[bytes], *, with_spark: bool) -> None:
 
 
 def _interrupt(directory: Path, _number: int, _frame: object) -> None:
-    """Ctrl-C; whatever code it meets, and whatever that holds or swallows, the demo is over soon."""
+    """Handle Ctrl-C: the demo ends within L{_INTERRUPTED_S}, in any code that the signal interrupts."""
     last = threading.Timer(_INTERRUPTED_S, _leave, (directory,))
     last.daemon = True
     last.start()
@@ -358,7 +357,7 @@ def _leave(directory: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         os.write(1, f"{_INTERRUPTED}\n".encode())
     finally:
-        os._exit(130)  # also when nobody reads any more what is said here
+        os._exit(130)  # also when the output can no longer be written
 
 
 @click.command()

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.processes.test_demo -*-
 """
-The end of the demo: what is in the log according to Spark, which asks the members.
+The end of the demo: Spark reads the log from the members and counts it.
 
-A process of its own, because a JVM writes what it likes to the terminal. It reads the group by C{bootstrap},
-counts, writes all entries to Parquet, reads them back, counts again, and leaves what it found in a JSON file;
-L{verdict} compares that with what was acknowledged.
+It is its own process, because a JVM writes to the terminal. It reads the group by C{bootstrap}, counts,
+writes all entries to Parquet, reads them back, counts again, and writes the counts to a JSON file; L{verdict}
+compares them with the acknowledged lines.
 
     python -m demo.spark_end BOOTSTRAP PARQUET RESULT
 """
@@ -29,7 +29,7 @@ _FACTS = {
 
 
 def expectation(bodies: Sequence[bytes], entries: int) -> dict[str, int]:
-    """What must be found when all of C{bodies} were acknowledged, in C{entries} with marks and the like."""
+    """The counts when all C{bodies} were acknowledged, in C{entries} that include marks and the like."""
     return {
         "entries": entries, "lines": len(bodies), "distinct_lines": len(bodies), "first_line": 0,
         "last_line": len(bodies) - 1, "last_index": entries - 1, "distinct_indexes": entries,
@@ -38,7 +38,7 @@ def expectation(bodies: Sequence[bytes], entries: int) -> dict[str, int]:
 
 
 def verdict(expected: Mapping[str, int], said: Mapping[str, Any]) -> list[str]:
-    """What is wrong with what Spark found, a sentence each."""
+    """The differences between Spark's counts and the expected ones, a sentence each."""
     return [
         f"Spark, {where}: {name} is {said[where].get(name)}, and {value} were acknowledged"
         for where in ("members", "parquet")
@@ -67,7 +67,7 @@ def by_term(frame: Any) -> list[list[int]]:
 
 
 def main(bootstrap: str, parquet: str, result: str) -> None:
-    """Read, count, write, read back, count; what was found goes to the file C{result}."""
+    """Read, count, write, read back, count; the counts go to the file C{result}."""
     import dledger.spark
 
     begin_s = time.monotonic()

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_source -*-
 """
-Where Spark finds the format C{dledger} by itself: a top-level package whose name begins with C{pyspark_}.
+The top-level package in which Spark looks for the format C{dledger}: its name begins with C{pyspark_}.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import attrs
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Top-level names that are ours. C{tests} and its like stand above all and are never imported from below.
+#: Top-level names that are ours. Nothing below imports C{tests}, C{benchmarks} or C{demo}.
 OURS = ("dledger", "protocols", "pyspark_dledger", "tests", "benchmarks", "demo")
 
 #: Directories (and single modules) whose modules must be covered by the table.
@@ -51,9 +51,9 @@ class Layer:
     @ivar covers: modules and packages (with all below) that belong to it.
     @ivar ours: modules and packages of ours that it may import besides itself.
     @ivar third: third parties that it may import, with all below.
-    @ivar refused: what it may not import although C{ours} or the standard library would allow it.
-    @ivar lazy: its imports of ours must stand inside functions.
-    @ivar late: those of C{ours} that need what is not always installed: imported inside functions only.
+    @ivar refused: modules that it may not import although C{ours} or the standard library would allow it.
+    @ivar lazy: it imports modules of ours inside functions only.
+    @ivar late: those of C{ours} with requirements that may not be installed: imported inside functions only.
     """
 
     name: str
@@ -316,7 +316,7 @@ LAYERS: tuple[Layer, ...] = (
         third=(*ATTRS, "click", "rich"),
         refused=("protocols.wire.rocketmq", "logging", "asyncio"),
     ),
-    # Before the command line and twistd, which must do without Arrow.
+    # Before the command line and twistd, which must work without Arrow.
     Layer(
         name="command export",
         covers=("dledger.commands.export",),
@@ -424,10 +424,10 @@ def _within_any(module: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def layer_of(module: str) -> Layer | None:
-    """The row that covers C{module}; None if the table has forgotten it."""
+    """The row that covers C{module}; None if no row does."""
     for layer in LAYERS:
         for prefix in layer.covers:
-            # The front door is one module: a new package below it must get a row of its own.
+            # The front door is one module: a new package below it needs its own row.
             if module == prefix if prefix == "dledger" else _within(module, prefix):
                 return layer
     return None
@@ -467,7 +467,8 @@ def _imports(
             assert node.module is not None
             for alias in node.names:
                 # "from dledger.core import effects" imports a module, "from dledger import connect" does not;
-                # the standard library and third parties are told by the longer name, which is never shorter.
+                # for the standard library and third parties the longer name is used, which is never too
+                # short.
                 longer = f"{node.module}.{alias.name}"
                 ours = node.module.split(".")[0] in OURS
                 target = longer if longer in known or not ours else node.module
@@ -497,7 +498,7 @@ def _judge(found: _Import, layer: Layer) -> str | None:
 
 
 def _chance(tree: ast.AST, *, seeded: bool) -> Iterator[tuple[int, str]]:
-    """Uses of the global generator, and where one is given, the making of another."""
+    """Uses of the global generator, and of generators made where one is given."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "random":
             for alias in node.names:
@@ -568,7 +569,7 @@ def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
 
 def check(module: str, source: str, known: Mapping[str, object]) -> list[str]:
     """
-    What is wrong with the imports of one module.
+    Find the imports of one module that are not allowed.
 
     @param known: dotted names of all modules of ours.
     @return: sentences that begin with C{module:line}.

@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.test_run_all -*-
 """
-Runs every check of the project, one stage after the other, and adds up what they counted.
+Runs every check of the project, one stage after the other, and adds up their counts.
 
     python -m tests.run_all                 everything
     python -m tests.run_all --only unit,sim
     python -m tests.run_all --only unit tests.core.test_config
     python -m tests.run_all --list
 
-A stage is a command, a time limit, and a reader of its output that says how many things were counted as
-passed and failed. Rules: a stage that ends badly without naming a failure counts as one; one that passes its
-limit is killed with its children and counts as one more; nothing skipped counts as passed, and where a
-skip means that the machine lacks something that the check needs, it counts as failed.
+A stage is a command, a time limit, and a reader of its output that counts passed and failed things. Rules: a
+stage that ends badly without naming a failure counts as one failure; a stage that exceeds its limit is killed
+with its children and ends badly; nothing skipped counts as passed, and where a skip means that the machine
+lacks a requirement of the check, it counts as failed.
 
 The last line is always C{N passed, M failed}, and the exit status is 0 only when C{M} is 0.
 """
@@ -33,7 +33,7 @@ import attrs
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Parts of C{tests/} that are stages of their own: slow, or in need of processes, a JVM or Spark.
+#: Parts of C{tests/} that are separate stages: slow, or in need of processes, a JVM or Spark.
 SEPARATE = ("interop", "mutants", "processes", "spark")
 
 PYTHON = sys.executable
@@ -42,7 +42,7 @@ SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "twisted", "se
 
 @attrs.frozen
 class Count:
-    """Things that were checked: passed, failed, and skipped ones (which are neither)."""
+    """Numbers of checked things: passed, failed, and skipped (neither)."""
 
     passed: int = 0
     failed: int = 0
@@ -58,8 +58,8 @@ class Stage:
     One step of the run.
 
     @ivar limit_s: seconds after which it is killed.
-    @ivar read: takes the whole output and the exit status, returns what was counted.
-    @ivar counts: what one unit of the count is, for the table.
+    @ivar read: from the whole output and the exit status to the count.
+    @ivar counts: name of one unit of the count, for the table.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Stage:
 @attrs.frozen(kw_only=True)
 class Result:
     """
-    How a stage ended; C{note} is empty when there is nothing to add to the numbers.
+    The end of a stage; C{note} may add to the numbers.
 
-    @ivar output: what it printed.
+    @ivar output: of its command.
     """
 
     stage: Stage
@@ -93,7 +93,7 @@ _TRIAL_END = re.compile(r"^(PASSED|FAILED)(?: \((?P<counts>[^)]*)\))?\s*$", re.M
 
 
 def read_trial(output: str, status: int) -> Count:
-    """trial's own C{PASSED (skips=1, successes=20)}; without such a line nothing was proved."""
+    """trial's own C{PASSED (skips=1, successes=20)}; without such a line the stage has failed."""
     found = list(_TRIAL_END.finditer(output))
     if not found:
         return Count(failed=1)
@@ -109,14 +109,14 @@ def read_trial(output: str, status: int) -> Count:
 
 
 def read_trial_strictly(output: str, status: int) -> Count:
-    """As L{read_trial}, but a skipped test is a failed one: the machine lacks what it needs."""
+    """As L{read_trial}, but a skipped test has failed: the machine lacks one of its requirements."""
     count = read_trial(output, status)
     return Count(passed=count.passed, failed=count.failed + count.skipped)
 
 
 def read_total(pattern: str) -> Reader:
     """
-    A reader of a program's own summary: the last line that matches, as the ones before tell of progress.
+    A reader of a program's own summary: the last line that matches; earlier ones tell the progress.
 
     @param pattern: a regular expression with the group C{failed}, and C{passed} or C{total}.
     """
@@ -135,7 +135,7 @@ def read_total(pattern: str) -> Reader:
 
 
 def unit_suites(root: Path = ROOT) -> list[str]:
-    """The parts of C{tests/} that are unit tests: all but L{SEPARATE}, so that none is forgotten."""
+    """The parts of C{tests/} that are unit tests: all except L{SEPARATE}, so that none is forgotten."""
     found = []
     for path in sorted((root / "tests").iterdir()):
         if path.is_dir() and (path / "__init__.py").exists() and path.name not in SEPARATE:
@@ -145,22 +145,22 @@ def unit_suites(root: Path = ROOT) -> list[str]:
     return found
 
 
-#: Of the simulator, which stops before its time after a few failures.
+#: Summary of the simulator, which stops early after a few failures.
 SCHEDULES = r"^(?P<total>\d+) schedules, (?P<failed>\d+) failed\b"
 
-#: Seconds for all stages together, so that installing and they stay below forty minutes.
+#: Seconds for all stages together, so that they and the installation take less than forty minutes.
 DEADLINE_S = 2280
 
-#: Of the mutants: those that the simulator noticed, and those that it did not.
+#: Summary of the mutants: those that the simulator noticed, and those that it did not.
 MUTANTS = r"^\d+ mutants, (?P<passed>\d+) noticed, (?P<failed>\d+) not\s*$"
 
-#: Of everything else that counts for itself.
+#: Summary of all other programs that count for themselves.
 SUMMARY = r"^(?P<passed>\d+) (?:[a-z ]+ )?passed, (?P<failed>\d+) failed\s*$"
 
 
 def stages(suites: Sequence[str] = ()) -> list[Stage]:
     """
-    Every stage, cheap ones first. Each may take much longer than it does; all together have L{DEADLINE_S}.
+    Every stage, cheap ones first. The limits are generous; all stages together have L{DEADLINE_S}.
 
     @param suites: unit tests to run instead of all.
     """
@@ -185,7 +185,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
               read=read_total(MUTANTS), counts="mutants"),
         Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=150, counts="targets", **summed_up),
         Stage(name="processes", command=(*trial, "tests.processes"), limit_s=400, **of_trial),
-        # Without PySpark the modules cannot be imported, and what cannot be imported has failed.
+        # Without PySpark the test modules cannot be imported, which counts as a failure.
         Stage(name="spark", command=(*trial, "tests.spark"), limit_s=600, **of_trial),
         Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1000,
               counts="tests", **summed_up),
@@ -200,7 +200,7 @@ def _pump(source: TextIO, out: TextIO, kept: list[str]) -> None:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """The stage and everything that it started: it leads a process group of its own."""
+    """Kill the stage and everything that it started: it leads its own process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -210,9 +210,9 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
     """
-    Run one stage, its output going to C{out} as it comes.
+    Run one stage, copying its output to C{out} as it arrives.
 
-    @param limit_s: seconds that it may take, at most its own limit.
+    @param limit_s: longest time, in seconds; at most its own limit.
     """
     began = time.monotonic()
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -240,7 +240,7 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
     except subprocess.TimeoutExpired:
         status, note = -1, f"killed after {limit_s:.0f} s"
     finally:
-        # Also after an orderly end: a child that outlived its stage holds ports, and our pipe.
+        # Also after an orderly end: a child that outlives its stage holds ports, and our pipe.
         _kill(process)
     pump.join(timeout=10)
     output = "".join(kept)
@@ -251,7 +251,7 @@ def run_stage(stage: Stage, out: TextIO, *, limit_s: float) -> Result:
 
 
 def judge(stage: Stage, output: str, status: int) -> Count:
-    """What a stage counted; a bad end that names no failure counts as one."""
+    """The count of a stage; a bad end without a failure counts as one."""
     count = stage.read(output, status)
     if (status != 0 or count.passed == 0) and count.failed == 0:
         return attrs.evolve(count, failed=1)
@@ -271,17 +271,17 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-#: A failure as trial prints it, from its kind to its name; what follows is another one, or the end.
+#: A failure as trial prints it, from its kind to its name; another one follows, or the end.
 _TRIAL_FAILURE = re.compile(
     r"^={79}\n(\[(?:FAIL|ERROR|UNEXPECTED)[^=].*?)(?=^[=-]{79}$)", re.MULTILINE | re.DOTALL
 )
 
-#: Lines shown again of one failure, and of the end of a stage whose failures have no such shape.
+#: Lines that are repeated of one failure, and of the end of a stage without such failures.
 SHOWN_LINES = 40
 
 
 def complaints(result: Result) -> list[str]:
-    """What a stage that failed had to say, short: its failures if trial printed some, and its last lines."""
+    """The complaints of a failed stage, shortened: its failures if trial printed some, and its last lines."""
     found = [block.rstrip().splitlines()[-SHOWN_LINES:] for block in _TRIAL_FAILURE.findall(result.output)]
     found.append(result.output.rstrip().splitlines()[-SHOWN_LINES:])
     name = result.stage.name
@@ -294,10 +294,10 @@ def complaints(result: Result) -> list[str]:
 
 def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
     """
-    Run the stages in order, whatever becomes of each, then write the table and the one last line.
+    Run the stages in order, also after failures, then write the table and the last line.
 
-    @param deadline_s: seconds for all of them; a stage gets what is left, if that is less than its limit.
-    @return: how many things failed.
+    @param deadline_s: seconds for all stages; a stage gets the rest, if that is less than its limit.
+    @return: number of failed things.
     """
     began = time.monotonic()
     results = []
@@ -313,7 +313,7 @@ def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
     out.write("\n" + table(results) + "\n\n")
     for result in results:
         if result.count.failed:
-            # Again, because it stands far up, and whoever reads a log begins at its end.
+            # Repeated, because readers of a log begin at its end, and the first mention is far above.
             out.write("\n".join([*complaints(result), "", ""]))
     out.write(f"{sum(result.count.passed for result in results)} passed, {failed} failed\n")
     out.flush()
@@ -321,12 +321,12 @@ def run(chosen: Sequence[Stage], out: TextIO, *, deadline_s: float) -> int:
 
 
 def _end(number: int, _frame: object) -> None:
-    """Leave in an orderly way, so that the stage under way is killed with all it started."""
+    """Leave in an orderly way, so that the present stage is killed with all its children."""
     sys.exit(128 + number)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """@return: the exit status: 0 when nothing failed, 1 otherwise."""
+    """@return: the exit status: 0 if nothing failed, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.run_all", description="Run every check.")
     parser.add_argument("--only", help="names of stages, split by commas", default="")
     parser.add_argument("--skip", help="names of stages to leave out, split by commas", default="")

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.test_docs -*-
 """
-What the documents name must exist: options, codes, weaknesses, links, tests, functions.
+The names in the documents must exist: options, codes, weaknesses, links, tests, functions.
 
 A name in backquotes that begins with a package of ours (C{dledger.base.quorum.held_by},
 C{tests.core.test_quorum.HeldByTests}) is looked up in the source.
@@ -44,7 +44,7 @@ def first_cells(page: Path) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """The names that headings can be linked by."""
+    """The anchors of the headings, for links."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -94,7 +94,7 @@ def _base_defines(module: ast.Module, base: str, names: list[str], root: Path) -
 
 
 def exists(name: str, root: Path = ROOT) -> bool:
-    """Whether a dotted name is a package, a module, or something that a module defines."""
+    """Whether a dotted name is a package, a module, or defined in a module."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         base = root.joinpath(*parts[:length])
@@ -138,7 +138,7 @@ class OperationsTests(SynchronousTestCase):
             self.assertIn(f"\n| {int(code)} | {code.name} |", text)
 
     def test_every_metric(self) -> None:
-        """Each name in the exposition has its place in the table, and no other has."""
+        """The exposition and the table have the same names."""
         text = (DOCS / "operations.md").read_text("utf-8")
         section = text[text.index("## Metrics") : text.index("## Files")]
         shown = {
@@ -170,13 +170,13 @@ class DivergenceTests(SynchronousTestCase):
         self.assertEqual(found, list(WEAKNESSES))
 
     def test_each_is_shown(self) -> None:
-        """Each has tests, scenarios or mutants, but for what we do not have at all."""
+        """Each is shown by tests, scenarios or mutants, except the one that we do not have."""
         text = (DOCS / "divergence.md").read_text("utf-8")
         shown = re.findall(r"^\* \*\*Shown by\*\*: (.)", text, re.MULTILINE)
         self.assertEqual(shown, ["`"] * (len(WEAKNESSES) - 1) + ["n"])
 
     def test_mutants(self) -> None:
-        """The mutants that are named are in the catalogue."""
+        """The named mutants are in the catalogue."""
         text = (DOCS / "divergence.md").read_text("utf-8")
         parts = re.findall(r"mutants? ((?:`[a-z-]+`,?\s*)+)", text)
         named = {name for part in parts for name in re.findall(r"`(.*?)`", part)}
@@ -185,7 +185,7 @@ class DivergenceTests(SynchronousTestCase):
 
 
 class NamesTests(SynchronousTestCase):
-    """Names and links lead somewhere."""
+    """Names and links have targets."""
 
     def test_names(self) -> None:
         """Every dotted name in backquotes is defined in the source."""
@@ -198,7 +198,7 @@ class NamesTests(SynchronousTestCase):
         self.assertEqual(missing, [], "\n" + "\n".join(missing))
 
     def test_paths(self) -> None:
-        """Every file of ours that is named in backquotes is there."""
+        """Every file of ours that is named in backquotes exists."""
         missing = [
             f"{page.name}: {path}"
             for page in pages()
@@ -208,7 +208,7 @@ class NamesTests(SynchronousTestCase):
         self.assertEqual(missing, [], "\n" + "\n".join(missing))
 
     def test_links(self) -> None:
-        """Every relative link leads to a file, and to a heading where it names one."""
+        """Every relative link has a file, and a heading if it names one."""
         broken = []
         for page in pages():
             for target in _LINK.findall(page.read_text("utf-8")):
@@ -223,7 +223,7 @@ class NamesTests(SynchronousTestCase):
         self.assertEqual(broken, [], "\n" + "\n".join(broken))
 
     def test_index(self) -> None:
-        """The README leads to every document."""
+        """The README links to every document."""
         text = (ROOT / "README.md").read_text("utf-8")
         for page in DOCS.glob("*.md"):
             self.assertIn(f"(docs/{page.name})", text)
@@ -243,7 +243,7 @@ class CheckerTests(SynchronousTestCase):
             self.assertTrue(exists(name), name)
 
     def test_does_not_exist(self) -> None:
-        """A slip anywhere in the name is found."""
+        """A typing error anywhere in the name is found."""
         for name in (
             "dledger.cor", "dledger.core.input", "dledger.core.inputs.Tocked",
             "dledger.node.driver.Driver.feet",
@@ -252,11 +252,11 @@ class CheckerTests(SynchronousTestCase):
             self.assertFalse(exists(name), name)
 
     def test_anchors(self) -> None:
-        """As the usual viewers make them."""
+        """Anchors are those of the usual viewers."""
         self.assertEqual(anchors("# Disk full\n## 2. W1, commit"), {"disk-full", "2-w1-commit"})
 
     def test_links_and_names_are_found(self) -> None:
-        """The patterns see what they are for."""
+        """The patterns match links and names."""
         text = "see [there](docs/a.md#b) and `dledger.base.quorum.held_by`, `self.x`"
         self.assertEqual(_LINK.findall(text), ["docs/a.md#b"])
         self.assertEqual(_NAME.findall(text), ["dledger.base.quorum.held_by"])

@@ -26,7 +26,7 @@ class TreeTests(SynchronousTestCase):
     """The tree as it is."""
 
     def test_every_module_keeps_to_its_layer(self) -> None:
-        """No module imports what its row of the table does not allow."""
+        """No module imports a module that its row of the table does not allow."""
         modules = module_names(ROOT)
         known = module_names(ROOT, (*layering.COVERED, "tests", "benchmarks", "demo"))
         wrong = [
@@ -58,7 +58,7 @@ class TreeTests(SynchronousTestCase):
             self.assertEqual(rooms[room] & (ledger - {"wire of the ledger"}), set(), room)
 
     def test_packages_are_found(self) -> None:
-        """The walk sees the packages at all: an empty list would keep every rule."""
+        """The walk finds packages: with an empty list no rule could be broken."""
         modules = module_names(ROOT)
         for name in ("dledger", "dledger.core", "dledger.core.inputs", "protocols.wire.ledger.codes"):
             self.assertIn(name, modules)
@@ -92,26 +92,26 @@ class CheckerTests(SynchronousTestCase):
     }  # fmt: skip
 
     def assertRefused(self, module: str, source: str, reason: str) -> None:
-        """One sentence, and it says why."""
+        """There is one sentence, and it has the reason."""
         wrong = check(module, source, self.KNOWN)
         self.assertEqual(len(wrong), 1, wrong)
         self.assertIn(reason, wrong[0])
 
     def assertAllowed(self, module: str, source: str) -> None:
-        """No objection."""
+        """There is no complaint."""
         self.assertEqual(check(module, source, self.KNOWN), [])
 
     def test_relative_import(self) -> None:
-        """Where a module stands must not decide what it means."""
+        """The meaning of an import must not depend on the place of its module."""
         self.assertRefused("dledger.core.elector", "from . import inputs", "relative import")
         self.assertRefused("dledger.core.elector", "from .inputs import Ticked", "relative import")
 
     def test_uncovered_module(self) -> None:
-        """A new package must be given a row before it can be used."""
+        """A new package needs a row before it can be used."""
         self.assertRefused("dledger.novelty.thing", "", "no row of the table")
 
     def test_core_is_pure(self) -> None:
-        """Neither time nor I/O nor threads nor logging in the core, wherever the import stands."""
+        """The core has neither time nor I/O nor threads nor logging, in no place of a module."""
         for name in ("time", "os", "logging", "threading", "asyncio", "socket", "datetime"):
             self.assertRefused("dledger.core.elector", f"import {name}", f"{name} is refused")
             self.assertRefused("dledger.core.elector", f"def f():\n    import {name}", f"{name} is refused")
@@ -129,7 +129,7 @@ class CheckerTests(SynchronousTestCase):
             self.assertRefused("dledger.core.elector", statement, "not below")
 
     def test_chance_is_an_argument(self) -> None:
-        """The type may be named; the global generator and a generator of one's own may not be used."""
+        """The type may be named; the global generator and new generators may not be used."""
         self.assertAllowed("dledger.core.elector", "import random\ndef f(rng: random.Random) -> None: ...")
         self.assertRefused("dledger.core.elector", "import random\nrandom.random()", "global generator")
         self.assertRefused("dledger.core.elector", "import random\nx = random.randint", "global generator")
@@ -139,7 +139,7 @@ class CheckerTests(SynchronousTestCase):
         self.assertAllowed("dledger.client.client", "import random\nr = random.Random()")
 
     def test_wire_is_the_bottom(self) -> None:
-        """Layer 0 knows nothing of ledgers nor of Twisted."""
+        """Layer 0 knows neither ledgers nor Twisted."""
         self.assertRefused("protocols.wire.ledger.push", "from dledger.core import effects", "not below")
         self.assertRefused("protocols.wire.ledger.push", "import twisted", "not a third party")
         self.assertRefused("protocols.framing", "import twisted", "not a third party")
@@ -157,7 +157,7 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused("dledger.node.peers", "from dledger.core import effects", "not below")
 
     def test_driver_runs_in_a_simulation(self) -> None:
-        """The driver is the one part of the node that knows no Twisted."""
+        """The driver is the one part of the node without Twisted."""
         self.assertRefused("dledger.node.driver", "from twisted.internet import defer", "not a third party")
         self.assertAllowed("dledger.node.node", "from twisted.internet import defer")
 
@@ -167,7 +167,7 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused("dledger.node.node", "from tests import layering", "not below")
 
     def test_front_door_is_lazy(self) -> None:
-        """C{import dledger.core} runs C{dledger/__init__.py}, which must not drag the client in."""
+        """C{import dledger.core} runs C{dledger/__init__.py}, which must not import the client."""
         self.assertRefused("dledger", "from dledger.client import client", "inside the function")
         self.assertAllowed("dledger", "def connect():\n    from dledger.client import client")
 
@@ -186,7 +186,7 @@ class CheckerTests(SynchronousTestCase):
         self.assertRefused("dledger.admin.resource", "from dledger.node import driver", "refused")
 
     def test_rows_are_distinct(self) -> None:
-        """Two rows of one name would make a sentence ambiguous."""
+        """Two rows with one name would make a complaint ambiguous."""
         names = [layer.name for layer in LAYERS]
         self.assertEqual(len(names), len(set(names)))
         driver = layer_of("dledger.node.driver")

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.test_packaging -*-
-"""What is installed is what is there, and the files that say so agree with each other."""
+"""The installation has all packages, and the files that describe it agree with each other."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class SetupTests(SynchronousTestCase):
         self.assertEqual(config["editable_wheel"]["mode"], "compat")
 
     def test_command(self) -> None:
-        """The name of the command and what it calls."""
+        """The command has its name and its function."""
         self.assertIn("dledger = dledger.commands.main:main", setup_arguments()["entry_points"])
 
     def test_tox_and_make_agree(self) -> None:
-        """Every environment of tox is described; every target of make that is shown is phony."""
+        """Every environment of tox is described; every target of make that is listed is phony."""
         tox = (ROOT / "tox.ini").read_text("utf-8")
         environments = re.findall(r"^\[testenv", tox, re.M)
         self.assertEqual(len(environments), len(re.findall(r"^description", tox, re.M)))

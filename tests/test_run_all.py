@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.test_run_all -*-
-"""The runner of all checks: it must not call anything passed that was not."""
+"""The runner of all checks: it must not count anything as passed that did not pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stage(code: str, *, limit_s: int = 20, read: run_all.Reader = read_check) ->
 
 
 class ReaderTests(SynchronousTestCase):
-    """What is counted from a program's output."""
+    """The counts from a program's output."""
 
     def test_trial(self) -> None:
         """trial's own numbers are used; skipped tests are not passed."""
@@ -32,16 +32,16 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(read_trial(output, 1), Count(passed=4, failed=6, skipped=1))
 
     def test_trial_without_summary(self) -> None:
-        """A trial that died on the way has failed, whatever it printed before."""
+        """A trial that ended without a summary has failed, with any output before."""
         self.assertEqual(read_trial("tests.x\n  test_a ... [OK]\n", 0), Count(failed=1))
 
     def test_trial_last_summary_wins(self) -> None:
-        """A test that prints a summary of its own cannot stand in for trial's."""
+        """A test that prints a summary cannot replace trial's own."""
         output = "PASSED (successes=99)\nnoise\nFAILED (errors=1, successes=1)\n"
         self.assertEqual(read_trial(output, 1), Count(passed=1, failed=1))
 
     def test_strict_trial(self) -> None:
-        """Where a skip means that something is missing, it is a failure."""
+        """Where a skip means a missing requirement, it is a failure."""
         self.assertEqual(read_trial_strictly("PASSED (skips=2, successes=3)\n", 0), Count(passed=3, failed=2))
 
     def test_total(self) -> None:
@@ -54,7 +54,7 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(read("25 mutants, 24 noticed, 1 not\n", 1), Count(passed=24, failed=1))
 
     def test_progress_is_not_counted(self) -> None:
-        """Only the last tally counts, and what failed is not passed."""
+        """Only the last summary counts, and failed things are not passed."""
         read = read_total(run_all.SCHEDULES)
         output = "8 schedules, 0 failed, 4.0 schedules/s\n20 schedules, 2 failed, 4.1 schedules/s\n"
         self.assertEqual(read(output, 1), Count(passed=18, failed=2))
@@ -65,7 +65,7 @@ class ReaderTests(SynchronousTestCase):
         self.assertEqual(judge(trial, "PASSED (successes=3)\n", 1), Count(passed=3, failed=1))
 
     def test_nothing_passed(self) -> None:
-        """A stage in which nothing was checked has failed."""
+        """A stage without any passed check has failed."""
         trial = stage("", read=read_trial)
         self.assertEqual(judge(trial, "PASSED\n", 0), Count(failed=1))
 
@@ -74,19 +74,19 @@ class RunTests(SynchronousTestCase):
     """Running stages."""
 
     def run_stages(self, *stages: Stage, deadline_s: float = 60) -> tuple[int, list[str]]:
-        """Failures and the lines that were written."""
+        """Number of failures, and the lines written."""
         out = io.StringIO()
         return run(stages, out, deadline_s=deadline_s), out.getvalue().splitlines()
 
     def test_last_line(self) -> None:
-        """The sum of all stages stands in the last line, and the output of each above it."""
+        """The last line has the sum of all stages, and the output of each is above it."""
         failed, lines = self.run_stages(stage("print('hello')"), stage("raise SystemExit(3)"))
         self.assertEqual(failed, 1)
         self.assertEqual(lines[-1], "1 passed, 1 failed")
         self.assertIn("hello", lines)
 
     def test_failures_stand_at_the_end(self) -> None:
-        """What failed is shown again behind the table, without what passed before it."""
+        """Failures are repeated behind the table, without the output of passed tests before them."""
         failure = "=" * 79 + "\n[FAIL]\nTraceback: 1 != 2\n\ntests.x.Tests.test_a\n"
         noise = "\n".join(f"noise {number}" for number in range(100))
         output = f"{noise}\n{failure}{failure.replace('_a', '_b')}" + "-" * 79 + "\nRan 2 tests\n"
@@ -101,7 +101,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(end[-1], "1 passed, 1 failed")
 
     def test_time_limit(self) -> None:
-        """A stage that hangs is killed, and what it started with it."""
+        """A stage that hangs is killed with its children."""
         code = (
             "import subprocess, sys, time\n"
             "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
@@ -112,13 +112,13 @@ class RunTests(SynchronousTestCase):
         self.assertIn("killed after 1 s", "\n".join(lines))
 
     def test_deadline(self) -> None:
-        """Stages that get no time have failed; they are not left out."""
+        """Stages without time left have failed; they are not left out."""
         failed, lines = self.run_stages(stage("pass"), stage("pass"), deadline_s=0)
         self.assertEqual(failed, 2)
         self.assertEqual(lines[-1], "0 passed, 2 failed")
 
     def test_missing_program(self) -> None:
-        """A command that is not there has failed, and the run goes on."""
+        """A command that does not exist has failed, and the run continues."""
         missing = Stage(name="it", command=("./no-such",), limit_s=1, read=read_check, counts="checks")
         failed, lines = self.run_stages(missing, stage("pass"))
         self.assertEqual(lines[-1], "1 passed, 1 failed")
@@ -128,19 +128,19 @@ class StagesTests(SynchronousTestCase):
     """The stages of this project."""
 
     def test_limits(self) -> None:
-        """All of them together stay below forty minutes, with time to install; none may use that up alone."""
+        """All stages take less than forty minutes, installation included; none may use up all the time."""
         self.assertLessEqual(run_all.DEADLINE_S, 38 * 60)
         self.assertLess(max(each.limit_s for each in run_all.stages()), run_all.DEADLINE_S / 2)
 
     def test_every_test_package_has_a_stage(self) -> None:
-        """Whatever stands in C{tests/} is a unit test or has a stage of its own."""
+        """Every package in C{tests/} is a unit test or has its own stage."""
         commands = " ".join(" ".join(each.command) for each in run_all.stages())
         for path in sorted((run_all.ROOT / "tests").iterdir()):
             if (path / "__init__.py").exists():
                 self.assertIn(f"tests.{path.name}", commands)
 
     def test_unit_suites_are_found(self) -> None:
-        """A new module or package is found by itself; the separate ones are not among them."""
+        """A new module or package is found without a change; the separate ones are not among them."""
         root = Path(self.mktemp())
         for name in ("core", "interop", "scenarios"):
             (root / "tests" / name).mkdir(parents=True)

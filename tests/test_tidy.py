@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests import tidy
 from tests.tidy import ROOT, Complaint, check, rules_for, text_files
 
-#: Complaints that are known and have an issue. Nothing may be added; what is mended must go.
+#: Known complaints that have an issue. Add none; remove the fixed ones.
 RATCHET: frozenset[str] = frozenset()
 
 
@@ -19,7 +19,7 @@ class TreeTests(SynchronousTestCase):
     """The tree as it is."""
 
     def test_house_rules(self) -> None:
-        """No file breaks a rule that holds for it."""
+        """No file breaks a rule that applies to it."""
         wrong = [
             sentence
             for path in text_files()
@@ -30,14 +30,14 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual(sorted(RATCHET - set(wrong)), [], "mended: take it off the ratchet")
 
     def test_files_are_found(self) -> None:
-        """The walk sees the files at all, and not what git ignores."""
+        """The walk finds files, but none that git ignores."""
         found = set(text_files())
         for path in ("setup.py", "Makefile", ".ci/run", "dledger/config.py", "tests/tidy.py"):
             self.assertIn(path, found)
         self.assertFalse([path for path in found if path.startswith((".venv/", ".git/"))])
 
     def test_ignored_directories_are_ignored_by_git(self) -> None:
-        """What the walk leaves out cannot be committed."""
+        """The ignored directories cannot be committed."""
         ignored = {
             line.strip("/").split("/")[0] for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()
         }
@@ -50,7 +50,7 @@ class CheckerTests(SynchronousTestCase):
     """Every rule, broken once and kept once."""
 
     def lines(self, complaints: Iterable[Complaint]) -> list[int]:
-        """Where it complained."""
+        """The lines of the complaints."""
         return [line for line, _ in complaints]
 
     def test_columns(self) -> None:
@@ -92,7 +92,7 @@ class CheckerTests(SynchronousTestCase):
         self.assertEqual(self.lines(tidy.public_docstrings(source)), [1, 2, 10])
 
     def test_overloads_share_a_docstring(self) -> None:
-        """The docstring stands at the implementation."""
+        """Only the implementation needs the docstring."""
         source = "@overload\ndef f(a: int) -> int: ...\n@typing.overload\ndef f(a: str) -> str: ..."
         self.assertEqual(self.lines(tidy.public_docstrings(source)), [])
 
@@ -141,7 +141,7 @@ class CheckerTests(SynchronousTestCase):
         self.assertEqual(self.lines(tidy.banned_words("a session of Spark, a seed, a specification")), [])
 
     def test_rules_for(self) -> None:
-        """Which rules hold where."""
+        """The rules depend on the path."""
         self.assertIn(tidy.no_print, rules_for("dledger/node/node.py"))
         self.assertNotIn(tidy.no_print, rules_for("dledger/commands/main.py"))
         self.assertNotIn(tidy.no_print, rules_for("benchmarks/append.py"))

@@ -2,7 +2,7 @@
 """
 House rules that a machine can check: one function for each, from a source text to complaints.
 
-A complaint is C{(line, sentence)}. Which rules hold for which file is decided by L{rules_for}.
+A complaint is C{(line, sentence)}. L{rules_for} decides which rules apply to a file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MODULE_LINES_MAX = 600
 Complaint = tuple[int, str]
 Rule = Callable[[str], Iterator[Complaint]]
 
-#: Where lines for people are written on purpose.
+#: Programs that may print lines for people.
 SPEAKING = ("dledger/commands/*", "benchmarks/*", "demo/*", "setup.py", "docs/*")
 
-#: Whose public names are an API that somebody reads.
+#: Packages whose public names are an API.
 DOCUMENTED = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")
 
-#: Never tracked, so never checked.
+#: Never tracked by git, so never checked.
 IGNORED_DIRECTORIES = (
     ".git", ".venv", ".tox", ".jars", ".mypy_cache", ".ruff_cache", ".hypothesis", "__pycache__", "build",
     "dist", "demo-data", "dledger-data", "_trial_temp*", "*.egg-info", "node_modules",
@@ -41,8 +41,8 @@ TEXT_SUFFIXES = (
 )  # fmt: skip
 TEXT_NAMES = ("Makefile", "LICENSE", "run", ".gitignore")
 
-#: A project speaks of itself: not of the machine it was written on, of who sat there, nor of the notes that
-#: lay beside it. In pieces, so that this file keeps its own rule.
+#: A project speaks of itself alone: not of the machine it was written on, of its writers, nor of their notes.
+#: The words are cut in pieces, so that this file obeys the rule.
 BANNED = (
     "/wor" "k/", "/tm" "p/", "/roo" "t/", "/hom" "e/", "clau" "de", "anthro" "pic", "open" "ai", "chat" "gpt",
     "co" "pilot", "language mo" "del", "ai-gen" "erated", "sub-ag" "ent", "suba" "gent", "the br" "ief",
@@ -70,7 +70,7 @@ def module_length(source: str) -> Iterator[Complaint]:
 
 
 def function_length(source: str) -> Iterator[Complaint]:
-    """A function fits a screen, docstring included."""
+    """A function fits on a screen, docstring included."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
@@ -80,19 +80,19 @@ def function_length(source: str) -> Iterator[Complaint]:
 
 
 def module_docstring(source: str) -> Iterator[Complaint]:
-    """Every module says what it knows."""
+    """Every module has a docstring."""
     if ast.get_docstring(ast.parse(source)) is None:
         yield 1, "the module has no docstring"
 
 
 def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Variants of one function, and setters: the docstring stands at the main one."""
+    """Variants of one function, and setters: the main one has the docstring."""
     names = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
     return bool(names & {"overload", "setter", "deleter"})
 
 
 def public_docstrings(source: str) -> Iterator[Complaint]:
-    """Every public class, function and method has a docstring; names in functions are nobody's business."""
+    """Every public class, function and method has a docstring, except those nested in functions."""
 
     def visit(parent: ast.AST, where: str) -> Iterator[Complaint]:
         for node in ast.iter_child_nodes(parent):
@@ -125,7 +125,7 @@ def test_case_name(source: str, root: Path = ROOT) -> Iterator[Complaint]:
 
 
 def no_print(source: str) -> Iterator[Complaint]:
-    """Programs speak through their log; only what a person started writes to the terminal."""
+    """Programs write to their log; only those that a person starts write to the terminal."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "pprint", "pprint.pprint"):
             yield node.lineno, "print outside the command line, the benchmarks and the demo"
@@ -151,7 +151,7 @@ def no_module_level_reactor(source: str) -> Iterator[Complaint]:
 
 
 def no_inline_callbacks(source: str) -> Iterator[Complaint]:
-    """C{async def} tells a story better."""
+    """C{async def} reads better."""
     for node in ast.walk(ast.parse(source)):
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in ("inlineCallbacks", "returnValue"):
@@ -159,7 +159,7 @@ def no_inline_callbacks(source: str) -> Iterator[Complaint]:
 
 
 def todo_names_issue(source: str) -> Iterator[Complaint]:
-    """What is left for later has an issue where it can be found again, named as C{(#12)}."""
+    """Every note of later work names its issue, as C{(#12)}."""
     for number, line in enumerate(source.splitlines(), 1):
         match = _LATER.search(line)
         if match:
@@ -172,7 +172,7 @@ def banned_words(source: str) -> Iterator[Complaint]:
         lowered = line.lower()
         for word in BANNED:
             if word in lowered:
-                yield number, f"{word!r} does not belong into this project"
+                yield number, f"{word!r} does not belong in this project"
 
 
 EVERY_MODULE: tuple[Rule, ...] = (
@@ -187,7 +187,7 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 def rules_for(path: str) -> tuple[Rule, ...]:
     """
-    The rules that hold for a file.
+    The rules that apply to a file.
 
     @param path: relative to the root, with C{/}.
     """
@@ -204,7 +204,7 @@ def rules_for(path: str) -> tuple[Rule, ...]:
 
 
 def text_files(root: Path = ROOT) -> Iterator[str]:
-    """Every text file of the project, relative to the root; what git ignores is left out."""
+    """Every text file of the project, relative to the root, except those that git ignores."""
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not _matches(name, IGNORED_DIRECTORIES))
         for name in sorted(files):
@@ -213,7 +213,7 @@ def text_files(root: Path = ROOT) -> Iterator[str]:
 
 
 def check(path: str, source: str) -> list[str]:
-    """Everything that is wrong with one file, as C{path:line: sentence}."""
+    """All complaints about one file, as C{path:line: sentence}."""
     return [
         f"{path}:{line}: {sentence}" for rule in rules_for(path) for line, sentence in sorted(rule(source))
     ]

@@ -1,5 +1,5 @@
 """
-The committed part of a ledger as columns: for Spark, in batch and as a stream, and for Arrow without it.
+The committed part of a ledger as columns: for Spark, in batch and as a stream, and for Arrow without Spark.
 
     import dledger.spark
 
@@ -23,11 +23,11 @@ def register(spark: Any) -> None:
     """
     Make C{format("dledger")} known to a session.
 
-    Needed only where Spark does not find C{pyspark_dledger} by itself: see docs/spark.md, "Registration".
+    Needed only if Spark does not find C{pyspark_dledger}: see docs/spark.md, "Registration".
 
     @param spark: a C{SparkSession}.
     """
-    # Here, not above: Arrow export has no need of PySpark.
+    # Imported here: the Arrow export does not need PySpark.
     from dledger.spark.source import DLedgerDataSource
 
     spark.dataSource.register(DLedgerDataSource)

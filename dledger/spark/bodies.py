@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.spark.test_bodies -*-
 """
-Bodies of RocketMQ messages as their producers sent them: producers compress what is longer than 4 KiB.
+Bodies of RocketMQ messages as their producers sent them: producers compress bodies longer than 4 KiB.
 
-zlib is Python's, LZ4 and Zstandard are Arrow's. Every result is bounded before it is made.
+zlib is Python's, LZ4 and Zstandard are Arrow's. The size of a result is bounded while it is unpacked.
 
 Source: CompressorFactory, ZlibCompressor, Lz4Compressor (frames), ZstdCompressor (RocketMQ 5.3.3).
 """
@@ -16,18 +16,18 @@ import pyarrow as pa
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import COMPRESSION_MASK, SysFlag
 
-#: Of one plain body: four times what producers and brokers take by default.
+#: Longest plain body: four times the default limit of producers and brokers.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
-#: Arrow's names; before 5.0 the kind was not recorded, it was always zlib.
+#: Arrow's names. Before 5.0 the kind was not recorded; it was always zlib.
 _BY_ARROW = {int(SysFlag.LZ4): "lz4", int(SysFlag.ZSTD): "zstd"}
 _BY_ZLIB = (0, int(SysFlag.ZLIB))
 
 
 def plain(body: bytes | memoryview, sys_flag: int, *, bytes_max: int = PLAIN_BYTES_MAX) -> bytes:
     """
-    The plain body of a message whose flags say that it is compressed.
+    Unpack the body of a message whose flags say that it is compressed.
 
-    @raise WireError: it cannot be unpacked, is of an unknown kind, or longer than C{bytes_max}.
+    @raise WireError: it cannot be unpacked, its kind is unknown, or it is longer than C{bytes_max}.
     """
     kind = sys_flag & COMPRESSION_MASK
     if kind in _BY_ZLIB:
@@ -37,7 +37,7 @@ def plain(body: bytes | memoryview, sys_flag: int, *, bytes_max: int = PLAIN_BYT
     else:
         raise WireError(f"compressed body: kind {kind >> 8} is unknown")
     if len(found) > bytes_max:
-        raise WireError(f"compressed body: more than {bytes_max} bytes are in it")
+        raise WireError(f"compressed body: unpacks to more than {bytes_max} bytes")
     return found
 
 

@@ -2,12 +2,12 @@
 """
 Records to columns without a Python object for each entry.
 
-All headers of a chunk are taken in one step: a view of the bytes at every offset, indexed with where the
-records start. Bodies are one binary array over whole records, cut behind the header by Arrow. What the
-header says is held against where it was found, as arrays; a record that does not fit is damaged.
+All headers of a chunk are taken in one step: a view of the bytes at every offset, indexed with the starts
+of the records. Bodies are one binary array over whole records; Arrow cuts off the headers. The fields of each
+header are compared, as arrays, with the place of the record; a record that does not fit is damaged.
 
-Column names and types are docs/spark.md's, under a test. A schema of the user's may be any of the columns in
-any order. The Arrow types are exactly those that Spark expects.
+Column names and types are those of docs/spark.md; a test compares them. A user's schema may name any of the
+columns in any order. The Arrow types are exactly those that Spark expects.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_S
 
 HEADER_DTYPE = np.dtype(dtype_of(ENTRY_HEADER_DECLARATION))
 assert HEADER_DTYPE.itemsize == ENTRY_HEADER_SIZE
-#: What C{binary_slice} takes for "to the end"; without it, it fails (pyarrow 26).
+#: C{binary_slice} reads this as "to the end"; without it, it fails (pyarrow 26).
 _TO_THE_END = 2**31 - 1
 
 
 @attrs.frozen(kw_only=True)
 class Column:
-    """A column: its Arrow type, and the same as Spark writes it in a schema."""
+    """A column: its Arrow type, and the same type as Spark writes it in a schema."""
 
     name: str
     arrow: pa.DataType
@@ -54,12 +54,12 @@ ENTRY_COLUMNS: tuple[Column, ...] = (
     Column(name="body_crc", arrow=pa.int32(), ddl="INT"),
     Column(name="body", arrow=pa.binary(), ddl="BINARY"),
 )
-#: These stand in the index, too.
+#: The index has these columns, too.
 INDEXED = frozenset(("index", "term", "pos", "size"))
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema; every column may be null, as Spark has it unless told otherwise."""
+    """The Arrow schema; every column may be null, which is Spark's default."""
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
@@ -96,11 +96,11 @@ def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | No
 
 
 def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The structure that stands at each of C{starts}, which need not be aligned: one copy of it all."""
+    """The structures at C{starts}, which need not be aligned, in one copy."""
     room = len(data) - dtype.itemsize + 1
     if room <= 0 or not len(starts):
         return np.empty(0, dtype=dtype)
-    # As opaque bytes: fields would be copied one by one, which takes fifteen times as long.
+    # As opaque bytes: numpy would copy the fields one by one, which takes fifteen times as long.
     view: NDArray[Any] = np.ndarray((room,), dtype=f"V{dtype.itemsize}", buffer=data, strides=(1,))
     return view[starts].view(dtype)
 
@@ -111,7 +111,7 @@ def native(values: NDArray[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def slices(data: bytes | memoryview, starts: NDArray[np.int64]) -> pa.Array:
-    """C{data} cut at C{starts} (one more than there are pieces) as a binary array, without a copy."""
+    """C{data} cut at C{starts} (one more than the pieces) as a binary array, without a copy."""
     offsets = np.ascontiguousarray(starts, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(starts) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -119,7 +119,7 @@ def slices(data: bytes | memoryview, starts: NDArray[np.int64]) -> pa.Array:
 
 
 def _crc32() -> Any:
-    """isal's is three times as fast on long bodies; it is no dependency."""
+    """The function of isal, which is three times as fast on long bodies, if it is installed; else zlib's."""
     try:
         from isal.isal_zlib import crc32
     except ImportError:
@@ -128,7 +128,7 @@ def _crc32() -> Any:
 
 
 def check_headers(chunk: Chunk, headers: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which records are where they should be and as long as they say."""
+    """Which records have the place and the size that their headers say."""
     sizes = np.diff(chunk.starts)
     units = chunk.units
     is_sound: NDArray[np.bool_] = (headers["magic"] == MAGIC) & (headers["size"] == sizes)
@@ -144,11 +144,11 @@ def check_headers(chunk: Chunk, headers: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def check_bodies(chunk: Chunk, headers: NDArray[Any], is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Of the sound records, those whose body has the CRC that is recorded; 0 is "not recorded"."""
+    """Which of the sound records have a body with the recorded CRC; a CRC of 0 means "not recorded"."""
     crc32 = _crc32()
     view = memoryview(chunk.data if chunk.data is not None else b"")
     edges = chunk.starts.tolist()
-    # Of what is not sound nothing is looked at, so the edges, which come from the index, bound the bodies.
+    # Unsound records do not count, so the edges, which come from the index, bound the bodies.
     found = np.fromiter(
         (crc32(view[first + ENTRY_HEADER_SIZE : last])
          for first, last in zip(edges, edges[1:], strict=False)),
@@ -161,10 +161,10 @@ def check_bodies(chunk: Chunk, headers: NDArray[Any], is_sound: NDArray[np.bool_
 
 class Decoder:
     """
-    What decoders of both formats share.
+    The common part of the decoders of both formats.
 
     @ivar damaged: records that were skipped.
-    @cvar kind: what a record is called in the plural.
+    @cvar kind: name of the records, in the plural.
     """
 
     kind: str
@@ -178,20 +178,20 @@ class Decoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches."""
+        """The schema of the batches."""
         return self._schema
 
     def finish(self) -> None:
-        """Tell how much was left out."""
+        """Warn about the damaged records that were skipped."""
         if self.damaged:
             skipped(f"{self.damaged} damaged {self.kind} were skipped")
 
 
 class EntryDecoder(Decoder):
     """
-    C{format=dledger}: each entry a row.
+    C{format=dledger}: one row for each entry.
 
-    @ivar needs_data: whether the index alone does not do.
+    @ivar needs_data: whether the rows need more than the index.
     """
 
     kind = "entries"
@@ -233,12 +233,12 @@ def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[NDArray[Any], NDA
     """
     All headers, and which of them may be used.
 
-    @raise DamageError: not all of them, and C{failOnDamage} is set.
+    @raise DamageError: a record is damaged, and C{failOnDamage} is set.
     """
     assert chunk.data is not None
     headers = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)
     is_sound = check_headers(chunk, headers)
-    what = "its header does not fit where it stands"
+    what = "its header does not fit its place"
     if options.verify_crc and is_sound.all():
         is_sound = check_bodies(chunk, headers, is_sound)
         what = "its body does not match its body_crc"
@@ -251,7 +251,7 @@ def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[NDArray[Any], NDA
 
 
 def damage(chunk: Chunk, at: int, what: str) -> DamageError:
-    """The error for record number C{at} of a chunk."""
+    """The error for record C{at} of a chunk, counted from 0."""
     return DamageError(
         f"entry {chunk.first + at} is damaged: {chunk.place} at {chunk.place_at + int(chunk.starts[at])}: "
         f"{what}. With option failOnDamage=false it is skipped"

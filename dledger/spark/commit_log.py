@@ -2,13 +2,12 @@
 """
 Mode C{path} on a RocketMQ broker's commit log, Java's or ours, live or stopped. Offsets are bytes.
 
-There is no index, so records are found by walking from one to the next. A range may begin anywhere: what
-begins in it is read. Where its first byte is not where a record stands, that is found by walking from the
-beginning of the file.
+There is no index: the records are found by walking from one to the next. A range may begin at any byte; its
+records are those that begin in it. If no record begins at its first byte, the walk begins with the file.
 
 The log ends behind its last whole record. The broker may be writing the next one at this moment, so the last
-records are held against all that they say of themselves: lengths, checksum of the body, and a last byte
-(properties are text) that has been written. There is no commit: docs/spark.md says what that means.
+records are checked closely: lengths, checksum of the body, and a last byte that is not zero (the properties
+are text). There is no commit: docs/spark.md says what that means.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from protocols.wire.rocketmq.message import decode_message
 
 #: At least the largest record that a broker takes by default (4 MiB and 64 KiB).
 _BLOCK_BYTES = 8 * 1024 * 1024
-#: How many records at the end are looked at closely.
+#: Records at the end that are checked closely.
 _LAST_RECORDS = 64
 
 
 def commit_log_directory(path: str) -> str | None:
-    """Where the commit log of a broker's store is: C{path} itself, or C{commitlog} in it; None if nowhere."""
+    """The commit log of a broker's store: C{path}, or C{commitlog} in it; None if neither has its files."""
     for directory in (path, f"{path}/commitlog"):
         if _offsets_in(directory):
             return directory
@@ -54,10 +53,11 @@ class _Walked:
     """
     Whole records in a block.
 
-    @ivar position: of the block's first byte, which is that of the first record.
+    @ivar position: of the block's first byte, which is the first byte of its first record.
     @ivar data: up to the end of the last record.
-    @ivar starts: of each record in C{data}, and one more for its end.
-    @ivar stop: why there is not more: C{more}, C{blank} (the file is used up), or C{end} (nothing sound).
+    @ivar starts: of each record in C{data}, then the end of the last one.
+    @ivar stop: why the block ends: C{more} (the log continues), C{blank} (the file is used up), or C{end}
+        (no sound record follows).
     """
 
     position: int
@@ -75,7 +75,7 @@ class CommitLog:
     """A broker's commit log."""
 
     def __init__(self, options: ScanOptions, directory: str) -> None:
-        """@raise OptionError: an option that makes no sense where offsets are bytes."""
+        """@raise OptionError: an option makes no sense where offsets are bytes."""
         if options.max_records_per_partition:
             raise OptionError("option maxRecordsPerPartition counts entries, but the offsets of a broker's "
                               "commit log are bytes: take partitionBytes")
@@ -84,7 +84,7 @@ class CommitLog:
         self._files: list[int] = []
         self._file_size = 0
         self._open: tuple[int, int] | None = None
-        #: Behind a record that was found sound at the end; the next look begins there.
+        #: Behind the last record found sound; the next search for the end begins there.
         self._known_end = -1
 
     def _list(self) -> None:
@@ -104,7 +104,7 @@ class CommitLog:
         return self._files[at] if at >= 0 and position < self._files[at] + self._file_size else -1
 
     def _pread(self, size: int, position: int) -> bytes:
-        """Up to C{size} bytes of one file; nothing where there is no file."""
+        """Up to C{size} bytes of one file; empty if there is no file."""
         base = self._base(position)
         if base < 0:
             return b""
@@ -120,7 +120,7 @@ class CommitLog:
         """See L{dledger.spark.log.Log.extent}."""
         self._list()
         begin = self._files[0]
-        # From the newest file on back to one in which there is a record: brokers make files ahead.
+        # From the newest file back to the first that has a record: brokers make files ahead.
         for base in reversed(self._files):
             known = max(self._known_end, base) if self._known_end <= base + self._file_size else base
             end = known if known == base + self._file_size else self._end_from(known)
@@ -130,7 +130,7 @@ class CommitLog:
         return Extent(begin=begin, end=begin)
 
     def _end_from(self, position: int) -> int:
-        """Behind the last whole record of one file, walking from one."""
+        """The position behind the last whole record of one file, walking from C{position}."""
         last: deque[int] = deque(maxlen=_LAST_RECORDS)
         while True:
             walked = self._walk(position, _BLOCK_BYTES)
@@ -152,11 +152,11 @@ class CommitLog:
             message = decode_message(self._pread(size, start))
         except WireError:
             return False
-        # The record ends with a text: the properties, or the topic if there are none (their length is 0).
+        # The record ends with text: the properties, or the topic if the properties are empty.
         return not (message.properties_data or message.topic.encode()).endswith(b"\0")
 
     def _walk(self, position: int, size: int) -> _Walked:
-        """Whole records from C{position} on, where one must stand, in about C{size} bytes of one file."""
+        """Read whole records from C{position}, where one must begin, in about C{size} bytes of one file."""
         base = self._base(position)
         file_end = base + self._file_size if base >= 0 else position
         data = self._pread(max(size, HEAD_SIZE), position)
@@ -182,7 +182,7 @@ class CommitLog:
             at += length
             starts.append(at)
         if at == 0 and stop == "more":
-            stop = "end"  # no file, or one that is cut
+            stop = "end"  # no file, or a file that was cut
         return _Walked(position=position, data=data[:at], starts=starts, stop=stop)
 
     def position_of(self, offset: int) -> int:
@@ -201,7 +201,7 @@ class CommitLog:
         return end
 
     def _first_from(self, begin: int, end: int) -> int:
-        """Where the first record stands that begins at C{begin} or behind it."""
+        """The position of the first record that begins at or behind C{begin}."""
         walked = self._walk(begin, HEAD_SIZE) if self._base(begin) >= 0 else None
         if walked is not None and len(walked.starts) > 1:
             return begin
@@ -253,9 +253,10 @@ class CommitLog:
 
     def _after_trouble(self, position: int, end: int) -> int:
         """
-        Where to go on when no record stands at C{position}.
+        The position at which reading continues when there is no record at C{position}.
 
-        @raise DataLossError, DamageError: nowhere.
+        @raise DataLossError: the bytes at C{position} have expired, and C{failOnDataLoss} is set.
+        @raise DamageError: they are damaged, and C{failOnDamage} is set.
         """
         base, before = self._base(position), self._files
         self._list()
@@ -266,7 +267,7 @@ class CommitLog:
         if self._files != before and self._base(position) != base:
             return position
         path = self._path(max(base, 0))
-        what = f"{path} at {position - max(base, 0)}: no sound message stands there"
+        what = f"{path} at {position - max(base, 0)}: there is no sound message"
         if self._options.fail_on_damage:
             raise DamageError(f"{what}. With option failOnDamage=false the rest of the file is skipped")
         return min(base + self._file_size if base >= 0 else end, end)

@@ -2,11 +2,11 @@
 """
 Mode C{path}: a member's directory, ours or Java's, live or stopped.
 
-The index says where records stand, so nothing is done for each entry: units are read in blocks, checked as
-arrays, and cut into runs of whole records that follow each other in one file. What is read is held against
+The index says where the records are, so no step is done for each entry: units are read in blocks, checked as
+arrays, and cut into runs of whole records that follow each other in one file. The records are compared with
 the index (L{dledger.spark.columns}). Files are read with C{pread}, which cannot fault when a file shrinks.
 
-A range that has expired while it was read is told from damage by looking again where the ledger begins.
+To tell a range that has expired meanwhile from damage, the beginning of the ledger is read again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DirectoryLog:
     """One member's directory. Offsets are indexes."""
 
     def __init__(self, options: ScanOptions) -> None:
-        """@raise ReadError: this is no member's directory, or it cannot be read."""
+        """@raise ReadError: the path is not a member's directory, or it cannot be read."""
         self._options = options
         try:
             self._reader = LogReader.open(options.path, data_path=options.data_path)
@@ -53,7 +53,7 @@ class DirectoryLog:
         self._refresh()
         reader = self._reader
         if reader.begin_index < 0 or reader.committed_index < 0:
-            # Nothing, or nothing that is known to be committed; yet a begin must not be passed over later.
+            # Empty, or nothing is known to be committed; yet a begin must not be passed over later.
             begin = max(reader.begin_index, 0)
             return Extent(begin=begin, end=begin)
         return Extent(begin=reader.begin_index, end=reader.committed_index + 1)
@@ -105,7 +105,7 @@ class DirectoryLog:
             skipped(f"{self._options.path}: {unreadable} entries without a sound index unit were skipped")
 
     def _units(self, index: int, count: int) -> NDArray[Any]:
-        """Sound units from C{index} on: fewer than C{count} where the index has trouble."""
+        """Sound units from C{index} on: fewer than C{count} if the index ends or is damaged before."""
         data = self._reader.index.pread(count * INDEX_UNIT_SIZE, index * INDEX_UNIT_SIZE)
         units = np.frombuffer(data, dtype=UNIT_DTYPE, count=len(data) // INDEX_UNIT_SIZE)
         expected = np.arange(index, index + len(units), dtype=np.int64)
@@ -118,13 +118,13 @@ class DirectoryLog:
 
     def _runs(self, units: NDArray[Any]) -> list[int]:
         """
-        Where runs end: at a change of file and where C{fetchBytes} are reached. Not as far as the last unit
-        if there is one that does not reach to the next one in its file, or reaches beyond the file.
+        Where runs end: at a change of file and where C{fetchBytes} are reached. The runs end before the first
+        unit that does not reach the next one of its file, or that reaches beyond its file.
         """
         if not len(units):
             return []
         ends = units["pos"] + units["size"].astype(np.int64)
-        # Every file ends with a blank, so records that touch are in one file.
+        # Every file ends with a blank, so adjacent records are in one file.
         breaks = np.flatnonzero(ends[:-1] != units["pos"][1:]) + 1
         found: list[int] = []
         first, files = 0, self._reader.data
@@ -144,7 +144,7 @@ class DirectoryLog:
         return found
 
     def _chunk(self, units: NDArray[Any], first: int, with_data: bool) -> Chunk | None:
-        """Records of one run; None if their file is not (all) there."""
+        """Records of one run; None if their file is missing or too short."""
         position = int(units["pos"][0])
         end = int(units["pos"][-1]) + int(units["size"][-1])
         files = self._reader.data
@@ -164,9 +164,10 @@ class DirectoryLog:
 
     def _after_trouble(self, index: int) -> int:
         """
-        Where to go on when C{index} could not be read.
+        The index at which reading continues when C{index} could not be read.
 
-        @raise DataLossError, DamageError: nowhere.
+        @raise DataLossError: the entry has expired, and C{failOnDataLoss} is set.
+        @raise DamageError: it is damaged, and C{failOnDamage} is set.
         """
         before = self._reader.begin_index, self._reader.data.offsets, self._reader.index.offsets
         extent = self.extent()
@@ -174,7 +175,7 @@ class DirectoryLog:
             lost(self._options, index, extent.begin)
             return extent.begin
         if before != (self._reader.begin_index, self._reader.data.offsets, self._reader.index.offsets):
-            return index  # a file has come or gone meanwhile: try again with what is there now
+            return index  # a file has come or gone meanwhile: try again
         files = self._reader.index
         position = index * INDEX_UNIT_SIZE
         base = max(files.base(position), 0)

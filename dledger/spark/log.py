@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.spark.test_scan -*-
 """
-What every place that records come from has in common, and how a range is cut into parts.
+The common interface of all sources of records, and the cutting of a range into parts.
 
 An I{offset} counts entries where the log is a ledger (its indexes) and bytes where it is a broker's commit
-log. Ends of ranges are exclusive, as Kafka's are. A log is opened where it is used, reads only what is
-committed, and raises only what is defined here.
+log. Ends of ranges are exclusive, as Kafka's are. A log is opened where it is used, reads only committed
+records, and raises only the errors defined here.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class ReadError(Exception):
 
 
 class DataLossError(ReadError):
-    """Entries that were asked for have expired, and C{failOnDataLoss} is set."""
+    """Some of the wanted entries have expired, and C{failOnDataLoss} is set."""
 
 
 class DamageError(ReadError):
-    """A record is not what was written; the message names file (or member) and offset."""
+    """A record is not as it was written; the message names file (or member) and offset."""
 
 
 class ScanWarning(UserWarning):
-    """Something was left out, as an option allows; the message says how much."""
+    """Records were left out, as an option allows; the message says how many."""
 
 
 @attrs.frozen(kw_only=True)
 class Extent:
     """
-    What of a log can be read.
+    The readable range of a log.
 
     @ivar begin: first offset that is still there.
-    @ivar end: offset behind the last committed record; C{begin} when there is none.
+    @ivar end: offset behind the last committed record; C{begin} if there is no record.
     """
 
     begin: int
@@ -66,11 +66,11 @@ class Chunk:
     """
     Whole consecutive records in memory.
 
-    @ivar data: their bytes, without anything between them; None where only C{units} were wanted.
-    @ivar starts: where each record begins in C{data}; one more: where the last one ends.
-    @ivar units: their index units, where there is an index.
+    @ivar data: their bytes, without gaps; None if only C{units} were wanted.
+    @ivar starts: where each record begins in C{data}, then where the last one ends.
+    @ivar units: their index units, if the log has an index.
     @ivar first: offset of the first record.
-    @ivar place: where the bytes stand, for messages: a path or a member.
+    @ivar place: a path or a member, for messages.
     @ivar place_at: byte in C{place} where C{data} begins.
     """
 
@@ -88,20 +88,20 @@ class Chunk:
 
 
 class Log(Protocol):
-    """A place that records come from."""
+    """A source of records."""
 
     def extent(self) -> Extent:
         """
-        Look what is there now.
+        The range that can be read now.
 
-        @raise ReadError: nothing can be said.
+        @raise ReadError: the range cannot be found out.
         """
 
     def position_of(self, offset: int) -> int:
         """
         Bytes of the log before C{offset}, which is within the last L{extent}, its end included.
 
-        @raise ReadError: it cannot be read (any more).
+        @raise ReadError: the log cannot be read, or has changed meanwhile.
         """
 
     def after(self, begin: int, end: int, count: int) -> int:
@@ -115,7 +115,7 @@ class Log(Protocol):
         """
         Records from C{begin} to C{end} (exclusive), in order, each once.
 
-        @param with_data: false: C{units} may be enough.
+        @param with_data: false: C{units} without C{data} are enough.
         @raise ReadError: they cannot be read.
         """
 
@@ -124,33 +124,34 @@ class Log(Protocol):
 
 
 def skipped(what: str) -> None:
-    """Tell the user that something was left out: once for each task, on the worker's standard error."""
+    """Warn the user that records were left out: once for each task, on the worker's standard error."""
     warnings.warn(what, ScanWarning, stacklevel=3)
 
 
 def lost(options: ScanOptions, begin: int, first: int) -> None:
     """
-    Entries from C{begin} to C{first} (exclusive) have expired.
+    Report that the entries from C{begin} to C{first} (exclusive) have expired.
 
-    @raise DataLossError: that must not be passed over.
+    @raise DataLossError: C{failOnDataLoss} is set.
     """
     what = f"offsets {begin}..{first - 1} have expired; the first one still there is {first}"
     if options.fail_on_data_loss:
-        raise DataLossError(f"{what}. With option failOnDataLoss=false reading goes on from {first}")
-    skipped(f"{what}; reading goes on there")
+        raise DataLossError(f"{what}. With option failOnDataLoss=false reading continues at {first}")
+    skipped(f"{what}; reading continues there")
 
 
 def cut(log: Log, options: ScanOptions, begin: int, end: int) -> list[Part]:
     """
-    Parts of about C{partitionBytes}, of at most C{maxRecordsPerPartition}, and C{minPartitions} of them if
-    there are so many offsets. The largest one is halved until that is so: one look at the log for each cut.
+    Cut a range into parts of about C{partitionBytes} and at most C{maxRecordsPerPartition} offsets, at least
+    C{minPartitions} of them if there are enough offsets. The largest part is halved until that is reached;
+    each cut reads one position of the log.
     """
     if begin >= end:
         return []
     position = log.position_of(begin)
-    # Largest first; of equal ones the first.
+    # Largest first; among equal ones the first in the log.
     heap = [(position - log.position_of(end), begin, end, position)]
-    whole: list[tuple[int, int, int]] = []  # what cannot be halved
+    whole: list[tuple[int, int, int]] = []  # parts of one offset, which cannot be halved
     while heap:
         size, first, last, position = heap[0]
         if len(heap) + len(whole) >= options.min_partitions and -size <= options.partition_bytes * 3 // 2:
@@ -182,8 +183,8 @@ def _capped(parts: list[Part], most: int) -> list[Part]:
 
 def furthest(log: Log, begin: int, end: int, max_bytes: int) -> int:
     """
-    The highest offset up to C{end} before which there are at most C{max_bytes} from C{begin} on; at least
-    one entry beyond C{begin} if there is one.
+    The highest offset up to C{end} with at most C{max_bytes} between C{begin} and it; at least one entry
+    beyond C{begin} if there is one.
     """
     if begin >= end:
         return begin

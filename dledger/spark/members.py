@@ -4,15 +4,16 @@ Mode C{bootstrap}: raw committed records from the members of a group, over nativ
 
 One blocking connection, one request ahead of the decoding. Rules:
 
- - The next index wanted is ours to know, so a pull can be repeated on any member: what a member sends that is
-   not that, or does not add up, makes us leave it.
- - Followers first, the leader last (or as C{readFrom} says), another member after each trouble; patience ends
-   when no member has sent an entry for C{requestTimeoutMs}.
- - Planning asks every member and takes the highest committed index; a member that is not there yet when it is
-   asked for entries has trouble like any other.
+ - This reader keeps the next index, so a pull can be repeated on any member: it leaves a member that sends
+   other entries, or an answer that is malformed.
+ - Followers first, the leader last (or as C{readFrom} says), another member after each trouble; the search
+   ends when no member has sent an entry for C{requestTimeoutMs}.
+ - Planning asks every member and takes the highest committed index; a member that has not committed as far
+   when it is asked for entries has trouble like any other.
  - Entries have expired when every member that answers says so.
 
-Records are cut here by walking over their sizes; equal sizes, which are common, are found without a walk.
+The answers are cut into records here by walking over the sizes; if all sizes are equal, which is common, no
+walk is needed.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _PULL_ANSWER = struct_of(PULL_RESPONSE_DECLARATION)
 _PULL_FIELDS = tuple(subcon.name for subcon in PULL_RESPONSE_DECLARATION.subcons)
 _PULL_TEXTS = ("group_length", "remote_id_length", "local_id_length", "leader_id_length")
 _SIZE = Struct(">4xi")
-#: Longest time for a connection and for one look at a member while planning, seconds.
+#: Longest time to connect, and to ask one member while planning, seconds.
 _CONNECT_S = 5.0
-#: Members that take longer than this are not waited for while others have answered, seconds.
+#: Planning does not wait longer than this for slow members if others have answered, seconds.
 _SLOW_S = 1.0
 #: Pauses between rounds over members that all have trouble, seconds.
 _PAUSE_S, _PAUSE_MAX_S = 0.02, 0.5
@@ -82,7 +83,7 @@ class Expired(Trouble):
 
 @attrs.frozen(kw_only=True)
 class Pulled:
-    """An answer to a pull: records as they came, unchecked; C{records} is empty when there are none."""
+    """An answer to a pull: records as received, unchecked; C{records} may be empty."""
 
     first_index: int
     count: int
@@ -94,8 +95,8 @@ def parse_bootstrap(text: str) -> dict[str, str]:
     """
     Member ids to addresses.
 
-    @param text: C{n0-host:port;n1-host:port}, as everywhere; commas do as well.
-    @raise OptionError: it is not that.
+    @param text: C{n0-host:port;n1-host:port}; commas are allowed, too.
+    @raise OptionError: it has another form.
     """
     found: dict[str, str] = {}
     for piece in text.replace(",", ";").split(";"):
@@ -115,9 +116,9 @@ def parse_bootstrap(text: str) -> dict[str, str]:
 
 def record_starts(records: memoryview, count: int) -> Offsets:
     """
-    Where each of C{count} records begins, and where the last one ends.
+    Where each of C{count} records begins, then where the last one ends.
 
-    @raise Trouble: sizes do not add up.
+    @raise Trouble: the sizes do not add up.
     """
     total = len(records)
     size = _SIZE.unpack_from(records)[0] if total >= 8 else 0
@@ -142,13 +143,13 @@ def record_starts(records: memoryview, count: int) -> Offsets:
 
 class MemberConnection:
     """
-    One connection. A request may be under way while the answer before it is used.
+    One connection. A request may be under way while the previous answer is used.
 
     Every wait ends after C{timeout_s} without a byte.
     """
 
     def __init__(self, member_id: str, address: str, group: str, timeout_s: float) -> None:
-        """@raise Trouble: nobody listens there."""
+        """@raise Trouble: the address refuses the connection or does not answer."""
         self.member_id = member_id
         self._group = group
         self._opaque = 0
@@ -197,7 +198,7 @@ class MemberConnection:
 
     def metadata(self) -> MetadataResponse:
         """
-        What the member says of itself and of the group.
+        The member's view of itself and of the group.
 
         @raise Trouble: it does not answer, or refuses.
         """
@@ -221,10 +222,10 @@ class MemberConnection:
 
     def pulled(self) -> Pulled:
         """
-        The answer to L{ask_pull}. The records are not decoded here: it is done for all at once, later.
+        The answer to L{ask_pull}. Its records are not decoded here, but later, all at once.
 
-        @raise Expired: the entries are no longer there.
-        @raise Trouble: no answer, a refusal, or an answer that makes no sense.
+        @raise Expired: the entries have expired.
+        @raise Trouble: there is no answer, or the answer is a refusal or malformed.
         """
         _, rest = self._frame(RequestCode.PULL)
         if len(rest) < _PULL_ANSWER.size:
@@ -256,8 +257,8 @@ class MembersLog:
     """
     A group of members. Offsets are indexes.
 
-    Invariant: C{_pending} is the index of the pull whose answer has not been taken from C{_connection}; -1 if
-    there is none.
+    Invariant: C{_pending} is the index of the pull whose answer has not been taken from C{_connection}, or
+    -1.
     """
 
     def __init__(self, options: ScanOptions) -> None:
@@ -291,7 +292,7 @@ class MembersLog:
         return self._extent
 
     def _ask_all(self) -> tuple[list[MetadataResponse], dict[str, Trouble]]:
-        """Answers of the members; of those that are slow only if nobody else answers."""
+        """The answers of the members, and their troubles; waits for slow members only without an answer."""
         problems: dict[str, Trouble] = {}
         answers: list[MetadataResponse] = []
 
@@ -319,7 +320,7 @@ class MembersLog:
         return found, dict(problems)
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.log.Log.position_of}: a record says where it stands."""
+        """See L{dledger.spark.log.Log.position_of}: a record holds its own position."""
         extent = self._extent
         if extent.begin >= extent.end:
             return 0
@@ -333,10 +334,10 @@ class MembersLog:
             for chunk in self._pull(index, index + 1, ENTRY_HEADER_SIZE):
                 assert chunk.data is not None
                 header = decode_header(chunk.data)
-                # If it has expired meanwhile, the first one that is there.
+                # If it has expired meanwhile, this is the first entry that is left.
                 self._looked[index] = header.pos, header.size
             if index not in self._looked:
-                # All up to here has expired; whoever reads it will say so.
+                # All entries up to here have expired; the read will report it.
                 self._looked[index] = 0, 0
         return self._looked[index]
 
@@ -352,7 +353,7 @@ class MembersLog:
 
     def _pull(self, begin: int, end: int, max_bytes: int) -> Iterator[Chunk]:
         if self._pending >= 0:
-            self._leave()  # somebody stopped in the middle
+            self._leave()  # the reader before stopped in the middle
         index, search = begin, _Search(self._timeout_s, random.Random(begin))
         while index < end:
             try:
@@ -381,13 +382,13 @@ class MembersLog:
             connection.ask_pull(index, end, max_bytes)
             self._pending = index
         except Trouble:
-            self._leave()  # what we have is good all the same
+            self._leave()  # the entries received so far are still good
 
     def _connected(self, search: _Search) -> MemberConnection:
         """
         The connection to read from.
 
-        @raise Trouble: the next member to try cannot serve, or is not the one to read from.
+        @raise Trouble: the next member to try cannot serve, or another one is preferred.
         """
         if self._connection is None:
             member_id, is_last_choice = search.next(self._addresses)
@@ -422,8 +423,8 @@ class MembersLog:
 
 class _Search:
     """
-    Which member to try next, and when to give up. A round tries every member once; those that are not of the
-    kind to read from come last in it. It begins when the member that served so far has trouble.
+    Which member to try next, and when to give up. A round tries every member once; members that C{readFrom}
+    does not prefer come last in it. A round begins when the member that served has trouble.
     """
 
     def __init__(self, timeout_s: float, rng: random.Random) -> None:
@@ -445,7 +446,7 @@ class _Search:
         self._put_off.clear()
 
     def next(self, addresses: Mapping[str, str]) -> tuple[str, bool]:
-        """A member, and whether it must do whatever it is."""
+        """A member, and whether to take it even if C{readFrom} prefers others."""
         if not self._round and not self._put_off:
             if self._is_round:
                 time.sleep(self._pause)
@@ -460,16 +461,16 @@ class _Search:
         return self._trying, is_last_choice
 
     def put_off(self, member_id: str) -> None:
-        """Try this one again when no other is left."""
+        """Try this member again when no other is left in the round."""
         self._put_off.append(member_id)
 
     def failed(self, trouble: Trouble) -> int:
         """
-        Note what kept the member from serving.
+        Note why the member could not serve.
 
-        @return: the first index that is still there, if the members that have answered in this round agree
-            that the one wanted is not; else -1.
-        @raise ReadError: no member has served for too long.
+        @return: if every member of this round was tried, and some answered that the wanted index has expired:
+            the lowest of their first indexes; else -1.
+        @raise ReadError: no member has served for C{timeout_s}.
         """
         if isinstance(trouble, NotNow):
             return -1
@@ -488,7 +489,7 @@ class _Search:
 
 
 def _chunk_of(pulled: Pulled, index: int, end: int, connection: MemberConnection) -> Chunk:
-    """@raise Trouble: that is not what was asked for."""
+    """@raise Trouble: the answer does not fit the request."""
     if not pulled.count:
         raise Trouble(f"entry {index} is not committed there yet: it knows of {pulled.committed_index}")
     if pulled.first_index != index or not 0 < pulled.count <= end - index:

@@ -1,14 +1,13 @@
 # -*- test-case-name: tests.spark.test_messages -*-
 """
-C{format=rocketmq}: each message a row, without a Python object for each message.
+C{format=rocketmq}: one row for each message, without a Python object for each message.
 
-A message's parts stand where the lengths before them say, so they are found step by step, each step for all
-messages of a chunk at once: fixed head, lengths of addresses by their flags, body length, topic length,
-properties length. Whatever does not add up is damaged. The rules are those of
-L{protocols.wire.rocketmq.message}, which is also asked for the words of an error; the tests hold the two
-against each other.
+The place of each part of a message depends on the lengths before it, so the parts are found step by step,
+each step for all messages of a chunk at once: fixed head, lengths of addresses by their flags, body length,
+topic length, properties length. A message whose lengths do not add up is damaged. The rules are those of
+L{protocols.wire.rocketmq.message}, which also gives the text of an error; tests compare the two.
 
-What is rare is done one by one: texts that are not UTF-8, and properties with the same name twice.
+Rare cases are done one by one: texts that are not UTF-8, and properties that hold a name twice.
 """
 
 from __future__ import annotations
@@ -49,15 +48,15 @@ assert HEAD_DTYPE.itemsize == HEAD_SIZE
 _BIG64, _BIG32, _BIG16, _SMALL = np.dtype(">i8"), np.dtype(">i4"), np.dtype(">i2"), np.dtype("i1")
 #: Bytes of an address and its port.
 _V4_SIZE, _V6_SIZE = 8, 20
-#: Of all bodies of one batch that were compressed.
+#: Limit for all unpacked bodies of one batch.
 _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
-#: Milliseconds beyond these are no times.
+#: Milliseconds beyond this bound, in either direction, are not a time.
 _MS_MAX = 2**62 // 1000
 
 _TIME = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
 
-#: C{format=rocketmq}. C{index} and C{term} are null where messages stand in a broker's commit log.
+#: C{format=rocketmq}. C{index} and C{term} are null if the log is a broker's commit log.
 MESSAGE_COLUMNS: tuple[Column, ...] = (
     Column(name="index", arrow=pa.int64(), ddl="BIGINT"),
     Column(name="term", arrow=pa.int64(), ddl="BIGINT"),
@@ -85,10 +84,10 @@ _FROM_PROPERTIES = {"keys": "KEYS", "tags": "TAGS"}
 @attrs.frozen(kw_only=True, eq=False)
 class Found:
     """
-    Messages and where their parts are, as arrays of one length. What is not C{is_sound} has no meaning.
+    The places of the parts of messages, as arrays of one length. Values of unsound messages have no meaning.
 
-    @ivar middle: where what follows the address of the producer begins (C{storeTimestamp}).
-    @ivar tail: where C{reconsumeTimes} stands.
+    @ivar middle: where C{storeTimestamp} begins, behind the address of the producer.
+    @ivar tail: where C{reconsumeTimes} begins.
     """
 
     data: bytes | memoryview
@@ -105,23 +104,23 @@ class Found:
     properties: Offsets
 
     def only(self, chosen: NDArray[np.bool_]) -> Found:
-        """Some of them."""
+        """The chosen messages."""
         names = [field.name for field in attrs.fields(Found) if field.name != "data"]
         return Found(data=self.data, **{name: getattr(self, name)[chosen] for name in names})
 
 
 def _at(data: bytes | memoryview, offsets: Offsets, dtype: np.dtype[Any]) -> NDArray[np.int64]:
-    """Numbers at C{offsets}; anything where they are out of bounds."""
+    """The numbers at C{offsets}; arbitrary where an offset is out of bounds."""
     bounded = np.clip(offsets, 0, max(len(data) - dtype.itemsize, 0))
     return gather(data, bounded, dtype).astype(np.int64)
 
 
 def find(data: bytes | memoryview, starts: Offsets, ends: Offsets, physical: Offsets) -> Found:
     """
-    Where the parts of messages are.
+    Find the parts of messages.
 
     @param starts, ends: where each must begin and end; within C{data}, at least L{MIN_MESSAGE_SIZE} apart.
-    @param physical: what each must say of where it stands.
+    @param physical: the C{physical_offset} that each must hold.
     """
     head = gather(data, starts, HEAD_DTYPE)
     magic = head["magic"]
@@ -132,7 +131,7 @@ def find(data: bytes | memoryview, starts: Offsets, ends: Offsets, physical: Off
     tail = middle + 8 + np.where(flags & SysFlag.STORE_HOST_V6, _V6_SIZE, _V4_SIZE)
     body = tail + 16
     topic_word = np.where(magic == MAGIC_V2, 2, 1)
-    # What must stand behind the body even if everything is empty.
+    # Bytes left for the body, if topic and properties are empty.
     room = ends - 2 - topic_word - body
     length = _at(data, tail + 12, _BIG32)
     is_sound &= (room >= 0) & (length >= 0) & (length <= room)
@@ -154,7 +153,7 @@ def _pieces(data: bytes | memoryview, begins: Offsets, ends: Offsets) -> pa.Arra
     edges[0::2], edges[1::2] = begins, ends
     if not len(begins):
         return pa.array([], type=pa.binary())
-    # Every other piece is what stands between them.
+    # Every other piece is the gap between two of them.
     return slices(data, edges).take(pa.array(np.arange(0, 2 * len(begins) - 1, 2)))
 
 
@@ -175,7 +174,7 @@ def _is_text(value: bytes) -> bool:
 
 
 def properties_of(raw: pa.Array) -> pa.MapArray:
-    """Properties as stored, as maps: the rules of L{decode_properties}."""
+    """Stored properties as maps, by the rules of L{decode_properties}."""
     texts = _texts(raw)
     found = None if texts is None else _fast_properties(texts)
     if found is None:
@@ -184,10 +183,10 @@ def properties_of(raw: pa.Array) -> pa.MapArray:
 
 
 def _fast_properties(texts: pa.Array) -> pa.MapArray | None:
-    """As L{properties_of}; None if a name stands twice in one message."""
+    """As L{properties_of}; None if a message holds a name twice."""
     lists = pc.split_pattern(texts, VALUE_END)
     items, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-    # A name ends at the first such byte; neither name nor value is empty.
+    # A name ends at the first NAME_END; neither name nor value is empty.
     ends = pc.count_substring(items, NAME_END)
     has_name = pc.and_(pc.greater(ends, 0), pc.invert(pc.starts_with(items, NAME_END)))
     has_value = pc.or_(pc.greater(ends, 1), pc.invert(pc.ends_with(items, NAME_END)))
@@ -211,7 +210,7 @@ def _times(ms: NDArray[np.int64]) -> pa.Array:
 
 
 class MessageDecoder(Decoder):
-    """Chunks of a ledger's entries, or of a broker's commit log, to rows."""
+    """Decodes chunks of a ledger's entries, or of a broker's commit log, to rows."""
 
     kind = "messages"
     needs_data = True
@@ -226,8 +225,8 @@ class MessageDecoder(Decoder):
         """
         The rows of a chunk.
 
-        @raise DamageError: a message is damaged, or an entry that is not empty is none, and
-            C{failOnDamage} is set.
+        @raise DamageError: C{failOnDamage} is set, and a message is damaged, or an entry with a body is not a
+            message.
         """
         assert chunk.data is not None
         starts, ends = chunk.starts[:-1], chunk.starts[1:]
@@ -258,9 +257,10 @@ class MessageDecoder(Decoder):
 
     def _checked(self, found: Found) -> tuple[Found, list[bytes]]:
         """
-        With C{is_sound} also false for what takes longer to look at: bodies, and topics that are no text.
+        Do the slow checks: CRCs of bodies, topics that must be text, bodies to unpack.
 
-        @return: and the plain bodies of the sound ones that are compressed, in order, if they are wanted.
+        @return: C{found} with C{is_sound} also false where a check failed; and the plain bodies of the sound
+            messages that are compressed, in order, if bodies are unpacked.
         """
         is_sound = found.is_sound.copy()
         numbers = np.flatnonzero(is_sound)
@@ -279,7 +279,7 @@ class MessageDecoder(Decoder):
         return attrs.evolve(found, is_sound=is_sound), unpacked
 
     def _unpack(self, found: Found, is_sound: NDArray[np.bool_]) -> list[bytes]:
-        """Plain bodies of those that are compressed; what cannot be unpacked is no longer sound."""
+        """Plain bodies of the compressed messages; clears C{is_sound} where a body cannot be unpacked."""
         flags = found.head["sys_flag"]
         unpacked: list[bytes] = []
         view, left = memoryview(found.data), _UNPACKED_BYTES_MAX
@@ -371,11 +371,11 @@ class MessageDecoder(Decoder):
         self, found: Found, unpacked: list[bytes], headers: NDArray[Any] | None,
         is_sound: NDArray[np.bool_], is_internal: NDArray[np.bool_],
     ) -> pa.RecordBatch:
-        """Messages and entries without one, in order; the latter have an index and a term, else nulls."""
+        """Messages and entries without one, in order; for the latter only index and term are not null."""
         assert headers is not None
         batch = self._batch(found, unpacked, headers[is_sound])
         shown = is_sound | is_internal
-        # Row of each entry that is shown among the messages; null for those that are none.
+    # Row of each shown entry among the messages; null for entries without a message.
         rows = pa.array((np.cumsum(is_sound) - 1)[shown], mask=~is_sound[shown])
         arrays = []
         for column, array in zip(self._columns, batch.columns, strict=True):

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.spark.test_options -*-
 """
-The options of the source: names as in Kafka's source where it has them, whatever their case.
+The options of the source: names as in Kafka's source if it has the option; case does not matter.
 
-L{OPTIONS} is the table that docs/spark.md shows, under a test. Rule: an unknown name, and a name that makes
-no sense where it is given, is an error that names the nearest known one or the reason.
+L{OPTIONS} is the table of docs/spark.md; a test compares them. Rule: an unknown name, or a name that makes no
+sense in its place, is an error that names the nearest known one or the reason.
 
 Knows nothing of files, sockets and Spark.
 """
@@ -18,15 +18,15 @@ from typing import Any
 import attrs
 
 DLEDGER, ROCKETMQ = "dledger", "rocketmq"
-#: What C{startingOffsets} and C{endingOffsets} may say besides numbers.
+#: Allowed in C{startingOffsets} and C{endingOffsets} besides numbers.
 EARLIEST, LATEST = "earliest", "latest"
 
-#: A batch is one allocation in the JVM, and several are under way; larger ones are not faster.
+#: A batch is one allocation in the JVM, and several are in use at a time; larger ones are not faster.
 FETCH_BYTES_MAX = 64 * 1024 * 1024
 
 
 class OptionError(ValueError):
-    """An option that does not exist or makes no sense; the message says what is allowed."""
+    """An option does not exist or makes no sense; the message says what is allowed."""
 
 
 def _text(name: str, value: str) -> str:
@@ -94,7 +94,7 @@ class Option:
     """
     One line of the table.
 
-    @ivar field: of L{ScanOptions}; empty for those that are read together with another one.
+    @ivar field: the attribute of L{ScanOptions}.
     @ivar default: as docs/spark.md shows it.
     """
 
@@ -136,7 +136,7 @@ _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTI
 @attrs.frozen(kw_only=True)
 class ScanOptions:
     """
-    What was asked for; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
+    The options of a scan; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
 
     @ivar starting, ending: C{earliest}, C{latest}, a number, or group to number; None: not given.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
@@ -169,7 +169,7 @@ class ScanOptions:
         Read the options of C{spark.read} or C{spark.readStream}.
 
         @param given: names in any case.
-        @param is_stream: None: not known; what only one of both allows is allowed.
+        @param is_stream: None: not known; then options of both are allowed.
         @raise OptionError: see the rule of this module.
         """
         values: dict[str, Any] = {}
@@ -202,14 +202,14 @@ class ScanOptions:
                                   f"but option group is {self.group!r}")
 
     def number_of(self, value: str | int | dict[str, int] | None) -> str | int | None:
-        """An offset option without the name of the group."""
+        """The value of an offset option without the name of the group."""
         return value[self.group] if isinstance(value, dict) else value
 
 
 def _unknown(name: str, text: object) -> OptionError:
     if name.lower() == "paths":
-        return OptionError(f"load() was given several directories ({text}): read one member's; "
-                           "all members of a group hold the same")
+        return OptionError(f"load() was given several directories ({text}): read one member's directory; "
+                           "all members of a group hold the same entries")
     near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
     hint = f" (did you mean {_BY_NAME[near[0]].name}?)" if near else ""
     return OptionError(f"unknown option {name}{hint}; known are {', '.join(o.name for o in OPTIONS)}")

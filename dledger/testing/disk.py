@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.sim.test_disk -*-
 """
-A disk in memory that knows what was written and what would survive a power cut.
+A disk in memory that knows the written bytes and those that would survive a power cut.
 
-Every file has two contents: what a process reads (the page cache) and what is on the platter. A
-write goes to the first, C{datasync} brings it to the second; so with directories and
-C{sync_directory}. A power cut throws the first away: each write since the last sync is kept, lost or
-torn, one by one, each entry of a directory likewise. The end of a process alone loses nothing.
+Every file has two contents: the one that processes read (the page cache) and the one on the platter. A
+write changes the first, C{datasync} brings it to the second; the same holds for directories and
+C{sync_directory}. After a power cut each write since the last sync is kept, lost or torn, independently of
+the others; so is each entry of a directory. The end of a process alone loses nothing.
 
-Faults are armed by whoever holds the disk: EIO of the next reads, writes or syncs, a full disk, and a
-crash in the middle of the n-th changing call from now (L{PowerLoss}, L{ProcessKilled}).
+Tests arm faults: EIO of the next reads, writes or syncs, a full disk, and a crash in the middle of the n-th
+changing call from now (L{PowerLoss}, L{ProcessKilled}).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_BARRIER = 1 << 62
 
 
 class MemberDied(BaseException):
-    """The process ended inside a call. Not an C{Exception}: no code of ours may survive it."""
+    """The process ended inside a call. Not an C{Exception}, so that the code under test does not catch it."""
 
 
 class PowerLoss(MemberDied):
@@ -38,7 +38,7 @@ class ProcessKilled(MemberDied):
 
 
 class _Inode:
-    """One file: what is seen, what is durable, and the writes between the two."""
+    """One file: the cached content, the durable content, and the writes between the two."""
 
     __slots__ = ("data", "durable", "modified_s", "pending", "sync_failed")
 
@@ -50,7 +50,7 @@ class _Inode:
         self.sync_failed = False
 
     def write(self, data: bytes, position: int, number: int) -> None:
-        """Into the page cache; C{number} counts the writes of a disk."""
+        """Write into the page cache; C{number} is the number of the write on this disk."""
         end = position + len(data)
         if end > len(self.data):
             self.data.extend(bytes(end - len(self.data)))
@@ -58,7 +58,7 @@ class _Inode:
         self.pending.append((position, data, number))
 
     def sync(self, barrier: int = _NO_BARRIER) -> None:
-        """Onto the platter: the writes up to number C{barrier}."""
+        """Bring the writes up to number C{barrier} to the platter."""
         durable = self.durable
         if len(durable) < len(self.data):
             durable.extend(bytes(len(self.data) - len(durable)))
@@ -72,11 +72,11 @@ class _Inode:
         self.pending = later
 
     def lose_power(self, rng: random.Random) -> None:
-        """What is left of it after a power cut."""
+        """Reduce the file to a content that a power cut may leave."""
         left = self.durable
         if len(left) < len(self.data):
             if rng.random() < 0.3:
-                # Its new length was not on the platter yet, so nothing behind the old one was.
+                # The new length was not on the platter yet, so no byte behind the old one was.
                 self.pending = [(position, data[: len(left) - position], number)
                                 for position, data, number in self.pending if position < len(left)]
             else:
@@ -112,7 +112,7 @@ def _survivors(data: bytes, rng: random.Random) -> Iterator[tuple[int, bytes]]:
 
 
 class _Directory:
-    """Names, what they meant at the last sync, and the changes since."""
+    """Names, their files at the last sync, and the changes since."""
 
     __slots__ = ("changes", "durable", "entries")
 
@@ -130,12 +130,12 @@ class _Directory:
         self.changes.append((name, inode))
 
     def sync(self) -> None:
-        """Every name is durable."""
+        """Make every name durable."""
         self.durable = dict(self.entries)
         self.changes.clear()
 
     def lose_power(self, rng: random.Random) -> None:
-        """Changes are kept or lost, per name; later changes of a name never without its earlier ones."""
+        """Keep or lose changes, per name; a later change of a name is never kept without the earlier ones."""
         stopped: set[str] = set()
         left = self.durable
         for name, inode in self.changes:
@@ -181,7 +181,7 @@ class SimFile:
         whole = bytes(data)
         if disk.is_armed:
             if whole and (disk.countdown == 1 or disk.failing_writes):
-                # The call that dies or fails has written a part of it.
+                # The call that dies or fails has written a part of the data.
                 self._inode.write(whole[: int(disk.rng.random() * len(whole))], position, disk.count())
             disk.before_change(self.path, "write")
             if disk.is_full and position + len(whole) > len(self._inode.data):
@@ -225,10 +225,10 @@ class SimDisk:
     @ivar life: number of the process that uses the disk; handles of earlier ones are dead.
     @ivar now_s: seconds, for modification times.
     @ivar is_full: creating and growing files fails with ENOSPC; writes within a file do not.
-    @ivar failing_reads, failing_writes, failing_syncs: so many of the next calls fail with EIO.
-    @ivar keeps_failed_writes: what a failed sync did not bring to the platter survives in the cache.
+    @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
+    @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
     @ivar barrier: C{datasync} brings no write with a higher number to the platter.
-    @ivar countdown: the so-manieth changing call from now dies; 0 for none.
+    @ivar countdown: the process dies in this changing call, counted from now; 0: in none.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -254,12 +254,12 @@ class SimDisk:
         return self._writes
 
     def begin_sync(self) -> int:
-        """A sync begins now: what is written after this may miss it. @return: the barrier."""
+        """Begin a sync, which may miss later writes. @return: the barrier."""
         return self._writes
 
     @contextmanager
     def syncing_up_to(self, barrier: int | None) -> Iterator[None]:
-        """Within, C{datasync} is one that began at C{barrier}; None for now."""
+        """Within, C{datasync} acts as one that began at C{barrier}; None: now."""
         self.barrier = _NO_BARRIER if barrier is None else barrier
         try:
             yield
@@ -272,7 +272,7 @@ class SimDisk:
         self, *, reads: int = 0, writes: int = 0, syncs: int = 0, die_in: int = 0,
         death: type[MemberDied] = PowerLoss,
     ) -> None:
-        """Let coming calls fail. Calls that are not armed again stay as they were."""
+        """Let the next calls fail. A fault that is not named stays as it was armed."""
         self.failing_reads = reads or self.failing_reads
         self.failing_writes = writes or self.failing_writes
         self.failing_syncs = syncs or self.failing_syncs
@@ -282,12 +282,12 @@ class SimDisk:
         self._rearm()
 
     def set_full(self, full: bool) -> None:
-        """Fill the disk up, or give room again."""
+        """Fill the disk, or free it again."""
         self.is_full = full
         self._rearm()
 
     def disarm(self) -> None:
-        """No fault waits any more."""
+        """Disarm all faults."""
         self.is_full = False
         self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
         self._rearm()
@@ -296,12 +296,12 @@ class SimDisk:
         self.is_armed = bool(self.is_full or self.failing_writes or self.failing_syncs or self.countdown)
 
     def fail_read(self, path: str) -> None:
-        """One of the armed read errors."""
+        """Raise one of the armed read errors."""
         self.failing_reads -= 1
         raise OSError(errno.EIO, "simulated read error", path)
 
     def before_change(self, path: str, kind: str) -> None:
-        """Every changing call passes here: die or fail if that is armed."""
+        """Called before every change: die or fail if that is armed."""
         if self.countdown:
             self.countdown -= 1
             if not self.countdown:
@@ -317,7 +317,7 @@ class SimDisk:
             raise OSError(errno.EIO, "simulated write error", path)
 
     def end_process(self) -> None:
-        """The process is gone: its handles and locks are, its writes are not."""
+        """End the process: its handles and locks are lost, its writes are kept."""
         self.life += 1
         self._locks.clear()
         self.countdown = 0
@@ -325,11 +325,12 @@ class SimDisk:
         for directory in self._directories.values():
             for inode in directory.entries.values():
                 if inode.sync_failed:
-                    # The kernel dropped what it could not write; the next process reads the platter.
+                    # The kernel dropped the pages that it could not write; the next process reads the
+                    # platter.
                     inode.lose_power(self.rng)
 
     def lose_power(self) -> None:
-        """The machine is gone, and with it some of what was not synced."""
+        """Lose power: the process ends, and writes that were not synced may be lost."""
         self.life += 1
         self._locks.clear()
         self.countdown = 0
@@ -362,7 +363,7 @@ class SimDisk:
         return not inode.pending or inode.durable[start:end] == inode.data[start:end]
 
     def durable_content(self, path: str) -> bytes | None:
-        """A file as a power cut now would certainly leave it, or None."""
+        """The content of a file that a power cut now would surely leave, or None."""
         head, tail = os.path.split(path)
         directory = self._directories.get(head)
         inode = directory.durable.get(tail) if directory else None
@@ -487,13 +488,11 @@ class SimDisk:
         return SimFile(self, path, directory.entries[tail], locked=True)
 
     def unlock(self, path: str) -> None:
-        """The lock's handle was closed."""
+        """Release the lock; its handle was closed."""
         self._locks.discard(path)
 
     def clone(self) -> SimDisk:
-        """
-        A disk with the same files, all durable, nothing armed, no lock held.
-        """
+        """A disk with the same files, all durable, no fault armed, no lock held."""
         twin = SimDisk(random.Random(0))
         for path, directory in self._directories.items():
             copy = twin._directories.setdefault(path, _Directory())

@@ -1,9 +1,8 @@
 # -*- test-case-name: tests.sim.test_runner,tests.sim.test_ha -*-
 """
-Runs many schedules, on several processors, and tells how it goes: what the two simulators share.
+Runs many schedules, on several processors, and reports the results: the common part of the two simulators.
 
-Knows nothing of what a schedule does; see L{dledger.testing.group.runner} and
-L{dledger.testing.brokers.runner}.
+Knows nothing of the schedules; see L{dledger.testing.group.runner} and L{dledger.testing.brokers.runner}.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import click
 
 
 class Outcome(Protocol):
-    """What is needed of the outcome of one schedule."""
+    """The needed part of the outcome of one schedule."""
 
     @property
     def seed(self) -> int:
@@ -28,11 +27,11 @@ class Outcome(Protocol):
 
     @property
     def failure(self) -> str:
-        """What is wrong; empty when nothing is."""
+        """What is wrong; empty if the schedule passed."""
 
     @property
     def lines(self) -> Sequence[str]:
-        """The trace, or the end of it; empty when nobody wants it."""
+        """The trace, or its end; empty if it was not asked for."""
 
 
 _Outcome = TypeVar("_Outcome", bound=Outcome)
@@ -41,9 +40,9 @@ _Outcome = TypeVar("_Outcome", bound=Outcome)
 @attrs.define(kw_only=True)
 class Tally:
     """
-    What the schedules so far amount to.
+    The sums over the schedules so far.
 
-    @ivar words: for each number of an outcome that is added up, its name in the sentence.
+    @ivar words: for each summed number of an outcome, its name in the sentence.
     """
 
     words: Mapping[str, str]
@@ -52,14 +51,14 @@ class Tally:
     sums: dict[str, int] = attrs.Factory(lambda self: dict.fromkeys(self.words, 0), takes_self=True)
 
     def add(self, outcome: Outcome) -> None:
-        """One more schedule."""
+        """Add one schedule."""
         self.schedules += 1
         self.failures += bool(outcome.failure)
         for name in self.sums:
             self.sums[name] += getattr(outcome, name)
 
     def sentence(self, seconds: float) -> str:
-        """For the progress line and the end."""
+        """The sums, for the progress line and the last line."""
         sums = ", ".join(f"{self.sums[name]} {word}" for name, word in self.words.items())
         return (
             f"{self.schedules} schedules, {self.failures} failed, "
@@ -69,11 +68,11 @@ class Tally:
 
 def outcomes(run: Callable[[int], _Outcome], seeds: Sequence[int], *, jobs: int) -> Iterator[_Outcome]:
     """
-    The outcome of every seed, as they come.
+    The outcome of every seed, in the order in which they finish.
 
-    @param run: runs the schedule of a seed; a function that other processes can be sent.
+    @param run: runs the schedule of a seed; it must be picklable.
     """
-    gc.set_threshold(50_000, 20, 100)  # a schedule makes much and keeps little
+    gc.set_threshold(50_000, 20, 100)  # a schedule makes many objects and keeps few
     if jobs == 1:
         yield from map(run, seeds)
         return
@@ -86,11 +85,11 @@ def tell(
     stop_at: int,
 ) -> None:
     """
-    Print what comes, progress on standard error, and end the program: with 1 if a schedule has failed.
+    Print the outcomes, progress on standard error, and end the program: with 1 if a schedule has failed.
 
     @param again: the command that runs a schedule again.
     @param is_traced: C{lines} of every schedule are printed, not only of those that failed.
-    @param stop_at: give up after so many failures.
+    @param stop_at: give up after this many failures.
     """
     began = told = time.monotonic()
     for outcome in found:

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.sim.test_trace -*-
 """
-What happened, one line per step, for people; and a digest of all of it, for comparing runs.
+A trace of a run, one line per step, for people; and a digest of all steps, for comparing runs.
 
-A line reads: time in seconds, member, role, term, C{end/committed}, input, C{->} effects. Lines are
-made only when somebody wants to read them; docs/how-to-debug.md has the legend.
+A line has: time in seconds, member, role, term, C{end/committed}, input, C{->} effects. Lines are
+made only when asked for; docs/how-to-debug.md has the legend.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Trace:
     """
     The last steps and events of a run.
 
-    @ivar steps: how many steps there were.
-    @ivar digest: of every step so far.
-    @ivar echo: called with every line as it happens; None to keep the last ones only.
+    @ivar steps: number of steps.
+    @ivar digest: of every step and event so far.
+    @ivar echo: all lines so far; None to keep the last ones only.
     """
 
     def __init__(self, *, keep: int = KEPT_STEPS) -> None:
@@ -63,7 +63,7 @@ class Trace:
             self.echo.append(_line(self._kept[-1]))
 
     def note(self, now_us: int, text: str) -> None:
-        """Something outside a core happened: a fault, a restart, a client's call."""
+        """An event outside a core: a fault, a restart, a client's call."""
         self.digest = crc32(text.encode(), self.digest)
         self._kept.append((now_us, text))
         if self.echo is not None:

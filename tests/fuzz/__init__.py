@@ -1,1 +1,1 @@
-"""Random and damaged bytes to everything that reads bytes. See C{python -m tests.fuzz.run --help}."""
+"""Random and damaged bytes for all code that reads bytes. See C{python -m tests.fuzz.run --help}."""

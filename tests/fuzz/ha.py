@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.fuzz.test_decoders -*-
 """
-The replication stream of a master and the reports of a slave, damaged: pieces that fit together, or
-L{WireError}, whole and in pieces alike, with bounded memory.
+The replication stream of a master and the reports of a slave, damaged: they yield pieces that fit together,
+or L{WireError}, whole and in pieces alike, with bounded memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REPORTS = tuple(encode_report(offset) for offset in (0, 1, 326, 1 << 40))
 
 
 def _read(data: bytes, cuts: list[int]) -> tuple[list[tuple[int, bytes]], str]:
-    """Pieces without the empty ones, those that follow one another joined; and what was wrong."""
+    """Non-empty pieces, adjacent ones joined; and the error, if any."""
     reader = TransferReader()
     pieces: list[tuple[int, bytes]] = []
     try:
@@ -44,7 +44,7 @@ def _read(data: bytes, cuts: list[int]) -> tuple[list[tuple[int, bytes]], str]:
 
 
 def fuzz_ha(rng: random.Random) -> None:
-    """A few frames, damaged, cut anywhere; a few reports likewise."""
+    """Read a few damaged frames, cut anywhere; and a few damaged reports."""
     data = b"".join(damaged(rng.choice(_FRAMES), _FRAMES, rng) for _ in range(1 + int(rng.random() * 4)))
     cuts = sorted(int(rng.random() * (len(data) + 1)) for _ in range(int(rng.random() * 5)))
     assert _read(data, cuts) == _read(data, []), (data, cuts)
@@ -58,6 +58,6 @@ def fuzz_ha(rng: random.Random) -> None:
                 found = told if told is not None else found
                 assert len(reader._kept) < 8
         except WireError:
-            break  # of several in one read only the last is looked at
+            break  # of several reports in one read only the last is checked
         last.append(found)
     assert len(set(last)) <= 1, (reports, last)

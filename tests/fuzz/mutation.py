@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.fuzz.test_decoders -*-
-"""Damage to bytes, and damage to JSON that leaves it JSON."""
+"""Damage to bytes, and damage to JSON that keeps it JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Numbers at which something changes.
+#: Numbers at the edges of ranges and formats.
 EDGES = (
     0, 1, 2, 3, 4, 7, 8, 12, 16, 47, 48, 49, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0xFFFFFF,
     0x1000000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, -1, -2, -48, -0x80000000,
@@ -63,7 +63,7 @@ _DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 def damaged(data: bytes, corpus: Sequence[bytes], rng: random.Random) -> bytes:
     """
-    C{data} after one to four accidents; now and then continued by something else of the corpus.
+    C{data} after one to four accidents; in one case of ten its end is from another part of the corpus.
     """
     result = bytearray(data)
     for _ in range(rng.randrange(1, 5)):
@@ -96,7 +96,7 @@ def _respelled(key: str, rng: random.Random) -> str:
 
 def damaged_json(document: Any, rng: random.Random) -> Any:
     """
-    C{document} with one value changed, one key respelled, or one member lost, somewhere in it.
+    C{document} with one value changed, one key respelled, or one member lost, at any depth.
     """
     if isinstance(document, dict) and document:
         members = list(document.items())
@@ -125,7 +125,7 @@ def damaged_json(document: Any, rng: random.Random) -> Any:
 
 def loosely(value: Any, rng: random.Random) -> str:
     """
-    C{value} as JSON with the liberties that fastjson takes.
+    C{value} as JSON with the liberties that fastjson allows.
     """
     space = rng.choice(("", "", "", " ", "\n", "/* , */", "//\n"))
     if isinstance(value, dict):

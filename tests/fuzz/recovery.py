@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.fuzz.test_recovery -*-
 """
-Recovery of damaged directories: whatever the damage, a store comes up or a clear refusal.
+Recovery of damaged directories: after any damage, a store opens or refuses clearly.
 
-The store that comes up holds a prefix of what was there, entry by entry; and if that is short of
-the end that its commit mark records, it is repairing. It takes entries, and they are there again
-after the next start.
+A store that opens holds a prefix of the old entries; if the prefix ends before the end that its commit mark
+records, the store is repairing. It accepts entries, and they are there again after the next start.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Entry = tuple[int, int, bytes]
 
 @attrs.frozen
 class Template:
-    """A directory before the damage, and what is in it."""
+    """A directory before the damage, and its content."""
 
     disk: MemoryDisk
     entries: list[Entry]
@@ -72,7 +71,7 @@ def _fill(store: FileStore, rng: random.Random, count: int, bare: bool) -> None:
 
 
 def make_template(seed: int) -> Template:
-    """A directory as a clean stop, a kill, or Java leaves it; whole or with its beginning expired."""
+    """A directory after a clean stop, a kill, or of Java's; whole or with its beginning expired."""
     rng = random.Random(seed)
     kind = seed % 4
     disk = MemoryDisk()
@@ -192,7 +191,7 @@ def fuzz_recovery(rng: random.Random) -> None:
     """
     One execution: damage a directory, open it, use it, open it again.
 
-    @raise AssertionError: it broke its promise; or whatever else escaped.
+    @raise AssertionError: recovery broke its promise; any other exception is a failure, too.
     """
     seed = rng.randrange(64)
     template = _templates.get(seed)
@@ -219,7 +218,7 @@ def fuzz_recovery(rng: random.Random) -> None:
         else:
             store.abandon()
     except StoreError:
-        # Damage in front of the part that is scanned, found by reading: the next start knows.
+        # Damage in front of the part that recovery scans, found by a read: the next start knows it.
         store.abandon()
         return
     repairing = store.repair_end_index
@@ -235,7 +234,7 @@ def _recorded_end(disk: MemoryDisk) -> int:
     except StoreError:
         return -1
     if found is None or found[1].clean:
-        return -1  # clean: whether it counts depends on the checkpoint
+        return -1  # clean: the checkpoint decides whether the mark counts
     return max(found[1].end_index, found[1].committed_index)
 
 
@@ -258,7 +257,7 @@ def _check(template: Template, store: FileStore, recorded: int) -> None:
 
 
 def _use(store: FileStore, rng: random.Random, entries: list[Entry]) -> None:
-    """Append and truncate as a member would; C{entries} follows."""
+    """Append and truncate as a member would; C{entries} is updated."""
     term = max(store.ledger_end_term, 0) + 1
     for _ in range(rng.randrange(4)):
         if rng.random() < 0.7:

@@ -5,8 +5,8 @@ Runs fuzz targets.
     python -m tests.fuzz.run --target all --executions 20000 --seed 1
     python -m tests.fuzz.run --target native --seed 1 --first 4711 --executions 1
 
-Every execution has a number, and a chance of its own that follows from the seed and that number, so that one
-that failed can be repeated alone. The last line counts the targets; the exit status is 0 when none failed.
+Every execution has a number, and its own random generator, made from the seed and that number, so that a
+failed one can be repeated alone. The last line counts the targets; the exit status is 0 if none failed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tests.fuzz.targets import TARGETS, Target
 @attrs.frozen(kw_only=True)
 class Outcome:
     """
-    How one target fared.
+    The result of one target.
 
-    @ivar failed_at: number of the execution that found something; None if none did.
-    @ivar trace: what it found.
+    @ivar failed_at: number of the execution that failed; None if none did.
+    @ivar trace: its traceback.
     """
 
     executions: int
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def chance_of(seed: int, number: int) -> random.Random:
-    """The chance of one execution."""
+    """The random generator of one execution."""
     return random.Random(seed << 40 | number)
 
 
@@ -48,7 +48,7 @@ def fuzz(
     target: Target, *, seed: int, first: int, executions: int, clock: Callable[[], float] = time.monotonic
 ) -> Outcome:
     """
-    Execute C{target} until it finds something, at most C{executions} times.
+    Execute C{target} until it fails, at most C{executions} times.
     """
     began = clock()
     for number in range(first, first + executions):
@@ -68,7 +68,7 @@ def run(names: Sequence[str], out: TextIO, *, seed: int, first: int, executions:
     """
     Fuzz the named targets, one after the other.
 
-    @return: how many of them found something.
+    @return: number of targets that failed.
     """
     failed = 0
     for name in names:
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None, out: TextIO = sys.stdout) -> in
     """@return: the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description="Run fuzz targets.")
     parser.add_argument("--target", default="all", help=f"all, or some of {', '.join(TARGETS)}, by commas")
-    parser.add_argument("--executions", type=int, default=20_000, help="how many, of each target")
+    parser.add_argument("--executions", type=int, default=20_000, help="number of executions of each target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first execution")
     options = parser.parse_args(arguments)

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.fuzz.test_decoders -*-
 """
-What is fuzzed: name to a function that makes one execution with the given chance.
+The fuzz targets: name to a function that does one execution with the given random generator.
 
 The invariant of the decoders, in one sentence: any bytes yield messages or L{WireError} (of a body:
 L{BodyError}), nothing else, whole and in pieces alike, with bounded memory; and a message that was read
 can be written and read again.
 
-An execution that finds something raises; what it did follows from the seed of its chance alone.
+An execution that finds an error raises; its steps depend on the seed of its generator alone.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _KINDS = tuple(RequestCode)
 
 
 def _fed(data: bytes, cuts: list[int], bound: int) -> tuple[list[Frame], str]:
-    """Frames and error of C{data} in pieces, memory checked."""
+    """Frames and error of C{data} read in pieces; checks the bound of the memory."""
     buffer = FrameBuffer(frame_bytes_max=bound)
     frames: list[Frame] = []
     at = 0
@@ -110,7 +110,7 @@ def _fed(data: bytes, cuts: list[int], bound: int) -> tuple[list[Frame], str]:
 
 
 def fuzz_framing(rng: random.Random) -> None:
-    """A damaged stream of both formats, whole and in pieces; each frame goes on to its decoder."""
+    """A damaged stream of both formats, whole and in pieces; each frame is given to its decoder."""
     data = b"".join(rng.choices(_FRAMES, k=rng.randrange(1, 5)))
     if rng.random() < 0.8:
         data = damaged(data, _FRAMES, rng)
@@ -140,7 +140,7 @@ def fuzz_remoting(rng: random.Random) -> None:
         raise AssertionError("a header is not a body") from error
     except WireError:
         return
-    if command.language:  # an unknown one is not written as it was
+    if command.language:  # an unknown language is not written back
         assert decode_command(encode_command(command)[4:]) == command
 
 
@@ -156,7 +156,7 @@ def _check_body(kind: RequestCode, is_answer: bool, body: bytes) -> None:
 
 
 def fuzz_json_bytes(rng: random.Random) -> None:
-    """A body with damaged bytes, read as what it was or as something else."""
+    """A body with damaged bytes, read as its own kind or as another one."""
     kind, is_answer, body = rng.choice(_BODIES)
     if rng.random() < 0.2:
         kind, is_answer = rng.choice(_KINDS), rng.random() < 0.5
@@ -164,7 +164,7 @@ def fuzz_json_bytes(rng: random.Random) -> None:
 
 
 def fuzz_json_values(rng: random.Random) -> None:
-    """A body that is JSON, strict or loose, with other values in it."""
+    """A body that is JSON, strict or loose, with changed values."""
     kind, is_answer, body = rng.choice(_BODIES)
     document = json.loads(body)
     for _ in range(rng.randrange(1, 4)):
@@ -174,7 +174,7 @@ def fuzz_json_values(rng: random.Random) -> None:
 
 
 def fuzz_json_syntax(rng: random.Random) -> None:
-    """A short text of the characters that the parser looks at; what it reads, it can read again."""
+    """A short text of characters that matter to the parser; its result can be written and read again."""
     text = "{" + "".join(rng.choices("{}[]:,'\"\\/*\nx'019eE.-+tfnu_ a\ufeffé", k=rng.randrange(30)))
     try:
         document = read_object((text + rng.choice(("", "}"))).encode())
@@ -186,7 +186,7 @@ def fuzz_json_syntax(rng: random.Random) -> None:
 
 
 def fuzz_native(rng: random.Random) -> None:
-    """A damaged native frame, mostly with a header that hides the damage."""
+    """A damaged native frame, mostly with a correct header."""
     data = damaged(rng.choice(_NATIVE_FRAMES), _NATIVE_FRAMES, rng)
     if len(data) >= FRAME_HEADER_SIZE and rng.random() < 0.9:
         _, _, kind, flags, opaque, _ = FRAME_HEADER.unpack_from(data)
@@ -200,7 +200,7 @@ def fuzz_native(rng: random.Random) -> None:
 
 
 def fuzz_broker(rng: random.Random) -> None:
-    """A damaged frame of a broker, mostly with a header that hides the damage."""
+    """A damaged frame of a broker, mostly with a correct header."""
     frames = tuple(frame for _, frame in BROKER_FRAMES)
     data = damaged(rng.choice(frames), frames, rng)
     if len(data) >= FRAME_HEADER_SIZE and rng.random() < 0.9:
@@ -215,7 +215,7 @@ def fuzz_broker(rng: random.Random) -> None:
 
 
 def fuzz_appends(rng: random.Random) -> None:
-    """Appends of one connection, some damaged: the short way of reading them is the long one."""
+    """Appends of one connection, some damaged: the fast reader gives the same as the general one."""
     reader = NativeReader()
     append = AppendRequest(group=rng.choice((None, "g")), term=3, bodies=(rng.randbytes(rng.randrange(20)),))
     for opaque in range(rng.randrange(2, 6)):
@@ -234,7 +234,7 @@ def fuzz_appends(rng: random.Random) -> None:
 
 
 def fuzz_sends(rng: random.Random) -> None:
-    """Sends of one connection, some damaged: what the short way reads is what the long way reads."""
+    """Sends of one connection, some damaged: the fast reader gives the same as the general one, or None."""
     reader = SendReader()
     sound = [
         java_send(opaque=at, e=at % 4, b=rng.choice(("T1", "T2")), i=f"KEYS\x01{at}\x02WAIT\x01true")
@@ -256,7 +256,7 @@ def fuzz_sends(rng: random.Random) -> None:
 
 
 def fuzz_records(rng: random.Random) -> None:
-    """Damaged records: what passes the check can be walked, and by both walkers alike."""
+    """Damaged records: records that pass the check can be walked, by both walkers with the same result."""
     sound = rng.choice((HELLO, three()))
     records = damaged(sound.records, (HELLO.records,), rng) if rng.random() < 0.9 else sound.records
     count = rng.choice((sound.count, rng.choice(EDGES)))
@@ -264,7 +264,7 @@ def fuzz_records(rng: random.Random) -> None:
     try:
         check_records(batch)
     except WireError:
-        if count <= 1 << 16:  # the walkers go by the count, which others have bounded
+        if count <= 1 << 16:  # the walkers rely on the count, which their callers bound
             for walk in (bodies_of, lambda batch: list(iterate_records(batch))):
                 try:
                     walk(batch)
@@ -275,7 +275,7 @@ def fuzz_records(rng: random.Random) -> None:
 
 
 def fuzz_rocketmq(rng: random.Random) -> None:
-    """A damaged message, or a damaged batch; what is read can be written, and is what stood there."""
+    """A damaged message, or a damaged batch; the result can be written, and gives the same bytes."""
     offset = rng.choice((0, 0, 3, rng.randrange(200)))
     data = rng.randbytes(offset) + damaged(rng.choice(_ROCKETMQ_RECORDS), _ROCKETMQ_RECORDS, rng)
     try:
@@ -299,13 +299,13 @@ def fuzz_rocketmq(rng: random.Random) -> None:
     assert decode_batch(encode_batch(items)) == items and len(encode_batch(items)) == len(batch)
 
 
-#: What no bytes from a network or a file may surprise: the targets that decode.
+#: The targets that decode bytes from a network or a file.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
     "sends", "records", "rocketmq", "ha",
 )  # fmt: skip
 
-#: Name on the command line to target. More may be added: anything that takes its chance from the argument.
+#: Name on the command line to target. A target takes all its randomness from its argument.
 TARGETS: Mapping[str, Target] = {
     "framing": fuzz_framing,
     "remoting": fuzz_remoting,

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.fuzz.test_decoders -*-
-"""The fuzzing of the decoders: a short run, what damage reaches, that it can find anything; the runner."""
+"""The fuzzing of the decoders: a short run, its reach, its ability to find errors; and the runner."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class FuzzTests(SynchronousTestCase):
     """Any bytes yield messages or L{WireError}, nothing else."""
 
     def test_short_run(self) -> None:
-        """Every decoder."""
+        """Every decoder passes."""
         for name in DECODERS:
             outcome = fuzz(TARGETS[name], seed=1, first=0, executions=EXECUTIONS)
             self.assertIsNone(outcome.failed_at, f"{name} {outcome.failed_at}\n{outcome.trace}")
             self.assertEqual(outcome.executions, EXECUTIONS)
 
     def test_all_targets_are_known(self) -> None:
-        """Decoders, and recovery."""
+        """They are the decoders, and recovery."""
         self.assertEqual(set(TARGETS), {*DECODERS, "recovery"})
 
     def test_both_outcomes_are_reached(self) -> None:
@@ -58,7 +58,7 @@ class FuzzTests(SynchronousTestCase):
 
 
 def counting(function: Callable[..., Any], passed: list[bool]) -> Callable[..., Any]:
-    """C{function}, noting whether it took its bytes."""
+    """C{function}, recording whether it accepted its bytes."""
 
     def counted(*arguments: Any, **options: Any) -> Any:
         try:
@@ -76,7 +76,7 @@ class NoticeTests(SynchronousTestCase):
     """Decoders that break the invariant are caught."""
 
     def found(self, name: str, function: str, broken: Callable[..., Any]) -> str:
-        """What a run with a broken decoder finds."""
+        """The trace of a run with a broken decoder."""
         with mock.patch.object(targets, function, broken):
             outcome = fuzz(TARGETS[name], seed=1, first=0, executions=EXECUTIONS)
         self.assertIsNotNone(outcome.failed_at, name)
@@ -102,7 +102,7 @@ class NoticeTests(SynchronousTestCase):
         self.assertIn("a header is not a body", self.found("remoting", "decode_command", wrong))
 
     def test_what_is_read_is_not_what_was_said(self) -> None:
-        """A field that is another one on the way back."""
+        """A field that changes when it is written and read again."""
         terms = itertools.count()
 
         def forgetful(kind: Any, body: bytes) -> Any:
@@ -111,11 +111,11 @@ class NoticeTests(SynchronousTestCase):
         self.assertIn("assert read == message", self.found("json-values", "decode_request", forgetful))
 
     def test_framing_that_depends_on_the_cuts(self) -> None:
-        """As a buffer that forgets an unfinished frame does; one that keeps all of them is too large."""
+        """A buffer that forgets an unfinished frame; and one whose memory is not bounded."""
 
         class Forgetful(FrameBuffer):
             def feed(self, data: bytes) -> list[Frame]:
-                """Starts anew."""
+                """Forget the bytes kept so far."""
                 self._kept.clear()
                 return super().feed(data)
 
@@ -126,7 +126,7 @@ class NoticeTests(SynchronousTestCase):
         self.assertIn("bytes kept", self.found("framing", "FrameBuffer", Hoarder))
 
     def test_messages_that_are_read_wrongly(self) -> None:
-        """Another number, or a checked size that is not the one that was read."""
+        """A field that is read wrongly."""
 
         def wrong(data: bytes, offset: int, **options: Any) -> Any:
             return attrs.evolve(decode_message(data, offset, **options), queue_id=-77)
@@ -134,7 +134,7 @@ class NoticeTests(SynchronousTestCase):
         self.assertIn("encode_message", self.found("rocketmq", "decode_message", wrong))
 
     def test_records_that_are_not_checked(self) -> None:
-        """Nobody could walk them."""
+        """They could not be walked."""
 
         def lenient(batch: EntryBatch) -> None:
             return None
@@ -146,7 +146,7 @@ class MutationTests(SynchronousTestCase):
     """The damage itself."""
 
     def test_damage(self) -> None:
-        """Nearly always another text; never fails, however little there is to damage."""
+        """The result nearly always differs; damage never fails, even on empty data."""
         rng = random.Random(1)
         data = bytes(range(100))
         changed = sum(damaged(data, (data,), rng) != data for _ in range(200))
@@ -164,7 +164,7 @@ class MutationTests(SynchronousTestCase):
 
 
 def failing_at(*numbers: float) -> targets.Target:
-    """A target that finds something when its chance begins with one of C{numbers}."""
+    """A target that fails when the first number of its generator is one of C{numbers}."""
 
     def target(rng: random.Random) -> None:
         assert rng.random() not in numbers, "found"
@@ -182,7 +182,7 @@ class RunTests(SynchronousTestCase):
         return status, out.getvalue().splitlines()
 
     def test_all(self) -> None:
-        """One line for each target, one for the sum."""
+        """There is one line for each target, and one for the sum."""
         status, lines = self.run_main("--executions", "2", "--seed", "5")
         self.assertEqual(status, 0)
         self.assertEqual([line.split()[0] for line in lines[:-1]], list(TARGETS))
@@ -190,7 +190,7 @@ class RunTests(SynchronousTestCase):
         self.assertEqual(lines[-1], f"{len(TARGETS)} targets passed, 0 failed")
 
     def test_failure(self) -> None:
-        """It stops there, says how to do that one again, and that one fails again; others still run."""
+        """A target stops at its failure, and prints a command that repeats it; other targets still run."""
         target = failing_at(chance_of(3, 17).random())
         with mock.patch.object(run, "TARGETS", {"bad": target, "good": failing_at()}):
             status, lines = self.run_main("--executions", "100", "--seed", "3")
@@ -204,12 +204,12 @@ class RunTests(SynchronousTestCase):
             self.assertEqual(self.run_main("--target", "good", "--executions", "1")[0], 0)
 
     def test_chances_differ(self) -> None:
-        """By seed and by number."""
+        """They depend on seed and number."""
         chances = {chance_of(seed, number).random() for seed in range(10) for number in range(10)}
         self.assertEqual(len(chances), 100)
 
     def test_unknown_target(self) -> None:
-        """The error names those that there are."""
+        """The error names the known targets."""
         errors = io.StringIO()
         with mock.patch("sys.stderr", errors):
             self.assertRaises(SystemExit, main, ["--target", "framing,nothing"])

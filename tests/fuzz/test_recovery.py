@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.fuzz.test_recovery -*-
-"""The fuzzing of recovery: a short run, the damage that it once found, and that it can find anything."""
+"""The fuzzing of recovery: a short run, damage that it found before, and its ability to find errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fuzz import recovery
 from tests.fuzz.recovery import entries_of, fuzz_recovery, make_template
 from tests.fuzz.run import chance_of
 
-#: Seeds that once found something: a lone entry with a wrong index, a damaged blank, a size below
+#: Seeds that found errors before: a lone entry with a wrong index, a damaged blank, a size below
 #: that of a header, an index beyond 64 bits, a chain broken where reading began.
 FOUND = (838, 176, 1452, 6399, 10703, 14384, 10831, 88099, 85678, 81897, 89119)
 
@@ -22,19 +22,19 @@ class FuzzTests(SynchronousTestCase):
     """Damage of all kinds."""
 
     def test_short_run(self) -> None:
-        """A store or a clear refusal, whatever the damage."""
+        """After any damage there is a store or a clear refusal."""
         for seed in range(400):
             fuzz_recovery(random.Random(seed))
 
     def test_what_it_found(self) -> None:
-        """Stays found."""
+        """Errors found before stay fixed."""
         for seed in FOUND:
             fuzz_recovery(random.Random(seed))
-        # The first record's term and chain wiped out, the mark gone: it looked like one of Java's.
+        # The first record's term and chain wiped out, the mark gone: it looked like a directory of Java's.
         fuzz_recovery(chance_of(5, 243700))
 
     def test_templates(self) -> None:
-        """All kinds of directories are among them, and undamaged ones open whole."""
+        """The templates have all kinds of directories, and undamaged ones open whole."""
         kinds = set()
         for seed in range(40):
             template = make_template(seed)
@@ -46,7 +46,7 @@ class FuzzTests(SynchronousTestCase):
         self.assertGreaterEqual(len(kinds), 4)
 
     def fails_somewhere(self, count: int = 3000) -> bool:
-        """Whether a run finds something."""
+        """Whether a run fails."""
         for seed in range(count):
             try:
                 fuzz_recovery(random.Random(seed))
@@ -55,7 +55,7 @@ class FuzzTests(SynchronousTestCase):
         return False
 
     def test_it_would_notice(self) -> None:
-        """A recovery that forgets what was lost, or that never cuts, is caught."""
+        """A recovery that forgets lost entries, or never cuts, is caught."""
         with mock.patch("dledger.storage.commit_mark.CommitMark.recorded_end_index", -1):
             self.assertTrue(self.fails_somewhere())
         with mock.patch("dledger.storage.directory.cut_behind", lambda *_: None):

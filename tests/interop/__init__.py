@@ -1,1 +1,1 @@
-"""Tests."""
+"""Tests against Java DLedger and RocketMQ."""

@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.interop.test_lanes -*-
 """
-Everything against Java: the tests and seeded scenarios, three programs at a time; or scenarios only, as many
-as asked for.
+Everything against Java: the tests and seeded scenarios, L{LANES} programs at a time; or only scenarios, as
+many as asked for.
 
     python -m tests.interop
     python -m tests.interop --rounds 200 --seed 1
@@ -19,11 +19,11 @@ from tests.interop.lanes import Job, Lanes
 from tests.run_all import SUMMARY, read_total, read_trial_strictly
 
 ROUNDS, SEED = 20, 1
-#: More than a small machine has processors: a program waits for elections and time-outs most of its time.
+#: More than the processors of a small machine: a program mostly waits for elections and time-outs.
 LANES = 3
-#: Members live for seconds: compiling their code for speed costs a third of the processor time of everything.
+#: Members live for seconds: compiling their code for speed would cost a third of all processor time.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
-#: What takes longest comes first, so that the lanes end at about the same time; what is not named follows.
+#: The slowest modules come first, so that the lanes end at about the same time; the others follow.
 LONGEST = (
     "test_ha_ours_leads", "test_ha_ours_follows", "test_rocketmq", "test_java_client", "test_mixed_groups",
     "test_directories", "test_weaknesses", "test_versions", "test_ha_consumers", "test_weak_files",

@@ -3,8 +3,8 @@
 A master and a slave of RocketMQ's kind, each either Java's or ours; one name server, Java's producer and
 consumer.
 
-Both are started as an operator starts them, and judged from outside: by what they answer on their listen
-port, and by their files. Files are small, so that logs have many.
+Both are started as an operator starts them, and judged from outside: by their answers on the listen port, and
+by their files. Files are small, so that logs have many.
 
 Source of the names of properties: BrokerConfig, MessageStoreConfig (4.9.8, 5.3.3).
 """
@@ -32,7 +32,7 @@ BROKER = "broker-a"
 CLUSTER = "tests"
 QUEUES = 4
 
-#: Codes of requests that are made here.
+#: Codes of the requests sent here.
 PULL_MESSAGE, TOPICS, RUNTIME_INFO, CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS = 11, 21, 28, 43, 45, 201
 CLUSTER_INFO, SEND_MESSAGE_V2 = 106, 310
 
@@ -41,7 +41,7 @@ _HAS_SUBSCRIPTION = 4
 
 
 class BrokerError(Exception):
-    """A broker did not answer, or not as it should."""
+    """A broker did not answer, or answered wrongly."""
 
 
 def ask(
@@ -49,9 +49,9 @@ def ask(
     seconds: float = 10.0,
 ) -> RemotingCommand:
     """
-    One request over a connection of its own.
+    Send one request over its own connection.
 
-    @raise BrokerError: nobody listens, or no answer in time.
+    @raise BrokerError: the connection is refused, or there is no answer in time.
     """
     host, _, port = address.rpartition(":")
     command = RemotingCommand(code=code, opaque=1, version=409, ext_fields=fields or {}, body=body)
@@ -73,9 +73,9 @@ def ask(
 
 def ends_of(address: str) -> tuple[int, int]:
     """
-    Where a broker's commit log begins and ends, as it says.
+    The begin and end of a broker's commit log, by its own word.
 
-    @raise BrokerError: it does not.
+    @raise BrokerError: it does not answer, or refuses.
     """
     answer = ask(address, RUNTIME_INFO)
     if answer.code:
@@ -88,7 +88,7 @@ def pull(address: str, topic: str, queue_id: int) -> list[Message]:
     """
     All messages of one queue, by PULL_MESSAGE.
 
-    @raise BrokerError: an answer that is neither messages nor the end of the queue.
+    @raise BrokerError: an answer is neither messages nor the end of the queue.
     """
     found: list[Message] = []
     offset = 0
@@ -113,9 +113,9 @@ def pull_all(address: str, topic: str) -> list[Message]:
 
 def put(address: str, topic: str, number: int) -> Sent:
     """
-    One message, by SEND_MESSAGE_V2.
+    Send one message, by SEND_MESSAGE_V2.
 
-    @raise BrokerError: it was not stored, or some replica or disk was late.
+    @raise BrokerError: it was not stored, or a replica or the disk was late.
     """
     answer = ask(address, SEND_MESSAGE_V2, {
         "a": "putters", "b": topic, "c": "TBW102", "d": str(QUEUES), "e": str(number % QUEUES), "f": "0",
@@ -130,7 +130,7 @@ def put(address: str, topic: str, number: int) -> Sent:
 
 
 def records_of(data: bytes) -> list[Message]:
-    """Messages that stand one behind the other."""
+    """The messages in C{data}, one behind the other."""
     found = []
     at = 0
     while at < len(data):
@@ -142,7 +142,7 @@ def records_of(data: bytes) -> list[Message]:
 
 def log_bytes(store: Path, begin: int, end: int) -> bytes:
     """
-    What the files of a commit log hold from C{begin} on, before C{end}.
+    The bytes of a commit log's files from C{begin} to before C{end}.
 
     @raise BrokerError: a file is missing, or has another length.
     """
@@ -159,10 +159,10 @@ def log_bytes(store: Path, begin: int, end: int) -> bytes:
 @attrs.frozen(kw_only=True)
 class Sent:
     """
-    What the producer was told of a message.
+    The answer that the producer got for a message.
 
-    @ivar status: Java's C{SendStatus}, or C{FAILED:} and why.
-    @ivar message_id: of the store: its host, then where the record begins in the commit log.
+    @ivar status: Java's C{SendStatus}, or C{FAILED:} and the reason.
+    @ivar message_id: of the store: its host, then the offset of the record in the commit log.
     """
 
     number: int
@@ -173,19 +173,19 @@ class Sent:
 
     @classmethod
     def of(cls, word: str) -> Sent:
-        """As C{HaClient.java} writes it."""
+        """Parse the form of C{HaClient.java}."""
         number, status, queue_id, queue_offset, message_id = word.split("/")
         return cls(number=int(number), status=status, queue_id=int(queue_id),
                    queue_offset=int(queue_offset), message_id=message_id)  # fmt: skip
 
     @property
     def offset(self) -> int:
-        """Where its record begins."""
+        """The offset of its record."""
         return int(self.message_id[16:], 16)
 
 
 def check_stored(store: Path, sent: Sent, topic: str) -> str:
-    """@return: what is wrong with the record of a message that was acknowledged; empty if it is there."""
+    """@return: the fault of an acknowledged message's record; empty if the record is right."""
     try:
         head = log_bytes(store, sent.offset, sent.offset + 8)
         size = decode_start(head).size
@@ -199,18 +199,18 @@ def check_stored(store: Path, sent: Sent, topic: str) -> str:
 
 
 class Client(TalkingChild):
-    """C{HaClient.java}: a producer that tells what it was told, and consumers."""
+    """C{HaClient.java}: a producer that reports its answers, and consumers."""
 
     def __init__(self, name_server: str, directory: Path, version: str) -> None:
         command = java_command(version, directory, "192m", "HaClient", name_server)
         super().__init__("client", command, log_path=directory / "client.log")
 
     def produce(self, topic: str, first: int, count: int, *, window: int = 1, level: int = 0) -> list[Sent]:
-        """Send so many messages, each once."""
+        """Send C{count} messages, each once."""
         return self._sent(f"send {topic} {first} {count} {window} {level}", count)
 
     def produce_batch(self, topic: str, first: int, count: int) -> list[Sent]:
-        """The same, as one batch."""
+        """Send C{count} messages as one batch."""
         return self._sent(f"batch {topic} {first} {count}", count)
 
     def _sent(self, words: str, count: int) -> list[Sent]:
@@ -221,22 +221,22 @@ class Client(TalkingChild):
         return [Sent.of(one) for one in rest]
 
     def load(self, topic: str, first: int, path: Path, *, window: int = 8) -> None:
-        """Send until L{quiet}; a line of the file is written for each message that was answered."""
+        """Send until L{quiet}; each answered message is a line of the file."""
         self.ask(f"load {topic} {first} {window} {path}")
 
     def quiet(self) -> int:
-        """@return: the number that would have been the next."""
+        """Stop the load. @return: the next number."""
         return int(self.ask("quiet", seconds=PATIENCE).split(" ")[1])
 
     def consume(self, topic: str, group: str, tag: str = "*") -> None:
-        """Begin to, from the first message on."""
+        """Start a consumer, from the first message on."""
         self.ask(f"consume {topic} {group} {tag}", seconds=PATIENCE)
 
     def received(self, group: str, count: int, *, seconds: int = PATIENCE) -> tuple[int, int, int]:
         """
-        Wait until so many different messages have come to a group.
+        Wait until a group has received C{count} different messages.
 
-        @return: how many have, how many had another body than was sent, how many came again.
+        @return: the number of different messages, of those with a wrong body, and of repeated ones.
         """
         said = self.ask(f"received {group} {count} {seconds}", seconds=seconds + 30)
         seen, wrong, again = map(int, said.split(" "))
@@ -245,10 +245,10 @@ class Client(TalkingChild):
 
 class Broker(Child):
     """
-    What both kinds have.
+    The common part of both kinds.
 
     @ivar store: its root directory.
-    @ivar port: where it listens; replication is one above it.
+    @ivar port: it listens here; replication listens on the next port.
     """
 
     store: Path
@@ -256,7 +256,7 @@ class Broker(Child):
 
     @property
     def address(self) -> str:
-        """Where it answers."""
+        """The address of its requests."""
         return f"127.0.0.1:{self.port}"
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
@@ -264,12 +264,12 @@ class Broker(Child):
         raise NotImplementedError
 
     def become(self, role: str, **more: object) -> None:
-        """Have another role from the next start on, and other settings by Java's names."""
+        """Change the role, and settings by Java's names, from the next start on."""
         raise NotImplementedError
 
 
 class JavaBroker(Broker, Server):
-    """One of Java's."""
+    """A broker of Java's."""
 
     def __init__(
         self, name: str, home: Path, version: str, *, port: int, name_server: str, store: Path | None = None,
@@ -300,7 +300,7 @@ class JavaBroker(Broker, Server):
 
 
 class OurBroker(Broker):
-    """One of ours: C{twistd -n dledger-broker}."""
+    """A broker of ours: C{twistd -n dledger-broker}."""
 
     def __init__(
         self, name: str, home: Path, *, port: int, name_server: str, store: Path | None = None,
@@ -348,7 +348,7 @@ class OurBroker(Broker):
 
 
 def pause(child: Child) -> None:
-    """SIGSTOP, and wait until the last of its threads has stopped."""
+    """SIGSTOP, and wait until all its threads have stopped."""
     child.pause()
 
     def is_stopped() -> bool:
@@ -360,7 +360,7 @@ def pause(child: Child) -> None:
 
 
 def read_tables(store: Path) -> dict[str, object]:
-    """The metadata in a store's files, as far as both kinds have it: by the name of the table."""
+    """The metadata in a store's files, the part that both kinds have: by the name of the table."""
     found: dict[str, object] = {}
     for name in ("topics", "consumerOffset", "delayOffset", "subscriptionGroup"):
         path = store / "config" / f"{name}.json"
@@ -372,7 +372,7 @@ def read_tables(store: Path) -> dict[str, object]:
 
 
 def ask_tables(address: str) -> dict[str, object]:
-    """The same as a broker tells its slaves."""
+    """The same metadata, as a broker tells it to its slaves."""
     found: dict[str, object] = {}
     for name, code in (("topics", TOPICS), ("consumerOffset", CONSUMER_OFFSETS),
                        ("delayOffset", DELAY_OFFSETS), ("subscriptionGroup", GROUPS)):  # fmt: skip
@@ -395,7 +395,7 @@ def _essence(document: Mapping[str, object]) -> object:
 
 def differing(told: Mapping[str, object], kept: Mapping[str, object]) -> list[tuple[str, object, object]]:
     """
-    What a slave keeps otherwise than its master tells it: table, the master's words, the slave's.
+    The differences between a master's tables and its slave's: table, the master's value, the slave's.
 
     A slave of 5.x writes the defaults of fields that a master does not mention.
     """
@@ -417,7 +417,7 @@ class Pair:
     """
     A master and its slave.
 
-    @ivar sent: what the producer was told, by number.
+    @ivar sent: the answers to the producer, by number.
     """
 
     def __init__(self, directory: Path, version: str, *, master: str, slave: str) -> None:
@@ -439,10 +439,10 @@ class Pair:
         self, kind: str, name: str, *, store: Path | None = None, broker: str = BROKER
     ) -> JavaBroker | OurBroker:
         """
-        A further one.
+        Another broker.
 
-        @param store: another directory than its own.
-        @param broker: what the name server knows it by.
+        @param store: its directory, if not its own.
+        @param broker: its name for the name server.
         """
         port, home = broker_port(self._ports), self.directory / name
         if kind == "java":
@@ -465,28 +465,28 @@ class Pair:
             child.kill()
 
     def send(self, topic: str, count: int, *, window: int = 1, level: int = 0) -> list[str]:
-        """@return: how each of so many messages was answered."""
+        """Send C{count} messages. @return: the status of each."""
         found = self.client.produce(topic, self.next_number, count, window=window, level=level)
         self.sent |= {one.number: one for one in found}
         return [one.status for one in found]
 
     def send_batch(self, topic: str, count: int) -> list[str]:
-        """The same for one batch."""
+        """Send C{count} messages as one batch. @return: the status of each."""
         found = self.client.produce_batch(topic, self.next_number, count)
         self.sent |= {one.number: one for one in found}
         return [one.status for one in found]
 
     def tails(self) -> str:
-        """The ends of all logs."""
+        """The last lines of all logs."""
         return "\n".join(
             child.log_tail() for child in (self.name_server, self.master, self.slave, self.client)
         )
 
     def wait(self, condition: object, what: str, *, seconds: float = PATIENCE) -> None:
         """
-        Wait until C{condition()} is true; a broker that does not answer is one for which it is not.
+        Wait until C{condition()} is true; while a broker does not answer, it counts as false.
 
-        @raise ChildError: with the ends of all logs.
+        @raise ChildError: it was not true in time; has the last lines of all logs.
         """
         why: list[str] = []
 
@@ -503,7 +503,7 @@ class Pair:
             raise ChildError(f"{error} {why}\n{self.tails()}") from None
 
     def wait_registered(self, broker: Broker) -> None:
-        """The name server knows it: producers find it, if it leads, and so does its slave."""
+        """Wait until the name server knows the broker, so that producers and its slave find it."""
 
         def known() -> bool:
             table = read_document(ask(self.name_server_address, CLUSTER_INFO).body)["brokerAddrTable"]
@@ -513,9 +513,9 @@ class Pair:
 
     def wait_equal(self) -> tuple[int, int]:
         """
-        Wait until the slave's log ends where the master's does. Nobody may be sending.
+        Wait until the slave's log ends where the master's does. No client may be sending.
 
-        @return: from where on both have it, and its end.
+        @return: the begin of the part that both have, and its end.
         """
         found: list[tuple[int, int]] = []
 

@@ -1,7 +1,6 @@
 # -*- test-case-name: tests.interop.test_ha_ours_follows,tests.interop.test_ha_ours_leads -*-
 """
-What happens to a master and its slave, one of them Java's and the other ours: one story, the same for all
-pairings.
+The story of a master and its slave, one of them Java's and the other ours, the same for all pairings.
 
 The parts share the processes, and their order saves waiting: a slave of 5.x asks for metadata when it has run
 for a minute, and meanwhile its master is killed.
@@ -50,12 +49,12 @@ STORED = ("SEND_OK", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE")
 
 _SLAVE_ROW = re.compile(r"[0-9]+(\.[0-9]+){3}:[0-9]+ ")
 
-#: Messages that each reader of a directory appends.
+#: Number of messages that each reader of a directory appends.
 MORE = 40
 
 
 def outcomes(path: Path) -> list[Sent]:
-    """What the producer was told of the messages of a load; a line that is being written is left out."""
+    """The answers of a load, from whole lines of its file."""
     if not path.exists():
         return []
     return [Sent.of(line) for line in path.read_text().split("\n")[:-1]]
@@ -63,7 +62,7 @@ def outcomes(path: Path) -> list[Sent]:
 
 def admin(pair: Pair, *words: str) -> str:
     """
-    Standard output of RocketMQ's own command line.
+    Run RocketMQ's own command line. @return: its standard output.
 
     @raise BrokerError: it did not end in time.
     """
@@ -78,21 +77,21 @@ def admin(pair: Pair, *words: str) -> str:
 
 
 def ha_lines(text: str) -> list[str]:
-    """What mqadmin says of replication: without its log, and without the speed, which is of the moment."""
+    """The lines of mqadmin on replication, without its log lines and the speed, which changes."""
     lines = [line for line in text.splitlines() if line.startswith("#") or _SLAVE_ROW.match(line)]
     return [line if line.startswith("#") else " ".join(line.split()[:3] + line.split()[4:]) for line in lines]
 
 
 class Story(SynchronousTestCase):
-    """See the module. What is in the story is for those who play it."""
+    """See the module. Subclasses play the story."""
 
     #: C{java} or C{ours}.
     master = slave = ""
-    #: How often each side is killed under load; twenty times in the four stories.
+    #: Number of kills of each side under load; twenty in the four stories.
     kills = {"master": 3, "slave": 2}
 
     def begin(self, version: str) -> None:
-        """A name server, the master, its slave that has the whole log from now on, a producer."""
+        """Start a name server, the master, its slave with the whole log, and a producer."""
         try:
             class_path(version)
         except JavaMissing as missing:
@@ -120,7 +119,7 @@ class Story(SynchronousTestCase):
     # -- what must hold --------------------------------------------------------------------------
 
     def check_equal(self) -> int:
-        """Both logs are the same bytes, from their first to their last. @return: where they end."""
+        """Both logs have the same bytes, from first to last. @return: their end."""
         begin, end = self.pair.wait_equal()
         self.assertEqual(begin, 0)
         ours, theirs = (log_bytes(one.store, begin, end) for one in (self.pair.slave, self.pair.master))
@@ -130,18 +129,18 @@ class Story(SynchronousTestCase):
         return end
 
     def check_holds(self, broker: Broker, sent: Sequence[Sent]) -> None:
-        """Its files have these messages, as they were sent and where the producer was told that they are."""
+        """The broker's files have these messages, as they were sent and at the places in the answers."""
         wrong = [found for one in sent if (found := check_stored(broker.store, one, TOPIC))]
         self.assertEqual(wrong[:5], [], f"{len(wrong)} of {len(sent)} at {broker.name}")
 
     def acknowledged(self) -> list[Sent]:
-        """All messages that were answered SEND_OK, but those that came late on purpose."""
+        """All messages that were answered SEND_OK, except the delayed one."""
         return [one for one in self.pair.sent.values() if one.status == "SEND_OK" and one.number != self.late]
 
     # -- the parts -------------------------------------------------------------------------------
 
     def replicate_asynchronously(self) -> None:
-        """Some files full of messages, one of them late; a consumer has them from the master."""
+        """Several files full of messages, one of them delayed; a consumer gets them from the master."""
         pair = self.pair
         self.assertEqual(set(pair.send(TOPIC, 300, window=64)), {"SEND_OK"})
         self.assertEqual(pair.send_batch(TOPIC, 10), ["SEND_OK"] * 10)
@@ -154,7 +153,7 @@ class Story(SynchronousTestCase):
         self.check_holds(pair.slave, self.acknowledged())
 
     def replicate_synchronously(self) -> None:
-        """The master waits for its slave now: there, stopped, there again."""
+        """The master now waits for its slave, which is running, stopped, and running again."""
         pair = self.pair
         pair.master.stop(seconds=PATIENCE)
         rule = {"inSyncReplicas": 2} if self.is_5 else {}
@@ -165,7 +164,7 @@ class Story(SynchronousTestCase):
         pair.master.wait_started()
         pair.wait_registered(pair.master)
         pair.wait(lambda: pair.send(TOPIC, 1) == ["SEND_OK"], "the slave has found its master again")
-        # On a busy machine three seconds may pass once; then once more.
+        # On a busy machine the limit of three seconds may pass; then the sending is repeated.
         pair.wait(self.send_and_look, "a hundred messages that the slave has in time")
         pause(pair.slave)
         self.assertEqual(pair.send(TOPIC, 2, window=2), ["FLUSH_SLAVE_TIMEOUT"] * 2)
@@ -174,7 +173,7 @@ class Story(SynchronousTestCase):
         self.check_equal()
 
     def send_and_look(self) -> bool:
-        """What was acknowledged the slave has at that moment. @return: whether everything was."""
+        """The slave has every acknowledged message at that moment. @return: whether all were acknowledged."""
         pair = self.pair
         before = pair.next_number
         said = pair.send(TOPIC, 100, window=16)
@@ -183,11 +182,11 @@ class Story(SynchronousTestCase):
         return set(said) == {"SEND_OK"}
 
     def lose_master(self) -> None:
-        """SIGKILL of the master under load: what was acknowledged is at the slave, who goes on after it."""
+        """SIGKILL of the master under load: the slave has all acknowledged messages, and continues."""
         self.lose(self.pair.master, self.kills["master"])
 
     def lose_slave(self) -> None:
-        """SIGKILL of the slave under load; then of an idle pair: messages are answered without it."""
+        """SIGKILL of the slave under load; then of an idle slave: messages are answered without it."""
         pair = self.pair
         self.lose(pair.slave, self.kills["slave"])
         pair.slave.kill()
@@ -198,7 +197,7 @@ class Story(SynchronousTestCase):
         self.check_equal()
 
     def lose(self, victim: Broker, times: int) -> None:
-        """See L{lose_master}, L{lose_slave}."""
+        """Kill C{victim} under load, C{times} times; see L{lose_master}, L{lose_slave}."""
         pair = self.pair
         path = pair.directory / f"outcomes-{pair.next_number}"
         pair.client.load(TOPIC, pair.next_number, path)
@@ -207,7 +206,7 @@ class Story(SynchronousTestCase):
             time.sleep(self.rng.uniform(0, 0.5))
             victim.kill()
             if victim is pair.master:
-                time.sleep(0.3)  # what is on its way to the producer arrives
+                time.sleep(0.3)  # answers on their way to the producer arrive
                 told = [one for one in outcomes(path) if one.status == "SEND_OK"]
                 self.check_holds(pair.slave, told)
             victim.start()
@@ -222,7 +221,7 @@ class Story(SynchronousTestCase):
             self.check_holds(broker, [one for one in told if one.status in STORED])
 
     def wait_acknowledged(self, path: Path) -> None:
-        """Wait until the load goes well: the slave follows, and the producer has found the master."""
+        """Wait for acknowledgements: the slave follows, and the producer has found the master."""
 
         def count() -> int:
             return sum(one.status == "SEND_OK" for one in outcomes(path))
@@ -231,7 +230,7 @@ class Story(SynchronousTestCase):
         self.pair.wait(lambda: count() >= before + 20, "messages are acknowledged")
 
     def compare_metadata(self) -> None:
-        """What the slave has in its files is what the master says."""
+        """The slave's files have the metadata that its master tells."""
         stored = sum(one.status in STORED for one in self.pair.sent.values())
         wrong: list[object] = []
 
@@ -254,7 +253,7 @@ class Story(SynchronousTestCase):
         self.assertEqual(kept["delayOffset"], {"1": 1})
 
     def consume_from_slave(self) -> None:
-        """With the master stopped a consumer has every message once, from the slave; another, of one tag."""
+        """With the master stopped, one consumer gets every message from the slave; another those of a tag."""
         pair = self.pair
         self.everything = self.check_equal()
         messages = pull_all(pair.master.address, TOPIC)
@@ -271,8 +270,8 @@ class Story(SynchronousTestCase):
 
     def exchange_directories(self) -> None:
         """
-        Both stores, closed in good order, are opened by the other kind, which appends and is killed; then by
-        their own kind.
+        Both stores, closed cleanly, are opened by the other kind, which appends and is killed; then by their
+        own kind.
         """
         pair = self.pair
         pair.client.kill()
@@ -300,9 +299,9 @@ class Story(SynchronousTestCase):
             self.count += MORE
 
     def check_reader(self, reader: Broker, end: int, held: Sequence[Sent]) -> None:
-        """It has the whole log, and every message is in its queue."""
+        """The reader has the whole log, and every message in its queue."""
         seen: list[tuple[int, int]] = []
-        # Java's broker fails at this question in its first second.
+        # Java's broker fails on this request in its first second.
         self.pair.wait(lambda: seen.append(ends_of(reader.address)) or True, f"{reader.name} tells its state")
         self.assertEqual(seen, [(0, end)], reader.name)
         found: list[Message] = []
@@ -337,7 +336,7 @@ class Story(SynchronousTestCase):
         return done.stdout.decode()
 
     def check_ha_status(self) -> None:
-        """C{dledger ha-status} tells what mqadmin tells; of a master of 4.9, where its log ends."""
+        """C{dledger ha-status} agrees with mqadmin; for a master of 4.9 it tells the end of its log."""
         pair = self.pair
         end = self.check_equal()
         if not self.is_5:
@@ -354,7 +353,7 @@ class Story(SynchronousTestCase):
         self.assertEqual((report["max_offset"], slave["ack_offset"]), (end, end))
 
     def check_tail(self) -> None:
-        """C{dledger tail --format rocketmq} shows every message that our slave has."""
+        """C{dledger tail --format rocketmq} shows every message of our slave."""
         slave = self.pair.slave
         lines = self.command(
             "tail", "--format", "rocketmq", "--broker", slave.address, "--json"
@@ -367,7 +366,7 @@ class Story(SynchronousTestCase):
                              (sent.queue_id, sent.queue_offset, body_of(sent.number).decode()))  # fmt: skip
 
     def parts(self) -> list[Callable[[], None]]:
-        """In the order that waits least."""
+        """The parts, in the order with the least waiting."""
         found = [
             self.replicate_asynchronously, self.replicate_synchronously, self.check_ha_status,
             self.lose_master, self.compare_metadata, self.lose_slave,
@@ -377,7 +376,7 @@ class Story(SynchronousTestCase):
         return [*found, self.consume_from_slave, self.exchange_directories]
 
     def play(self, version: str) -> None:
-        """Everything."""
+        """Play all parts."""
         self.begin(version)
         for part in self.parts():
             part()

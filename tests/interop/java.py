@@ -2,10 +2,9 @@
 """
 Java DLedger (0.3.1.2 unless told otherwise) as a peer: jars, members and client as child processes.
 
-The jars come from Maven Central through C{mvn}, once; their class path and our two small compiled
-classes (C{tests/interop/java}) are kept in C{.jars/} at the root of the repository. Members end with the
-program that started them: the kernel kills them, and they end by themselves when their standard
-input does.
+The jars come from Maven Central through C{mvn}, once; their class path and our two small compiled classes
+(C{tests/interop/java}) are kept in C{.jars/} at the root of the repository. Members end with the program that
+started them: the kernel kills them, and they also end with their standard input.
 
 Source of the option names: DLedgerConfig.java (every setter).
 """
@@ -24,14 +23,14 @@ from pathlib import Path
 from tests.processes.children import ChildError, TalkingChild, peers_text, wait_until
 
 DLEDGER_VERSION = "0.3.1.2"
-#: Versions whose parent POM is not on Maven Central, so that Maven does not resolve them: the jar is fetched
-#: alone and runs with the dependencies of that other version.
+#: Versions whose parent POM is not on Maven Central, so that Maven cannot resolve them: the jar is fetched
+#: alone and runs with the dependencies of the other version.
 ORPHANS = {"0.3.1.3": "0.3.1.2"}
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".jars"
 SOURCES = Path(__file__).resolve().parent / "java"
 
-#: JDK 17 hides what DLedger uses to unmap its files; without these, a truncation fails.
+#: JDK 17 hides the classes with which DLedger unmaps its files; without these options a truncation fails.
 ADD_OPENS = tuple(
     f"--add-opens={package}=ALL-UNNAMED"
     for package in ("java.base/java.nio", "java.base/jdk.internal.ref", "java.base/sun.nio.ch")
@@ -70,9 +69,9 @@ def class_path(version: str = DLEDGER_VERSION) -> str:
 
 def class_path_of(pom: str, sources: Path, *, orphan: str = "") -> str:
     """
-    The class path of what a POM depends on, and of the compiled classes of a folder.
+    The class path of a POM's dependencies, and of the compiled classes of a folder.
 
-    @param orphan: a version of DLedger whose jar is to be taken before others, if it is one of L{ORPHANS}.
+    @param orphan: a version of DLedger; if it is one of L{ORPHANS}, its jar comes first.
     @raise JavaMissing: no JDK, no Maven, or Maven could not fetch the jars.
     """
     for tool in ("java", "javac"):
@@ -103,7 +102,7 @@ def _fetched(pom: str) -> str:
 
 
 def _fetched_alone(version: str) -> Path:
-    """The jar of DLedger without what it depends on."""
+    """The jar of DLedger without its dependencies."""
     jar = JARS / f"dledger-{version}.jar"
     if not jar.exists():
         _maven(
@@ -195,7 +194,7 @@ class JavaClient(JavaChild):
     """Java's C{DLedgerClient}."""
 
     def __init__(self, peers: Mapping[str, str], directory: Path, *, group: str = "default") -> None:
-        """@param peers: the members that it is told of; it learns of others by METADATA."""
+        """@param peers: the members that it knows first; it learns of others by METADATA."""
         super().__init__(
             "java client", "Client", [group, peers_text(peers)], log_path=directory / "java-client.log",
             heap="256m",
@@ -222,16 +221,16 @@ class JavaClient(JavaChild):
 
     def at(self, group: str, peer_id: str, address: str, words: str) -> tuple[int, str]:
         """
-        One request to the member that listens there, whoever leads.
+        Send one request to the member at this address, leader or not.
 
         @param words: C{append BASE64}, C{get INDEX} or C{transfer FROM TO TERM}.
-        @return: response code, leader that the answer names.
+        @return: response code, and the leader that the answer names.
         """
         code, leader_id = self._in_time(f"at {group} {peer_id} {address} {words}").split(" ")
         return int(code), leader_id
 
     def _in_time(self, words: str) -> str:
-        """An answer that came in Java's time; on a busy machine it may be asked for again."""
+        """An answer within Java's time limit; on a busy machine the request is repeated."""
         for _attempt in range(20):
             said = self.ask(words, seconds=60.0)
             if said != "late":
@@ -242,11 +241,11 @@ class JavaClient(JavaChild):
         self, peer_id: str, address: str, *, count: int, refused: int = 1, seconds: float = 30.0
     ) -> dict[str, int]:
         """
-        Appends of 20 bytes that are all in flight at once.
+        Send appends of 20 bytes, all in flight at once.
 
-        @param refused: its log says so when as many were answered LEADER_PENDING_FULL.
-        @return: how many ended with each code (C{none}: without an answer), and the number of different
-            indexes among those that were taken as C{indexes}.
+        @param refused: its log tells when this many were answered LEADER_PENDING_FULL.
+        @return: the number of appends by code (C{none}: without an answer), and as C{indexes} the number of
+            different indexes of the accepted ones.
         @raise ChildError: some never ended.
         """
         words = f"flood {peer_id} {address} {count} 20 {int(seconds * 1000)} {refused}"
@@ -259,7 +258,7 @@ class JavaClient(JavaChild):
 
 def wait_leader(members: Mapping[str, JavaMember], *, seconds: float = 30.0) -> str:
     """
-    The id of the member that leads and is followed by all others that run.
+    The id of the leader that all running members follow.
 
     @raise ChildError: no agreement in time.
     """

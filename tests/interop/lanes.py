@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.interop.test_lanes -*-
 """
-Programs that run side by side, as many at a time as there are lanes: they wait for elections and time-outs
-more than they work.
+Programs that run side by side, one in each lane: they wait for elections and time-outs more than they work.
 
-A program's output is kept and written as a whole when it has ended, so that two do not mix; that it began,
-ended, or still runs is told meanwhile.
+A program's output is written as a whole when it has ended, so that outputs do not mix; that it began, ended,
+or still runs is told meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import attrs
 from tests.run_all import Count, Reader
 
 TELL_S = 60.0
-#: Seconds after which a program is ended: several times what the slowest takes.
+#: Seconds after which a program is ended: several times the time of the slowest.
 LIMIT_S = 700.0
 
 
@@ -30,7 +29,7 @@ class Job:
     """
     One program.
 
-    @ivar read: takes the whole output and the exit status, returns what was counted.
+    @ivar read: from the whole output and the exit status to the count.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Lanes:
     """
     Invariant: a job is in the queue, or runs in one lane, or is counted.
 
-    @ivar counts: of the jobs that have ended, by name.
+    @ivar counts: of the jobs, by name.
     """
 
     def __init__(
@@ -61,9 +60,9 @@ class Lanes:
 
     def run(self, lanes: int) -> Count:
         """
-        Run all jobs, in their order as lanes become free.
+        Run all jobs in their order, as lanes become free.
 
-        @return: the sum of what was counted.
+        @return: the sum of the counts.
         """
         threads = [threading.Thread(target=self._lane, daemon=True) for _lane in range(lanes)]
         for thread in threads:
@@ -88,7 +87,7 @@ class Lanes:
             except queue.Empty:
                 return
             self._tell(f"{job.name} begins")
-            self.counts[job.name] = Count(failed=1)  # until its end is seen
+            self.counts[job.name] = Count(failed=1)  # until the job is counted
             self.counts[job.name] = self._play(job)
 
     def _play(self, job: Job) -> Count:
@@ -101,7 +100,7 @@ class Lanes:
         try:
             output, _nothing = process.communicate(timeout=self._limit_s)
         except subprocess.TimeoutExpired:
-            # An orderly end first: it has children of its own.
+            # An orderly end first: the program has children.
             process.terminate()
             try:
                 output, _nothing = process.communicate(timeout=20.0)

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.interop.test_links -*-
 """
-Loopback connections that lose what one member sends to another, while the other way stays open.
+Loopback connections that lose the bytes from one member to another, while the other direction stays open.
 
-Rule 1: every ordered pair of members has a link of its own: a port that stands for the second member
-and that only the first one is told of.
-Rule 2: bytes are lost in whole directions: what C{a} sends to C{b} is dropped on the connections that C{a}
-made and on those that C{b} made. A connection that has lost bytes can never be understood again, so it
-is aborted when the loss ends, as a network does that lets packets through again after a time-out.
+Rule 1: every ordered pair of members has its own link: a port in place of the second member's, known only to
+the first one.
+Rule 2: bytes are lost in whole directions: bytes from C{a} to C{b} are dropped on the connections that C{a}
+made and on those that C{b} made. A connection that has lost bytes cannot be decoded any more, so it is
+aborted when the loss ends, as in a network that lets packets through again after a time-out.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from concurrent.futures import Future
 from tests.processes.children import free_ports
 
 _CHUNK_BYTES = 1 << 16
-#: Sees what a connection carries: called with who made it and who took it, returns who is told of the bytes
-#: that the first sent, and of those that the second sent.
+#: Observes a connection: called with the ids of its client and its server; returns the receivers of the bytes
+#: from the first, and of those from the second.
 Tap = Callable[[str, str], tuple[Callable[[bytes], None], Callable[[bytes], None]]]
 _Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def _untapped(_data: bytes) -> None:
-    """Nobody looks."""
+    """Ignore the bytes."""
 
 
 class Links:
     """
-    Forwarders between all members of a group, run by a thread of their own.
+    Forwarders between all members of a group, run by their own thread.
 
-    @ivar lost: bytes that were dropped so far, by who sent them and who did not get them.
+    @ivar lost: number of bytes dropped so far, by sender and receiver.
     """
 
     def __init__(self, peers: Mapping[str, str], *, tap: Tap | None = None) -> None:
-        """@param peers: where the members listen, C{host:port} by id."""
+        """@param peers: the addresses of the members, C{host:port} by id."""
         self._tap = tap
         self.lost: Counter[tuple[str, str]] = Counter()
         self._peers = dict(peers)
@@ -53,14 +53,14 @@ class Links:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
 
     def peers_of(self, source: str) -> dict[str, str]:
-        """The peers as this member is to be told of them: itself as it is, the others by their links."""
+        """The peers in this member's configuration: its own address, and links in place of the others."""
         return {
             target: address if target == source else f"127.0.0.1:{self._ports[source, target]}"
             for target, address in self._peers.items()
         }
 
     def lose(self, *pairs: tuple[str, str]) -> None:
-        """From now on nothing that the first of each pair sends reaches the second; all else does."""
+        """Drop all bytes from the first to the second of each pair from now on, and no others."""
         done: Future[None] = Future()
 
         def change() -> None:
@@ -74,7 +74,7 @@ class Links:
         done.result(10)
 
     def heal(self) -> None:
-        """Nothing is lost any more; connections that lost something are aborted."""
+        """End all losses; connections that lost bytes are aborted."""
         self.lose()
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Links:
 
     def _accepter(self, source: str, target: str) -> _Accept:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # The streams do not expect a task of theirs to end by being cancelled, as at the end it does.
+            # At the end the task is cancelled, which the streams do not expect.
             with contextlib.suppress(asyncio.CancelledError):
                 await connect(reader, writer)
 

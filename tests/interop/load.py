@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.interop.test_scenarios -*-
 """
-A writer that appends at whoever leads a group, in a thread, for as long as it is let.
+A writer that appends at the leader of a group, in a thread, until it is closed.
 
-What is acknowledged is noted; what gets no answer, or an answer that leaves the outcome open, is not
-tried again: it may stand in the ledger or not.
+Acknowledged appends are recorded. An append without an answer, or with an unknown outcome, is not repeated:
+it may be in the ledger or not.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Load:
 
     @ivar acknowledged: index to body.
     @ivar twice: indexes that were acknowledged for two different bodies.
-    @ivar answers: how often each answer was given, by name of its code.
+    @ivar answers: number of answers, by name of the code.
     """
 
     def __init__(
         self, peers: Mapping[str, str], group: str, acknowledged: dict[int, bytes], *, seed: int,
         rate: float = 250.0,
     ) -> None:
-        """@param rate: appends a second, at most."""
+        """@param rate: most appends per second."""
         self.acknowledged = acknowledged
         self.twice: list[int] = []
         self.answers: Counter[str] = Counter()
@@ -51,17 +51,17 @@ class Load:
         self._thread.start()
 
     def go(self) -> None:
-        """Write."""
+        """Start writing."""
         self._idle.clear()
         self._wanted.set()
 
     def pause(self, *, seconds: float = 90.0) -> None:
-        """Stop writing; returns when nothing is in flight."""
+        """Stop writing; return when no append is in flight."""
         self._wanted.clear()
         wait_until(self._idle.is_set, seconds=seconds, what="a writer without appends in flight")
 
     def close(self) -> None:
-        """The thread ends soon."""
+        """End the thread soon."""
         self._over.set()
         self._wanted.set()
 
@@ -69,7 +69,7 @@ class Load:
         """
         Wait until an append is acknowledged that was called after this call.
 
-        @return: seconds that it took.
+        @return: seconds until then.
         """
         now = time.monotonic()
         wait_until(lambda: self._last_ok_called > now, seconds=seconds, what="an acknowledged append")
@@ -92,7 +92,7 @@ class Load:
                 self.answers[type(error).__name__] += 1
 
     def _leader(self) -> str | None:
-        """The member that takes itself for the leader; of several, the one of the highest term."""
+        """The member that calls itself the leader; of several, the one with the highest term."""
         found: list[tuple[int, str]] = []
         for peer_id, address in self._peers.items():
             try:

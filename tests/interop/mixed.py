@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.interop.test_mixed_groups -*-
 """
-A group of which some members are Java's and some are ours, and what tests do with it.
+A group of Java members and ours, and the steps of its tests.
 
-A member can be replaced by one of the other kind: both kinds use the same directory, so the new one
-starts on the files of the old one. Everything waits with a deadline.
+A member can be replaced by one of the other kind: both kinds use the same directory, so the new one starts on
+the files of the old one. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.processes.members import Member
 JAVA, OURS = "java", "ours"
 DATA_FILE_BYTES = 1 << 16
 INDEX_FILE_BYTES = 32 * 256
-#: For everything that is waited for. Nothing should take so long, but a starved machine may need minutes.
+#: For every wait. Nothing should take this long, but an overloaded machine may need minutes.
 DEADLINE_S = 150.0
 
 
@@ -41,7 +41,7 @@ class MixedGroup:
     """
     Three members, named n0, n1, n2.
 
-    @ivar links: what the members are connected by, if they can lose something.
+    @ivar links: the connections between the members, if they can lose bytes.
     @ivar kinds: C{java} or C{ours}, by member id.
     @ivar acknowledged: index to body of every append that was answered SUCCESS.
     """
@@ -56,8 +56,8 @@ class MixedGroup:
         """
         @param java: further options of Java members; C{ours}: of ours; C{only}: of n0, if it is ours.
         @param version: of Java members.
-        @param lossy: members reach each other through C{links}, which can lose what is sent.
-        @param tap: sees what goes over C{links}.
+        @param lossy: members reach each other through C{links}, which can lose bytes.
+        @param tap: observes the bytes on C{links}.
         """
         self._directory = directory
         self._version = version
@@ -73,7 +73,7 @@ class MixedGroup:
             self.replace(peer_id, kind)
 
     def replace(self, peer_id: str, kind: str) -> None:
-        """From its next start on, this member is of that kind."""
+        """Make this member one of that kind, from its next start on."""
         assert peer_id not in self.members or not self.members[peer_id].is_running
         self.kinds[peer_id] = kind
         directory = self._directory / peer_id
@@ -91,7 +91,7 @@ class MixedGroup:
             self.members[peer_id] = Member(peer_id, peers, directory, group=self.name, options=ours)
 
     def start(self, *peer_ids: str) -> None:
-        """Start these members, or all that do not run; Java's are waited for."""
+        """Start these members, or all that do not run; wait for those of Java."""
         chosen = [self.members[peer_id] for peer_id in peer_ids or tuple(self.members)]
         started = [member for member in chosen if not member.is_running]
         for member in started:
@@ -108,7 +108,7 @@ class MixedGroup:
             self.links.close()
 
     def stop(self) -> None:
-        """Stop every member in good order."""
+        """Stop every member cleanly."""
         for member in self.members.values():
             member.stop()
 
@@ -121,7 +121,7 @@ class MixedGroup:
         return [peer_id for peer_id, member in self.members.items() if member.is_running]
 
     def leader(self, *, seconds: float = DEADLINE_S) -> str:
-        """The member that every running one takes for the leader, itself included."""
+        """The leader, as named by every running member, itself included."""
         found: list[str] = []
 
         def agreed() -> bool:
@@ -143,10 +143,10 @@ class MixedGroup:
         """
         Append these bodies one after the other; each is tried until it is acknowledged.
 
-        An attempt without an answer may have been written all the same, so a body may stand twice;
-        what is checked is that what was acknowledged stands where it was said to stand.
+        An attempt without an answer may have been written, so a body may be in the log twice; L{check} tests
+        that acknowledged bodies are at their indexes.
 
-        @return: the term they were acknowledged in.
+        @return: the term of the last acknowledgement.
         """
         deadline = time.monotonic() + seconds
         term = -1
@@ -176,7 +176,7 @@ class MixedGroup:
         """
         Append many bodies at the present leader; all must be acknowledged.
 
-        What was not in time, on a busy machine, is appended again.
+        Appends that timed out, on a busy machine, are repeated.
         """
         late: list[bytes] = []
         leader_id = self.leader()
@@ -196,7 +196,7 @@ class MixedGroup:
         self.append(*late)
 
     def propose(self, peer_id: str, bodies: list[bytes]) -> None:
-        """Send appends to a member without waiting: they are to stay uncommitted."""
+        """Send appends to a member without waiting; they are meant to stay uncommitted."""
         with Asker(self.peers[peer_id]) as asker:
             for body in bodies:
                 asker.send(AppendRequest(group=self.name, remote_id=peer_id, bodies=(body,)))
@@ -213,7 +213,7 @@ class MixedGroup:
         return bodies_of(answer.entries)[0]
 
     def lead(self, peer_id: str, *, seconds: float = DEADLINE_S) -> None:
-        """Hand leadership to a member, by request, until it has it."""
+        """Transfer leadership to a member, and repeat the request until it leads."""
         deadline = time.monotonic() + seconds
         while (leader_id := self.leader()) != peer_id:
             answer = self.transfer(leader_id, peer_id)
@@ -223,7 +223,7 @@ class MixedGroup:
 
     def transfer(self, leader_id: str, peer_id: str) -> object:
         """
-        Ask the leader once to hand leadership over.
+        Ask the leader once to transfer leadership.
 
         @return: the answer, or why there is none.
         """
@@ -258,14 +258,14 @@ class MixedGroup:
 
     def check(self) -> int:
         """
-        The members hold byte for byte the same, and everything that was acknowledged.
+        Check that the members are equal, byte for byte, and hold every acknowledged body.
 
         @return: the last index.
         """
         end_index = self.wait_equal()
         paths = [member.directory / f"dledger-{peer_id}" for peer_id, member in self.members.items()]
         assert_identical(paths, end_index)
-        # Behind the end of a Java ledger stands what it once cut: Java does not erase.
+        # Behind the end of a Java ledger are the entries that it cut: Java does not erase.
         found = {record.index: record.body for record in islice(read_records(paths[0]), end_index + 1)}
         for index, body in self.acknowledged.items():
             if found.get(index) != body:

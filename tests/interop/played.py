@@ -2,12 +2,12 @@
 """
 One real member, Java's or ours, among peers that the test plays.
 
-The member is C{n1} of three. The test sends what C{n0} or C{n2} would send, byte for byte as a Java
-member would, and answers what the member asks of them. So a schedule that takes a group minutes, or luck,
-takes one member a second, and both kinds get the very same stimulus.
+The member is C{n1} of three. The test sends the requests of C{n0} or C{n2}, byte for byte as a Java member
+would, and answers the member's own. So a schedule that needs minutes, or luck, in a real group takes a second
+with one member, and both kinds get the same stimulus.
 
-Rule: played members answer loyally (as a sound follower with an empty ledger that gives every vote)
-unless a test says otherwise; they note everything that they are asked.
+Rule: played members answer loyally (as a sound follower with an empty ledger that gives every vote) unless a
+test says otherwise; they record every request.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ INDEX_FILE_BYTES = 32 * 256
 
 _Outcome = TypeVar("_Outcome")
 
-#: What a played member answers: None for silence.
+#: The answer of a played member; None for silence.
 Answer = Callable[[str, Request], Response | None]
 
 
 def entry(index: int, term: int, body: bytes, pos: int) -> EntryBatch:
-    """One entry as Java writes it: without checksums."""
+    """One entry as Java writes it, without checksums."""
     size = ENTRY_HEADER_SIZE + len(body)
     header = EntryHeader(
         magic=MAGIC, size=size, index=index, term=term, pos=pos, channel=0, chain_crc=0, body_crc=0,
@@ -101,12 +101,12 @@ def entries(
 
 @attrs.define
 class Follower:
-    """The ledger of a played follower, by index: it takes whatever it is pushed."""
+    """The ledger of a played follower, by index: it accepts every push."""
 
     records: dict[int, bytes] = attrs.Factory(dict)
 
     def answer(self, request: PushEntryRequest) -> PushEntryResponse:
-        """As a Java follower would."""
+        """The answer of a Java follower."""
         code = ResponseCode.SUCCESS
         batch = request.entries
         if batch is not None:
@@ -128,10 +128,10 @@ class Follower:
 
 class Cast:
     """
-    The played members: they listen, note what they are asked, and answer.
+    The played members: they listen, record the requests, and answer.
 
-    @ivar asked: (who was asked, what), in order of arrival.
-    @ivar answer: what they answer; tests replace it.
+    @ivar asked: (id of the played member, request), in order of arrival.
+    @ivar answer: gives their answers; tests replace it.
     @ivar followers: ledgers of the played members, when they follow.
     """
 
@@ -144,7 +144,7 @@ class Cast:
         self._servers = [self._listen(peer_id) for peer_id in self.followers]
 
     def loyal(self, peer_id: str, request: Request) -> Response | None:
-        """Every vote is given, every heartbeat and every push accepted."""
+        """Give every vote, accept every heartbeat and every push."""
         if isinstance(request, VoteRequest):
             return VoteResponse(
                 group=GROUP, remote_id=request.remote_id, local_id=request.local_id,
@@ -159,18 +159,18 @@ class Cast:
         return None
 
     def elects_only(self, peer_id: str, request: Request) -> Response | None:
-        """Votes and heartbeats are answered, pushes are not."""
+        """Answer votes and heartbeats, but no pushes."""
         return None if isinstance(request, PushEntryRequest) else self.loyal(peer_id, request)
 
     def silent(self, peer_id: str, request: Request) -> Response | None:
-        """No answer to anything."""
+        """Answer nothing."""
 
     def seen(self, kind: type[Request]) -> list[Request]:
-        """What was asked of any of them, of one kind."""
+        """The requests of one kind, to any of them."""
         return [request for _peer_id, request in list(self.asked) if isinstance(request, kind)]
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """Stop listening."""
         for server in self._servers:
             server.shutdown()
             server.server_close()
@@ -198,7 +198,7 @@ class Cast:
         return server
 
     def reply(self, peer_id: str, command: RemotingCommand) -> bytes | None:
-        """The frame that answers C{command}, if anything does."""
+        """The frame that answers C{command}; None without an answer."""
         if command.is_response or command.code not in {int(code) for code in MESSAGES}:
             return None
         try:
@@ -219,7 +219,7 @@ class Stage:
     """
     A real member of either kind, and its cast.
 
-    @ivar cast: the other two.
+    @ivar cast: the other two members.
     @ivar peers: C{host:port} by id.
     """
 
@@ -252,7 +252,7 @@ class Stage:
 
     @property
     def address(self) -> str:
-        """Where the real member listens."""
+        """The address of the real member."""
         return self.peers[SELF]
 
     def start(self) -> None:
@@ -273,7 +273,7 @@ class Stage:
         wait_until(answers, seconds=60, what=f"an answer of the {self.kind} member", every=0.05)
 
     def restart(self, *, kill: bool = False) -> None:
-        """In good order or by SIGKILL, on the same files."""
+        """Restart it, after a clean stop or SIGKILL, on the same files."""
         if kill:
             self.member.kill()
         else:
@@ -287,7 +287,7 @@ class Stage:
         self.cast.close()
 
     def ask(self, request: Request, *, seconds: float = 15.0) -> Response:
-        """@raise NoAnswer: none in time, or an answer without a body."""
+        """@raise NoAnswer: there is no answer in time, or one without a body."""
         return ask(self.address, request, seconds=seconds)
 
     def beat(self, leader_id: str, term: int) -> HeartBeatRequest:
@@ -297,7 +297,7 @@ class Stage:
         )
 
     def follow(self, leader_id: str, term: int) -> None:
-        """C{leader_id} beats until it is followed in C{term}."""
+        """Let C{leader_id} send heartbeats until the member follows it in C{term}."""
         said: list[Response] = []
 
         def followed() -> bool:
@@ -312,7 +312,7 @@ class Stage:
     def vote(
         self, candidate_id: str, term: int, *, ledger_end_index: int = -1, ledger_end_term: int = -1
     ) -> VoteResult:
-        """A played candidate asks for the vote; again, as Java does, while the term is not ready."""
+        """Ask for the vote as a played candidate; repeat it, as Java does, while the term is not ready."""
         request = VoteRequest(
             group=GROUP, remote_id=SELF, local_id=candidate_id, leader_id=candidate_id, term=term,
             ledger_end_index=ledger_end_index, ledger_end_term=ledger_end_term,
@@ -331,7 +331,7 @@ class Stage:
     def pushing(
         self, kind: PushType, batch: EntryBatch | None, *, leader_id: str, term: int, commit_index: int = -1
     ) -> PushEntryRequest:
-        """A push as the played leader sends it."""
+        """A push of the played leader."""
         return PushEntryRequest(
             group=GROUP, remote_id=SELF, local_id=leader_id, leader_id=leader_id, term=term, type=kind,
             commit_index=commit_index, entries=batch,
@@ -341,7 +341,7 @@ class Stage:
         self, kind: PushType, batch: EntryBatch | None, *, leader_id: str = "n0", term: int,
         commit_index: int = -1, seconds: float = 15.0,
     ) -> PushEntryResponse:
-        """One push and its answer."""
+        """Send one push and return its answer."""
         request = self.pushing(kind, batch, leader_id=leader_id, term=term, commit_index=commit_index)
         answer = self.ask(request, seconds=seconds)
         assert isinstance(answer, PushEntryResponse)
@@ -351,10 +351,10 @@ class Stage:
         self, batches: list[EntryBatch], *, leader_id: str = "n0", term: int, commit_index: int = -1
     ) -> None:
         """
-        An empty follower gets these entries, as a leader gives them: TRUNCATE with the first, then APPEND.
+        Give an empty follower these entries, as a leader does: TRUNCATE with the first, then APPEND.
 
-        A leader of C{term} must be followed; it beats meanwhile, on the same connection: a second one of
-        the same member would end the first.
+        The member must follow a leader of C{term}, whose heartbeats continue on the same connection: a second
+        connection of the same peer would end the first.
         """
         with self.asker(seconds=15.0) as asker:
             beat_s = 0.0
@@ -370,23 +370,23 @@ class Stage:
                     raise ChildError(f"{self.kind}: {kind.name} {batch.first_index}: {answer}")
 
     def commit(self, index: int, *, leader_id: str = "n0", term: int) -> PushEntryResponse:
-        """A COMMIT, which carries no entry."""
+        """Send a COMMIT, which carries no entry."""
         return self.push(PushType.COMMIT, None, leader_id=leader_id, term=term, commit_index=index)
 
     def end_index(self) -> int:
-        """The last index that it has."""
+        """The last index of its ledger."""
         if isinstance(self.member, JavaMember):
             return int(self.member.status()["end"])
         return self._metadata().end_index
 
     def begin_index(self) -> int:
-        """The first index that it has."""
+        """The first index of its ledger."""
         if isinstance(self.member, JavaMember):
             return int(self.member.status()["begin"])
         return self._metadata().begin_index
 
     def committed_index(self) -> int:
-        """What it takes for committed."""
+        """The index up to which it knows entries as committed."""
         if isinstance(self.member, JavaMember):
             return int(self.member.status()["committed"])
         return self._metadata().committed_index
@@ -403,11 +403,11 @@ class Stage:
         return answer
 
     def wait_leads(self, *, seconds: float = 40.0) -> None:
-        """The played members elect it."""
+        """Wait until the played members have elected it."""
         self.wait(lambda: self.role() == "leader", "a leader", seconds=seconds)
 
     def hand_over(self, *, leader_id: str = "n0", term: int) -> None:
-        """The played leader, which it follows in C{term}, hands leadership to it."""
+        """The played leader, which it follows in C{term}, transfers leadership to it."""
         request = LeadershipTransferRequest(
             group=GROUP, remote_id=SELF, local_id=leader_id, leader_id=leader_id, term=term,
             transfer_id=leader_id, transferee_id=SELF, take_leadership_ledger_index=self.end_index(),
@@ -417,7 +417,7 @@ class Stage:
         self.wait_leads()
 
     def wait(self, condition: Callable[[], object], what: str, *, seconds: float = 30.0) -> None:
-        """@raise ChildError: with the kind of the member and the end of its log."""
+        """@raise ChildError: not in time; names the kind of the member and the end of its log."""
         try:
             wait_until(condition, seconds=seconds, what=what)
         except ChildError as error:
@@ -425,10 +425,10 @@ class Stage:
 
     def holds(self, condition: Callable[[], bool], *, java: float, ours: float) -> bool:
         """
-        Whether a condition holds all the time, looked at often.
+        Whether a condition stays true, polled often.
 
-        @param java, ours: seconds, for a member of that kind. Many where something is to happen, which ends
-            the wait; few where nothing is.
+        @param java, ours: seconds, for a member of that kind. Long if the condition should become false,
+            which ends the wait; short if it should not.
         """
         deadline = time.monotonic() + (java if self.kind == JAVA else ours)
         while time.monotonic() < deadline:
@@ -438,7 +438,7 @@ class Stage:
         return True
 
     def append(self, body: bytes, *, seconds: float = 20.0) -> AppendResponse | None:
-        """One append; None if it is not answered in time."""
+        """Append one body; None without an answer in time."""
         try:
             answer = self.ask(AppendRequest(group=GROUP, remote_id=SELF, bodies=(body,)), seconds=seconds)
         except NoAnswer:
@@ -447,7 +447,7 @@ class Stage:
         return answer
 
     def get(self, index: int, *, seconds: float = 20.0) -> GetResponse | None:
-        """One read; None if it is not answered in time."""
+        """Read one entry; None without an answer in time."""
         try:
             answer = self.ask(GetRequest(group=GROUP, remote_id=SELF, begin_index=index), seconds=seconds)
         except NoAnswer:
@@ -468,12 +468,12 @@ class SideBySide(SynchronousTestCase):
         ours: Mapping[str, object] | None = None, alone: bool = False, start: bool = True,
     ) -> tuple[_Outcome, _Outcome]:
         """
-        Play it to both.
+        Play a schedule to both.
 
         @param java, ours: further options of the member of that kind.
         @param alone: the member is the whole group.
         @param start: start it first.
-        @return: what became of it with Java's member, and with ours.
+        @return: the results with Java's member, and with ours.
         """
         try:
             class_path()
@@ -481,7 +481,7 @@ class SideBySide(SynchronousTestCase):
             raise SkipTest(str(missing)) from None
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
-        # Children end with the thread that started them, so the threads stay until the stages are closed.
+        # Children end with the thread that started them, so the threads live until the stages are closed.
         pool = ThreadPoolExecutor(2)
         self.addCleanup(pool.shutdown)
         stages = []

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_gallop -*-
 """
-What a leader pushes to one follower, seen on the connection between them, in either format.
+A leader's pushes to one follower, observed on the connection between them, in either format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protocols.wire.remoting import FLAG_RESPONSE, decode_command
 @attrs.define
 class Push:
     """
-    A push and what became of it.
+    A push and its answer.
 
     @ivar sent, answered: seconds, monotonic; C{answered} is 0 until there is an answer.
     """
@@ -35,11 +35,11 @@ class Push:
 
 class PushTap:
     """
-    Notes the pushes to one follower, from the first connection that a leader makes to it until a first APPEND
-    has been accepted; more is not looked at, because it is much.
+    Records the pushes to one follower, from a leader's first connection until the first APPEND is accepted;
+    later ones are too many to record.
 
     @ivar pushes: in the order in which they were sent.
-    @ivar connected: when the connection was made that carried the first of them; seconds, monotonic.
+    @ivar connected: time of the connection that carried the first push; seconds, monotonic.
     """
 
     def __init__(self, follower_id: str) -> None:
@@ -77,7 +77,7 @@ class PushTap:
     def _messages(
         self, frames: FrameBuffer, data: bytes, asked: dict[int, Push] | None = None
     ) -> list[tuple[int, Request | Response]]:
-        """Whole messages; of answers in remoting frames only those to pushes: the others do not say what."""
+        """Whole messages; remoting answers only to known pushes, as the others do not tell their kind."""
         found: list[tuple[int, Request | Response]] = []
         if self._over.is_set():
             return found
@@ -94,9 +94,9 @@ class PushTap:
         return found
 
     def wait(self, *, seconds: float) -> bool:
-        """Whether a first APPEND has been accepted within that time."""
+        """Wait for the first accepted APPEND. @return: whether it came in time."""
         return self._over.wait(seconds)
 
 
 def _nothing(_data: bytes) -> None:
-    """Not the follower that is watched."""
+    """Ignore the bytes: they are not for the observed follower."""

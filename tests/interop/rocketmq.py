@@ -29,8 +29,8 @@ from tests.processes.children import Child, ChildError, TalkingChild, free_ports
 from tests.processes.ledgers import LedgerFault, Record, assert_identical, read_records
 from tests.processes.members import ROOT, Member
 
-#: Of 4.9.8, Maven Central has neither broker nor name server nor filter. The commit log in DLedger mode is in
-#: the store, which it has; so are the wire and the client.
+#: 4.9.8 has neither broker nor name server nor filter on Maven Central. The commit log in DLedger mode is
+#: part of the store, which is there; so are the wire and the client.
 _NOT_PUBLISHED = {"4.9.8": "4.9.7"}
 
 GROUP = "broker-a"
@@ -44,11 +44,11 @@ _ADD_OPENS = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
 )
 
-#: Seconds after which something is stuck rather than slow: a broker that starts in 5 s on a machine of its
-#: own was seen to take more than 60 s on one that was busy with other things.
+#: Seconds after which a process is stuck rather than slow: a broker that starts in 5 s on an idle machine
+#: was seen to take more than 60 s on a busy one.
 PATIENCE = 180
 
-#: 4.9 does not start without these; where they would be, 5.x has its own in the jar.
+#: 4.9 does not start without these; 5.x has its own in the jar.
 _LOGBACK = """<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%d{HH:mm:ss.SSS} %-5level %logger{20} %msg%n</pattern></encoder>
@@ -91,10 +91,10 @@ def class_path(version: str, folder: str = "rocketmq") -> str:
 @attrs.frozen(kw_only=True)
 class Sent:
     """
-    What the producer was told of a message that the broker took.
+    The answer that the producer got for a stored message.
 
     @ivar message_id: the broker's name for it.
-    @ivar unique_key: the producer's.
+    @ivar unique_key: the producer's name for it.
     """
 
     number: int
@@ -105,12 +105,12 @@ class Sent:
 
 
 def body_of(number: int) -> bytes:
-    """What C{Messages.java} sends with this number."""
+    """The body that C{Messages.java} sends with this number."""
     return f"message {number} \u00fcber\n{'0123456789' * (400 if number % 7 == 0 else 4)}".encode()
 
 
 def write_properties(path: Path, values: Mapping[str, object]) -> None:
-    """A file of properties as Java reads it."""
+    """Write a file of properties as Java reads it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()
@@ -121,18 +121,18 @@ def write_properties(path: Path, values: Mapping[str, object]) -> None:
 def java_command(
     version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq"
 ) -> list[str]:
-    """A JVM with the class path of a version; C{home} takes the logs of its clients."""
+    """A JVM with the class path of a version; C{home} holds the logs of its clients."""
     return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
-            # A certificate of its own, which nobody asks for, costs each server seconds at its start.
+            # Each server would spend seconds at its start on a certificate that is not used.
             "-Dtls.server.mode=disabled",
-            # As bin/runbroker.sh does; the second is the share of the disk at which it no longer writes.
+            # As bin/runbroker.sh does; the second is the share of the disk at which the broker stops writing.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-cp", class_path(version, folder), *words]  # fmt: skip
 
 
 class Server(Child):
-    """A name server or a broker. It says that it runs once in each life."""
+    """A name server or a broker. It logs one line in each life when it runs."""
 
     def __init__(
         self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str
@@ -153,12 +153,12 @@ class Server(Child):
         self._lives = 0
 
     def configure(self, properties: Mapping[str, object]) -> None:
-        """Other properties beside those that it has already, from its next start on."""
+        """Change properties, from the next start on; the others stay."""
         self._properties.update(properties)
         write_properties(self._configuration, self._properties)
 
     def start(self) -> None:
-        """Start it; returns at once, see L{wait_started}."""
+        """Start it without waiting, see L{wait_started}."""
         self._lives = self._boots() + 1
         super().start()
 
@@ -168,7 +168,7 @@ class Server(Child):
         return len(re.findall("boot success", self.log_path.read_text(errors="replace")))
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
-        """@raise ChildError: it ended, or did not say in time that it runs."""
+        """@raise ChildError: it ended, or did not log in time that it runs."""
 
         def is_up() -> bool:
             if not self.is_running:
@@ -180,9 +180,9 @@ class Server(Child):
 
 def broker_port(taken: set[int]) -> int:
     """
-    A port whose neighbours are free, too: two below it for the fast lane, one above for replication.
+    A port with free neighbours: the second below it for the fast lane, the next above for replication.
 
-    @param taken: ports that are given to others and not listened on yet; the three are added.
+    @param taken: ports given away but not listened on yet; the three are added.
     """
     for _attempt in range(200):
         (port,) = free_ports(1)
@@ -212,9 +212,9 @@ class Messages(TalkingChild):
 
     def produce(self, first: int, count: int, *, seconds: int = PATIENCE) -> list[Sent]:
         """
-        Messages C{first} and following, each tried until a broker has acknowledged it.
+        Send messages C{first} and following, each until a broker has acknowledged it.
 
-        @raise ChildError: not all in time.
+        @raise ChildError: some are not acknowledged in time.
         """
         said = self.ask(f"send {first} {count} {seconds}", seconds=seconds + 15)
         word, *rest = said.split(" ")
@@ -229,9 +229,9 @@ class Messages(TalkingChild):
 
     def received(self, count: int, *, seconds: int = PATIENCE) -> tuple[int, int]:
         """
-        Wait until the consumer has seen so many different messages; the first call starts it.
+        Wait until the consumer has seen C{count} different messages; the first call starts it.
 
-        @return: how many it has seen, and how many of these had another body than was sent.
+        @return: number of messages seen, and of those with a wrong body.
         """
         seen, wrong = self.ask(f"received {count} {seconds}", seconds=seconds + 30).split(" ")
         return int(seen), int(wrong)
@@ -239,7 +239,7 @@ class Messages(TalkingChild):
 
 class Codec(TalkingChild):
     """
-    Java's own reading of messages (C{Codec}) or writing of them (C{Encoder}, 5.x only).
+    Java's own decoder of messages (C{Codec}), or its encoder (C{Encoder}, 5.x only).
     """
 
     def __init__(self, main: str, directory: Path, version: str) -> None:
@@ -248,7 +248,7 @@ class Codec(TalkingChild):
         super().__init__(main, command, log_path=directory / f"{main}.log")
 
     def said_of(self, *words: str | bytes) -> str:
-        """Its answer to words, of which those of bytes are sent in Base64."""
+        """Its answer to a line of words; words of bytes are sent in Base64."""
         line = " ".join(
             base64.b64encode(word).decode() if isinstance(word, bytes) else word for word in words
         )
@@ -260,7 +260,7 @@ class BrokerGroup:
     Brokers n0 and n1, and our n2 as the third vote.
 
     @ivar peers: C{host:port} of the DLedger members.
-    @ivar sent: by number, what the producer was told.
+    @ivar sent: the answers to the producer, by number.
     """
 
     def __init__(
@@ -300,13 +300,13 @@ class BrokerGroup:
         }, home, version)  # fmt: skip
 
     def ledger_path(self, peer_id: str) -> Path:
-        """Where C{data} and C{index} of a member are."""
+        """The directory of a member's C{data} and C{index}."""
         if peer_id == OURS:
             return self.ours.ledger_path
         return self.directory / peer_id / "store" / f"dledger-{peer_id}"
 
     def start(self) -> None:
-        """Start everything but the producer, and wait until it runs."""
+        """Start everything except the producer, and wait until it runs."""
         self.name_server.start()
         self.ours.start()
         self.name_server.wait_started()
@@ -316,7 +316,7 @@ class BrokerGroup:
             broker.wait_started()
 
     def stop(self) -> None:
-        """Stop brokers and member in good order: the broker that leads is the last of the two."""
+        """Stop brokers and member cleanly: the leading broker after the other one."""
         self.messages.stop(seconds=PATIENCE)
         leader_id = self.leader()
         for _, broker in sorted(self.brokers.items(), key=lambda item: item[0] == leader_id):
@@ -335,7 +335,7 @@ class BrokerGroup:
         return [peer_id for peer_id, member in members.items() if member.is_running]
 
     def leader(self, *, seconds: float = PATIENCE) -> str:
-        """The member that every running one takes for the leader, itself included."""
+        """The leader, as named by every running member, itself included."""
         found: list[str] = []
 
         def agreed() -> bool:
@@ -359,7 +359,7 @@ class BrokerGroup:
         return answer.leader_id
 
     def send(self, count: int) -> None:
-        """Send so many further messages; all must be acknowledged."""
+        """Send C{count} more messages; all must be acknowledged."""
         for sent in self.messages.produce(len(self.sent), count):
             self.sent[sent.number] = sent
 
@@ -368,7 +368,7 @@ class BrokerGroup:
 
     def check(self) -> int:
         """
-        Wait until all members hold the same bytes, in data and in index, and at least one entry a message.
+        Wait until all members hold the same bytes, in data and in index, and at least one entry per message.
 
         @return: the last index.
         """
@@ -396,12 +396,12 @@ class BrokerGroup:
         return compared[-1]
 
     def records(self, end_index: int) -> list[Record]:
-        """What our member holds, from its first entry to this one."""
+        """The records of our member, from the first up to this index."""
         return list(islice(read_records(self.ours.ledger_path), end_index + 1))
 
     def command(self, *words: str) -> str:
         """
-        Standard output of a C{dledger} command about this group.
+        Run a C{dledger} command about this group. @return: its standard output.
 
         @raise ChildError: its exit status is not 0.
         """

@@ -4,16 +4,16 @@ Groups of Java members and ours under load, with faults that a seed chooses.
 
     python -m tests.interop.scenarios --rounds 200 --seed 1
 
-A scenario: somebody leads (a Java member or one of ours, as the seed says), a writer appends, one or two
-things happen, appends are acknowledged again, the writer pauses, and then everything that was
-acknowledged must stand in every ledger, the ledgers must be equal byte for byte, data and index, and every
-member must have committed all it has. Five scenarios follow one another in the same group, on the same
-files; then our members end in good order, and their directories must be clean.
+A scenario: a Java member or one of ours leads, as the seed decides, a writer appends, one or two faults
+happen, appends are acknowledged again, and the writer pauses. Then every ledger must hold all acknowledged
+appends, the ledgers must be equal byte for byte, data and index, and every member must have committed all its
+entries. Five scenarios follow one another in the same group, on the same files; then our members stop
+cleanly, and their directories must be sound.
 
 Four groups together have everything: every fault under either kind of leader, both mixtures, Java's
-batches and single pushes, a preferred leader. What really happened is counted (L{tests.interop.tally}), and
-twenty scenarios in which something never did have failed. The seed and the number of a group say all that is
-decided; C{--group} plays one again.
+batches and single pushes, a preferred leader. The events are counted (L{tests.interop.tally}), and twenty
+scenarios without one of the needed events have failed. The seed and the number of a group decide everything;
+C{--group} repeats one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FAULTS = (
     "transfer", "kill-all",
 )
 PER_GROUP = 5
-#: So many groups have every fault under either kind of leader.
+#: Groups that together have every fault under either kind of leader.
 PER_BLOCK = 4
 DATA_FILE_BYTES = (1 << 13, 1 << 14, 1 << 16)
 INDEX_FILE_ENTRIES = (20, 100, 256)
@@ -57,10 +57,10 @@ assert PER_GROUP * PER_BLOCK >= 2 * len(FAULTS)
 @attrs.frozen(kw_only=True)
 class Act:
     """
-    Something that happens.
+    One fault.
 
     @ivar fault: one of L{FAULTS}.
-    @ivar to_other_kind: the follower that has a part in it is not of the leader's kind.
+    @ivar to_other_kind: the follower in it is not of the leader's kind, if possible.
     """
 
     fault: str
@@ -70,10 +70,10 @@ class Act:
 @attrs.frozen(kw_only=True)
 class Plan:
     """
-    What a seed decides about one group.
+    The decisions of a seed about one group.
 
-    @ivar preferred: the member that leadership is to come back to by itself, or none.
-    @ivar scenarios: for each, the kind that is to lead, and what happens.
+    @ivar preferred: the member that must get leadership back without a request; None: no member.
+    @ivar scenarios: for each, the kind that must lead, and its faults.
     """
 
     kinds: tuple[str, ...]
@@ -90,11 +90,11 @@ def plan_group(seed: int, number: int) -> Plan:
 
 
 def plan_block(seed: int, block: int) -> tuple[Plan, ...]:
-    """The plans of so many groups, which together leave nothing out."""
+    """The plans of L{PER_BLOCK} groups, which together have everything."""
     chance = random.Random(f"{seed}/{block}")
     mixtures = [[OURS, JAVA, JAVA], [OURS, OURS, JAVA]] * 2
     batches = [chance.random() < 0.5, chance.random() < 0.5]
-    batches += [not batch for batch in batches]  # either way with either mixture
+    batches += [not batch for batch in batches]  # batches and single pushes with either mixture
     for kinds in mixtures:
         chance.shuffle(kinds)
     with_preferred = chance.randrange(PER_BLOCK)
@@ -104,7 +104,7 @@ def plan_block(seed: int, block: int) -> tuple[Plan, ...]:
         for kind in (JAVA, OURS)
     }
     own = mixtures[with_preferred][preferred]
-    # A preferred leader is shown to come back when it was made to go; being killed it may stay one.
+    # A preferred leader shows that it comes back after a transfer; after a kill it may remain the leader.
     decks[own].sort(key=lambda act: act.fault == "transfer")
     own_deck = [(own, decks[own].pop()) for _scenario in range(PER_GROUP)]
     deck = [(kind, act) for kind, acts in decks.items() for act in acts]
@@ -166,9 +166,9 @@ class Stage:
 
     def end(self) -> None:
         """
-        The group has played: count what it leaves; our members end in good order.
+        After the scenarios: count the files, and stop our members cleanly.
 
-        @raise ChildError: one of ours did not, or its directory is not clean.
+        @raise ChildError: one of ours did not stop, or its directory is damaged.
         """
         links = self.group.links
         assert links is not None
@@ -186,10 +186,10 @@ class Stage:
 
     def play(self, kind: str, acts: tuple[Act, ...]) -> str:
         """
-        One scenario.
+        Play one scenario.
 
-        @return: what happened, for people.
-        @raise ChildError: somebody did not do what was waited for, or something was lost.
+        @return: its events, for people.
+        @raise ChildError: a member did not do what was expected in time, or an entry is lost.
         @raise LedgerFault: the ledgers differ.
         """
         if self.plan.preferred is not None:
@@ -199,7 +199,7 @@ class Stage:
         self.load.go()
         self.load.wait_acknowledged()
         if self.plan.preferred is None:
-            self._wait_led_by(kind)  # it may have been lost meanwhile
+            self._wait_led_by(kind)  # leadership may have been lost meanwhile
         told = []
         for act in acts:
             leader_id = self.group.leader()
@@ -234,9 +234,9 @@ class Stage:
 
     def act(self, act: Act, leader_id: str) -> str:
         """
-        Do one thing under load and undo it.
+        Cause one fault under load and end it.
 
-        @return: the member that it was done to.
+        @return: the member concerned.
         """
         follower_id = self._follower(act, leader_id)
         kinds = self.group.kinds
@@ -245,7 +245,7 @@ class Stage:
             if self.plan.preferred is None:
                 self.group.lead(follower_id)
             else:
-                # It does not keep what it is given, so it may not be seen to have it.
+                # It does not keep leadership, so it may never be seen as the leader.
                 self._hand_over(leader_id, follower_id)
                 self._was_handed_over = leader_id == self.plan.preferred
             self.load.go()
@@ -282,7 +282,7 @@ class Stage:
         wait_until(is_done, seconds=DEADLINE_S, what=f"a transfer from {leader_id} to {peer_id}", every=0.3)
 
     def _follower(self, act: Act, leader_id: str) -> str:
-        """The one that has a part in it."""
+        """The follower that takes part in the fault."""
         kinds = self.group.kinds
         followers = [peer_id for peer_id in kinds if peer_id != leader_id]
         others = [peer_id for peer_id in followers if kinds[peer_id] != kinds[leader_id]]
@@ -299,7 +299,7 @@ class Stage:
         self.group.start(*victim_ids)
 
     def _remove_unmade_files(self, peer_id: str) -> None:
-        """Java that was killed between making a file and giving it its length never starts again with it."""
+        """Remove empty files: Java never starts with one, which it leaves if killed while it makes a file."""
         if self.group.kinds[peer_id] == JAVA:
             for path in (self.group.members[peer_id].directory / f"dledger-{peer_id}").glob("*/*"):
                 if path.name.isdecimal() and path.stat().st_size == 0:
@@ -327,9 +327,9 @@ def play_group(
     directory: Path, seed: int, number: int, count: int, tally: Tally
 ) -> Iterator[tuple[bool, str]]:
     """
-    Up to C{count} scenarios in one group; a failed one ends it.
+    Play up to C{count} scenarios in one group; a failed one ends it.
 
-    @return: for each whether it passed, and a line about it.
+    @return: for each, whether it passed, and a line about it.
     """
     plan = plan_group(seed, number)
     stage: Stage | None = None
@@ -356,10 +356,10 @@ def play_group(
 
 def run(*, rounds: int, seed: int, first_group: int = 0, keep: Path | None = None) -> tuple[int, int]:
     """
-    Play scenarios, telling of each on standard output, and at the end what has happened in them.
+    Play scenarios, reporting each on standard output, and at the end their events.
 
-    @param keep: where the directories of a group that failed are moved to.
-    @return: passed, failed; what never happened in so many that it must have counts as one more that failed.
+    @param keep: the directories of failed groups are copied to this one.
+    @return: passed, failed; if needed events never happened, that counts as one more failure.
     """
     passed = failed = 0
     number = first_group
@@ -388,7 +388,7 @@ def run(*, rounds: int, seed: int, first_group: int = 0, keep: Path | None = Non
 @click.option("--group", "first_group", default=0, show_default=True, help="Number of the first group.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Where failed groups are kept.")
 def main(rounds: int, seed: int, first_group: int, keep: Path | None) -> None:
-    """Scenarios of groups with Java members and ours, chosen by a seed."""
+    """Play scenarios of groups with Java members and ours, chosen by a seed."""
     try:
         passed, failed = run(rounds=rounds, seed=seed, first_group=first_group, keep=keep)
     finally:

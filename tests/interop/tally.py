@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.interop.test_tally -*-
 """
-What really happened in scenarios, counted; a plan says only what was meant to happen.
+Counts the events of scenarios; a plan says only which ones were meant to happen.
 
-Pushes are counted by what is written in remoting frames as they pass (between members of ours go native
-ones, which are not looked at); a word that falls on the edge between two pieces is not counted, so the
-numbers are lower bounds.
+Pushes are counted by words in the remoting frames that pass (members of ours exchange native frames, which
+are not counted); a word that is cut by the edge between two pieces is not counted, so the numbers are lower
+bounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = {
 }
 _KINDS = ((JAVA, OURS), (OURS, JAVA))
 
-#: What twenty scenarios must have had, every one of these.
+#: Events that twenty scenarios must have, each at least once.
 NEEDED = (
     *(f"{deed} a {role} of kind {kind}" for deed in ("SIGKILL and restart of", "SIGSTOP of")
       for role in ("leader", "follower") for kind in (JAVA, OURS)),
@@ -42,13 +42,13 @@ NEEDED = (
 
 
 class Tally:
-    """Counters by a text for people."""
+    """Counters by event, a text for people."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def add(self, what: str, times: int = 1) -> None:
-        """It happened so many times more."""
+        """Count an event C{times} more."""
         self.counts[what] += times
 
     def tap(self, kinds: Mapping[str, str]) -> Callable[
@@ -57,7 +57,7 @@ class Tally:
         """
         Counts pushes between members of these kinds; see L{tests.interop.links.Tap}.
 
-        @param kinds: by member id; looked at when bytes pass.
+        @param kinds: by member id; read when bytes pass.
         """
         def tapped(source: str, target: str) -> tuple[Callable[[bytes], None], Callable[[bytes], None]]:
             def sent(data: bytes) -> None:
@@ -76,11 +76,11 @@ class Tally:
         self.add("blank at the end of a data file", sum(map(_ends_blank, (ledger / "data").iterdir())))
 
     def missing(self) -> list[str]:
-        """What of L{NEEDED} never happened."""
+        """The events of L{NEEDED} that never happened."""
         return [what for what in NEEDED if not self.counts[what]]
 
     def table(self) -> str:
-        """A line for each, those that are needed first."""
+        """One line for each event, the needed ones first."""
         names = [*NEEDED, *sorted(set(self.counts) - set(NEEDED))]
         return "".join(f"  {self.counts[name]:9d}  {name}\n" for name in names)
 

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_broker_tail -*-
-"""C{dledger tail --broker} of brokers that show queues only: messages in the order of the log."""
+"""C{dledger tail --broker} at brokers that show queues only: messages in the order of the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes.members import ROOT
 
 
 class BrokerTailTests(Story):
-    """A Java master, and our slave, whose log is read as it stands."""
+    """A Java master, and our slave, whose log is read for comparison."""
 
     master, slave = "java", "ours"
 
@@ -31,7 +31,7 @@ class BrokerTailTests(Story):
                     if decode_message(record).topic == TOPIC]  # fmt: skip
 
     def follow(self) -> Path:
-        """C{dledger tail -f} of the master, its lines in a file."""
+        """Run C{dledger tail -f} at the master, its output in a file. @return: the file."""
         path = self.pair.directory / "followed"
         with path.open("wb") as output:
             process = subprocess.Popen(
@@ -49,12 +49,12 @@ class BrokerTailTests(Story):
 
     @staticmethod
     def offsets(text: str) -> list[int]:
-        """Of the messages in whole lines."""
+        """The offsets of the messages, from whole lines."""
         lines: list[dict[str, Any]] = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return [line["physical_offset"] for line in lines]
 
     def play_tail(self, version: str) -> None:
-        """Followed over a kill of the master, from an offset on, and all of it: what the log has."""
+        """A tail over a kill of the master, one from an offset on, and a whole one agree with the log."""
         self.begin(version)
         pair = self.pair
         followed = self.follow()
@@ -80,7 +80,7 @@ class BrokerTailTests(Story):
         self.assertLessEqual(set(expected), set(everything))
 
     def test_4_9_8(self) -> None:
-        """The last of the releases before 5."""
+        """The last release before 5."""
         self.play_tail("4.9.8")
 
     def test_5_3_3(self) -> None:

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_clients -*-
 """
-Our client at a group of Java members; what a leader of each kind shows to both.
+Our client at a group of Java members; and the answers of leaders of each kind to both clients.
 
 Java's client at a group of ours: L{tests.interop.test_java_client}.
 """
@@ -48,7 +48,7 @@ class ClientTests(SynchronousTestCase):
         return client
 
     def test_uncommitted_side_by_side(self) -> None:
-        """W2: Java's leader shows an entry that no majority has; ours refuses, to Java's client too."""
+        """W2: Java's leader shows an entry without a majority; ours refuses, to Java's client too."""
         for kind, is_shown in ((JAVA, True), (OURS, False)):
             group = self.group_of(kind, kind, kind)
             client = self.java_client(group)

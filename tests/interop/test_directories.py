@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_directories -*-
 """
-Directories that one kind has written and the other goes on with, and what C{dledger verify} says of them.
+Directories that one kind has written and the other continues, and the findings of C{dledger verify}.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.processes.asking import ask
 from tests.processes.children import wait_until
 from tests.processes.ledgers import read_records
 
-#: Files whose first one is older than this go, at any hour of the day.
+#: Expiry deletes files that are old enough at any hour of the day.
 EVERY_HOUR = ";".join(str(hour) for hour in range(24))
 JAVA_EXPIRY: dict[str, object] = {"fileReservedHours": 1, "deleteWhen": EVERY_HOUR}
 OUR_EXPIRY: dict[str, object] = {"file_reserved_hours": 1, "delete_when": EVERY_HOUR}
@@ -54,11 +54,11 @@ class DirectoryCase(SynchronousTestCase):
         return group
 
     def report(self) -> VerifyReport:
-        """What is found."""
+        """The report of C{dledger verify}."""
         return verify_directory(OsDisk(), str(self.ledger))
 
     def judge(self, end_index: int | None = None) -> None:
-        """C{dledger verify} finds nothing wrong, and as many entries as there are."""
+        """C{dledger verify} finds no damage, and the expected number of entries."""
         report = self.report()
         self.assertEqual(report.findings, [])
         held = [record.index for record in read_records(self.ledger)]
@@ -75,7 +75,7 @@ class DirectoryCase(SynchronousTestCase):
         return -2 if said is None else said.begin_index
 
     def go_on(self, group: MixedGroup, text: str) -> None:
-        """The running member has everything, refuses what is below its begin, and takes more."""
+        """The running member has all entries, refuses those below its begin, and takes more."""
         group.leader()
         begin_index = max(self.begin_index(group), 0)
         for index in [index for index in group.acknowledged if index < begin_index]:
@@ -88,17 +88,17 @@ class DirectoryCase(SynchronousTestCase):
         group.append_pipelined(bodies(text, 300))
 
     def wholly_there(self, group: MixedGroup) -> None:
-        """Every acknowledged entry stands in the stopped member's files."""
+        """Every acknowledged entry is in the stopped member's files."""
         found = {record.index: record.body for record in read_records(self.ledger)}
         for index, body in group.acknowledged.items():
             self.assertEqual(found.get(index), body, f"entry {index}")
 
 
 class HandsTests(DirectoryCase):
-    """After a stop in good order and after SIGKILL under load, over several files."""
+    """After a clean stop and after SIGKILL under load, over several files."""
 
     def kill_under_load(self, group: MixedGroup, seed: int) -> None:
-        """SIGKILL while appends are on their way; what is acknowledged was so before."""
+        """SIGKILL while appends are under way; entries acknowledged before it count."""
         load = Load(group.peers, group.name, group.acknowledged, seed=seed, rate=3000.0)
         before = len(group.acknowledged)
         load.go()
@@ -111,7 +111,7 @@ class HandsTests(DirectoryCase):
         self.assertEqual(load.twice, [])
 
     def judge_killed(self, group: MixedGroup) -> None:
-        """What is found, if anything, lies behind what was acknowledged."""
+        """Findings, if any, are behind the last acknowledged entry."""
         last = max(group.acknowledged)
         report = self.report()
         self.assertGreaterEqual(report.end_index, last)
@@ -119,7 +119,7 @@ class HandsTests(DirectoryCase):
             self.assertGreater(finding.index, last, str(finding))
 
     def change_hands(self, first: str, second: str) -> None:
-        """One after the other goes on with what is there."""
+        """The kinds take turns on the same files."""
         group = self.group_of(first)
         group.start()
         self.go_on(group, "written by the first")
@@ -144,21 +144,21 @@ class HandsTests(DirectoryCase):
         self.assertGreater(len(list((self.ledger / "index").iterdir())), 5)
 
     def remove_unmade_files(self) -> None:
-        """Java that was killed between making a file and giving it its length never starts with it again."""
+        """Remove empty files: Java never starts with one, which it leaves if killed while it makes a file."""
         for path in self.ledger.glob("*/*"):
             if path.name.isdecimal() and path.stat().st_size == 0:
                 path.unlink()
 
     def test_java_first(self) -> None:
-        """Ours opens what Java has written, and Java what ours has added."""
+        """Ours opens the files of Java, and Java the additions of ours."""
         self.change_hands(JAVA, OURS)
 
     def test_ours_first(self) -> None:
-        """Java opens what ours has written, and ours what Java has added."""
+        """Java opens the files of ours, and ours the additions of Java."""
         self.change_hands(OURS, JAVA)
 
     def test_unmade_files(self) -> None:
-        """A file of no length, as a killed Java leaves it, keeps Java from starting, not ours."""
+        """An empty file, as a killed Java leaves it, keeps Java from starting, but not ours."""
         group = self.group_of(JAVA)
         group.start()
         self.go_on(group, "written by Java")
@@ -179,7 +179,7 @@ class HandsTests(DirectoryCase):
 
 
 class ExpiryTests(DirectoryCase):
-    """Old files are deleted by the one kind, the other goes on with the rest."""
+    """One kind deletes old files, the other continues with the rest."""
 
     def expire(self, first: str, second: str) -> None:
         """The first kind writes and deletes; then the second does both; then the first again."""
@@ -208,19 +208,19 @@ class ExpiryTests(DirectoryCase):
         self.assertGreater(min(group.acknowledged), 0)
 
     def test_java_first(self) -> None:
-        """What Java has deleted is no riddle to ours, nor the other way round."""
+        """Each kind opens a directory in which the other has deleted files."""
         self.expire(JAVA, OURS)
 
     def test_ours_first(self) -> None:
-        """Likewise when ours wrote the first files."""
+        """The same with the first files written by ours."""
         self.expire(OURS, JAVA)
 
 
 class DamageTests(DirectoryCase):
-    """C{dledger verify} is not content with everything, whoever wrote it."""
+    """C{dledger verify} finds damage in the files of either kind."""
 
     def find(self, kind: str) -> None:
-        """A damaged header, a damaged index unit, and bytes that ours alone has a checksum for."""
+        """A damaged header, a damaged index unit, and a damaged body, which only our checksums show."""
         group = self.group_of(kind)
         group.start()
         self.go_on(group, f"written by {kind}")

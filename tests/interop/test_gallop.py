@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.interop.test_gallop -*-
 """
-A member comes back with a hundred thousand entries that nobody else has; our leader finds the place where
-they begin in some twenty questions (docs/divergence.md W12).
+A member comes back with a hundred thousand entries that no other member has; our leader finds the beginning
+of these entries with about twenty COMPAREs (docs/divergence.md W12).
 
-The tail is written by the member itself, as a leader that has lost its followers. Then the others go on
-without it, and commit as many entries of their own.
+The member writes the entries as a leader that has lost its followers. Then the others continue without it,
+and commit as many entries of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JAVA_SIZES = {"mappedFileSizeForEntryData": 1 << 23, "mappedFileSizeForEntryInde
 
 
 class GallopTests(SynchronousTestCase):
-    """n0 has a tail of its own, n1 and n2 are ours and have gone on."""
+    """n0 has its own tail, n1 and n2 are ours and have continued."""
 
     def setUp(self) -> None:
         """The directory."""
@@ -50,7 +50,7 @@ class GallopTests(SynchronousTestCase):
         self, *kinds: str, java: dict[str, object] | None = None, only: dict[str, object] | None = None,
         tap: PushTap | None = None,
     ) -> MixedGroup:
-        """Not started; ended after the test."""
+        """A group, not started; ended after the test."""
         group = MixedGroup(
             self.directory, kinds, java={**JAVA_SIZES, **(java or {})}, ours=SIZES, only=only,
             lossy=tap is not None, tap=tap.tap if tap is not None else None,
@@ -59,7 +59,7 @@ class GallopTests(SynchronousTestCase):
         return group
 
     def write_alone(self, group: MixedGroup, peer_id: str) -> None:
-        """So many entries more at a leader without followers: none is acknowledged, all are in its files."""
+        """Append L{TAIL} entries at a leader without followers: none is acknowledged, its files have all."""
         native = group.kinds[peer_id] == OURS
         many, at_once = bodies("alone", TAIL, 20), AT_ONCE if native else 1
         before = self.end_of(group, peer_id)
@@ -74,7 +74,7 @@ class GallopTests(SynchronousTestCase):
             )
 
     def write(self, group: MixedGroup) -> None:
-        """So many entries more at a leader of ours, each acknowledged."""
+        """Append as many entries at a leader of ours, each acknowledged."""
         many = bodies("the others", TAIL, 20)
         for first in range(0, TAIL, AT_ONCE):
             wait_until(
@@ -83,7 +83,7 @@ class GallopTests(SynchronousTestCase):
             )
 
     def is_taken(self, group: MixedGroup, chunk: tuple[bytes, ...]) -> bool:
-        """Whether a leader acknowledges these."""
+        """Whether a leader acknowledges these bodies."""
         leader_id = group.leader()
         request = AppendRequest(group=group.name, remote_id=leader_id, bodies=chunk)
         try:
@@ -102,13 +102,13 @@ class GallopTests(SynchronousTestCase):
         return said.end_index
 
     def count(self, name: str) -> int:
-        """How many entries of n0 are of those."""
+        """Number of entries of n0 whose bodies begin with C{name}."""
         ledger = self.directory / "n0" / "dledger-n0"
         return sum(record.body.startswith(name.encode()) for record in read_records(ledger))
 
     def come_back(self, kind: str) -> None:
-        """The member of that kind returns to a leader of ours."""
-        # A leader that stays one without its followers, and takes what they do not acknowledge.
+        """A member of this kind comes back to a leader of ours."""
+        # The leader stays one without its followers, and accepts entries that they do not acknowledge.
         group = self.group_of(
             kind, OURS, OURS, java={"heartBeatTimeIntervalMs": 30_000, "maxPendingRequestsNum": 2 * TAIL},
             only={"heart_beat_time_interval_ms": 30_000},
@@ -135,7 +135,7 @@ class GallopTests(SynchronousTestCase):
         self.assertEqual(self.count("alone"), 0)
 
     def judge(self, kind: str, tap: PushTap) -> None:
-        """One TRUNCATE, after a search that gallops down and halves; the time is told, not judged."""
+        """There is one TRUNCATE, after a search in doubling steps and halves; the time is only printed."""
         accepted = next(push for push in tap.pushes if push.type is PushType.APPEND and push.code is not None)
         before = tap.pushes[: tap.pushes.index(accepted)]
         asked = [push for push in before if push.type is PushType.COMPARE and push.answered]
@@ -147,14 +147,14 @@ class GallopTests(SynchronousTestCase):
             f" first APPEND accepted after {accepted.answered - tap.connected:.3f} s\n"
         )
         self.assertEqual([push.code for push in cuts], [ResponseCode.SUCCESS])
-        # Down in doubling steps, then by halves; the first one or two find out where the follower ends.
+        # Down in doubling steps, then by halves; the first one or two find the follower's end.
         self.assertLessEqual(len(asked), 2 * log2(TAIL) + 4)
         self.assertGreater(len(asked), log2(TAIL), "there was nothing to search")
 
     def test_java_follower(self) -> None:
-        """Java 0.3.1.2 comes back with what it wrote alone."""
+        """A Java 0.3.1.2 member comes back with its own tail."""
         self.come_back(JAVA)
 
     def test_our_follower(self) -> None:
-        """A member of ours comes back with what it wrote alone."""
+        """A member of ours comes back with its own tail."""
         self.come_back(OURS)

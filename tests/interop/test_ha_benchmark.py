@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_ha_benchmark -*-
-"""What the benchmark of replication makes of its samples."""
+"""The calculations of the replication benchmark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CELL = Cell(system="dledger", role=SYNC_MASTER, body_bytes=100, window=64)
 
 
 def measured(*rates: float | None) -> Measured:
-    """Rounds of these many messages per second; None for one that failed."""
+    """Rounds with these rates in messages per second; None for a failed one."""
     return Measured(samples=[
         None if rate is None else Sample(throughput_per_s=rate, p50_ms=1.0, p99_ms=2.0, acknowledged=10)
         for rate in rates
@@ -53,7 +53,7 @@ class RatioTests(SynchronousTestCase):
     """Systems are compared round by round."""
 
     def test_sync(self) -> None:
-        """A machine that slows down for one round slows both down; a round that one lost does not count."""
+        """A slow round slows both down, so the ratio is of one round; a failed round does not count."""
         results = {
             CELL: measured(90, 9, 80, 1),
             attrs.evolve(CELL, role=ASYNC_MASTER): measured(100, 10, 80, None),
@@ -62,7 +62,7 @@ class RatioTests(SynchronousTestCase):
         self.assertTrue(math.isnan(sync_ratio(results, attrs.evolve(CELL, role=ASYNC_MASTER))))
 
     def test_java(self) -> None:
-        """The same role, size and window of Java's."""
+        """The ratio is to Java's cell of the same role, size and window."""
         results = {
             CELL: measured(30, 40), attrs.evolve(CELL, system="java"): measured(20, 20),
             attrs.evolve(CELL, system="java", window=1): measured(1, 1),
@@ -71,13 +71,13 @@ class RatioTests(SynchronousTestCase):
         self.assertTrue(math.isnan(java_ratio(results, attrs.evolve(CELL, system="java"))))
 
     def test_nothing_to_compare_with(self) -> None:
-        """A ratio with what was not measured, or never worked, is none."""
+        """A ratio with a cell that was not measured, or always failed, is NaN."""
         self.assertTrue(math.isnan(sync_ratio({CELL: measured(1)}, CELL)))
         results = {CELL: measured(None), attrs.evolve(CELL, role=ASYNC_MASTER): measured(100)}
         self.assertTrue(math.isnan(sync_ratio(results, CELL)))
 
     def test_rows(self) -> None:
-        """What goes into the file is JSON for any reader: null, not NaN."""
+        """The file is valid JSON: null instead of NaN."""
         results = {CELL: measured(100, None), attrs.evolve(CELL, system="java"): measured(None)}
         ours, java = json.loads(json.dumps(put_rows(results), allow_nan=False))
         self.assertEqual((ours["system"], ours["body_bytes"], ours["window"], ours["flush"], ours["role"]),
@@ -101,11 +101,11 @@ class RatioTests(SynchronousTestCase):
 
 
 class OrderTests(SynchronousTestCase):
-    """Who is measured after whom."""
+    """The order of the measurements."""
 
     def test_together(self) -> None:
-        """Both roles of a system come one after the other, now this one first, now that; all systems of a
-        window before the next window."""
+        """Both roles of a system follow one another, in changing order; all systems of a window come before
+        the next window."""
         plan = _plan(False, "1,64", "100", 2, 1.0, KINDS)
         for turn, roles in ((0, ROLES), (1, ROLES[::-1])):
             cells = [cell for cell, _, _ in cells_of(KINDS, plan, turn)]
@@ -114,7 +114,7 @@ class OrderTests(SynchronousTestCase):
             self.assertEqual([cell.system for cell in cells[::2]], ["java", "dledger", "dledger-binary"] * 2)
 
     def test_second_attempt(self) -> None:
-        """A run in which something was refused is repeated once, after the slave has come back."""
+        """A run with refusals is repeated once, after the slave has come back."""
         good = Sample(throughput_per_s=1.0, p50_ms=1.0, p99_ms=1.0, acknowledged=1)
         bad = attrs.evolve(good, refused=3, reason="SLAVE_NOT_AVAILABLE")
         plan = _plan(True, "1", "100", 1, 1.0, KINDS)
@@ -129,10 +129,10 @@ class OrderTests(SynchronousTestCase):
 
 
 class AnswerTests(SynchronousTestCase):
-    """What Java's producer says."""
+    """The answers of Java's producer."""
 
     def test_sample(self) -> None:
-        """Counts, times, and a reason of many words or none."""
+        """Counts, times, and a reason of several words or none."""
         sample = parse_sample("1000 0.512 3.250 0 ", seconds=2.0, client_cpu_share=0.5)
         self.assertEqual((sample.throughput_per_s, sample.p50_ms, sample.p99_ms), (500.0, 0.512, 3.25))
         self.assertEqual((sample.refused, sample.reason, sample.client_cpu_share), (0, "", 0.5))
@@ -140,16 +140,16 @@ class AnswerTests(SynchronousTestCase):
         self.assertEqual((sample.refused, sample.reason), (7, "CODE: 1 no such queue"))
 
     def test_something_else(self) -> None:
-        """An exception's text, for one."""
+        """For example the text of an exception."""
         for line in ("", "Exception in thread", "1 2 3", "1 2 x 4 5"):
             self.assertRaises(LoadError, parse_sample, line, seconds=1.0)
 
 
 class CopyTests(SynchronousTestCase):
-    """What is copied, and what it is compared with."""
+    """The copied log, and the bare copy."""
 
     def test_store(self) -> None:
-        """A log that opens as one that was closed in order, and ends where it was said to."""
+        """The log opens as cleanly closed, and ends as returned."""
         directory = Path(self.mktemp())
         told: list[int] = []
         end = write_store(directory, log_bytes=1 << 18, body_bytes=1000, told=told.append)
@@ -167,7 +167,7 @@ class CopyTests(SynchronousTestCase):
             self.assertAlmostEqual(poll_s(done, 100, seconds), expected)
 
     def test_bare_hop(self) -> None:
-        """One line of JSON, and a target that must not be there yet."""
+        """It prints one line of JSON, and refuses an existing target."""
         target = Path(self.mktemp())
         target.mkdir()
         command = [sys.executable, "-m", "benchmarks.bare_hop", str(target.absolute() / "hop"), "14220",
@@ -181,7 +181,7 @@ class CopyTests(SynchronousTestCase):
         self.assertIn("exists", again.stderr)
 
     def test_bare_copy(self) -> None:
-        """Every byte that was asked for, and no trace of it afterwards."""
+        """It copies the bytes asked for, and removes the target afterwards."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         source, target = directory / "source", directory / "target"
@@ -198,7 +198,7 @@ class CommandTests(SynchronousTestCase):
     """The command line."""
 
     def test_unknown_words(self) -> None:
-        """They are refused with those that there are."""
+        """They are refused; the message names the known ones."""
         for words, said in ((["--kinds", "java,perl"], "java,ours"), (["--parts", "gets"], "puts,catch-up")):
             result = CliRunner().invoke(main, words)
             self.assertEqual(result.exit_code, 2)

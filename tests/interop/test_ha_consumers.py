@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_ha_consumers -*-
-"""Java's consumers, in each of their ways, of a broker of ours."""
+"""Java's consumers, of every kind, at a broker of ours."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, broker_port, class_path, java_command
 from tests.processes.children import TalkingChild, free_ports
 
-#: As many as the broker gives a new topic.
+#: The broker's default for a new topic.
 QUEUES = 4
 
 
 class Given(NamedTuple):
-    """A message that a consumer was given."""
+    """A message as a consumer received it."""
 
     body: str
     tags: str
@@ -40,7 +40,7 @@ class Consumers(TalkingChild):
         super().__init__("consumers", command, log_path=directory / "consumers.log")
 
     def told(self, line: str, seconds: int = PATIENCE) -> str:
-        """What it answers, which is no failure."""
+        """Its answer, which must not be a failure."""
         said = self.ask(line, seconds=seconds)
         assert not said.startswith("failed"), f"{line}: {said}\n{self.log_tail()}"
         return said
@@ -50,11 +50,11 @@ class Consumers(TalkingChild):
         return self.told(f"send {topic} {tag} {level} {queue} {' '.join(bodies)}").split(" ")[1:]
 
     def push(self, name: str, topic: str, *, group: str = "", way: str = "ok", tags: str = "*") -> str:
-        """A push consumer begins. @return: what came of it."""
+        """Start a push consumer. @return: its answer."""
         return self.told(f"push {name} {group or name} {topic} {way} {tags}")
 
     def seen(self, name: str, count: int, *, seconds: int = PATIENCE) -> list[Given]:
-        """What it was given since the last call, once that are so many, or the time is over."""
+        """Its messages since the last call, when there are C{count} of them, or the time is over."""
         found = []
         for word in filter(None, self.told(f"seen {name} {count} {seconds}", PATIENCE + 30).split(" ")):
             body, tags, times, topic, queue, age = word.split("/")
@@ -68,10 +68,10 @@ class Administrator:
     def __init__(self, name_server: str, directory: Path, version: str) -> None:
         self._name_server, self._directory, self._version = name_server, directory, version
         (directory / "conf").mkdir()
-        (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")  # 4.9 wants it
+        (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")  # 4.9 needs it
 
     def __call__(self, command: str, *words: str) -> list[list[str]]:
-        """Standard output, in words."""
+        """Run a command. @return: its output, as words."""
         line = java_command(
             self._version, self._directory, "128m", "org.apache.rocketmq.tools.command.MQAdminStartup",
             command, "-n", self._name_server, *words,
@@ -87,7 +87,7 @@ class ConsumerTests(SynchronousTestCase):
     """One name server, one master of ours."""
 
     def begin(self, version: str) -> None:
-        """Everything runs, and the topics are there."""
+        """Start all processes and make the topics."""
         try:
             class_path(version)
         except JavaMissing as missing:
@@ -115,7 +115,7 @@ class ConsumerTests(SynchronousTestCase):
             self.java.produce(topic, "first", tag="first")
 
     def check_tags(self) -> None:
-        """Only what a consumer wants; two of a group share the queues, and one alone has them all again."""
+        """A consumer gets only its tags; two of a group share the queues, one alone gets all of them."""
         java = self.java
         java.push("one", "tagged", group="tagged", tags="A || B")
         for tag in "ABC":
@@ -124,7 +124,7 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(bodies, [f"{tag}{number}" for tag in "AB" for number in range(4)])
         java.push("two", "tagged", group="tagged", tags="A || B")
         sent, shares = 0, (0, 0)
-        for _attempt in range(30):  # until both know of each other
+        for _attempt in range(30):  # until the two know each other
             java.produce("tagged", *[f"s{sent}-{queue}" for queue in range(QUEUES)])
             sent += 1
             shares = (len(java.seen("one", 2, seconds=5)), len(java.seen("two", 2, seconds=5)))
@@ -143,7 +143,7 @@ class ConsumerTests(SynchronousTestCase):
         java.told("stop one")
 
     def check_delays(self) -> None:
-        """Not before their time."""
+        """Delayed messages do not come before their time."""
         java = self.java
         java.push("delayed", "delayed")
         java.produce("delayed", "a", "b", level=1)
@@ -155,7 +155,7 @@ class ConsumerTests(SynchronousTestCase):
         java.told("stop delayed")
 
     def check_retries(self) -> None:
-        """What a consumer could not deal with comes twice more, each time later; then it is dead."""
+        """A message that a consumer fails on comes twice more, each time later; then it is dead."""
         java = self.java
         java.push("later", "later", way="later")
         given = java.seen("later", 3)
@@ -168,7 +168,7 @@ class ConsumerTests(SynchronousTestCase):
             java.told(f"stop {name}")
 
     def check_order(self) -> None:
-        """A queue that is locked is consumed in the order in which it was written."""
+        """A locked queue is consumed in the order in which it was written."""
         java = self.java
         for queue in range(2):
             java.produce("ordered", *[f"{queue}-{number:02}" for number in range(30)], queue=queue)
@@ -180,7 +180,7 @@ class ConsumerTests(SynchronousTestCase):
         java.told("stop ordered")
 
     def check_pulls(self) -> None:
-        """By hand: from the beginning, and from a time on; offsets are kept; one message by its name."""
+        """Pulls from the beginning and from a time on; stored offsets; one message by its id."""
         java = self.java
         java.produce("pulled", "early")
         time.sleep(0.05)
@@ -193,7 +193,7 @@ class ConsumerTests(SynchronousTestCase):
         self.assertIn("SQL92", java.push("sql", "pulled", tags="a > 1"))
 
     def check_administration(self) -> None:
-        """A topic is made; where its queues end; a group that has consumed them begins again."""
+        """A topic is made; the ends of its queues; a group is reset to the beginning."""
         java, admin = self.java, self.admin
         admin("updateTopic", "-b", self.address, "-t", "made", "-r", "3", "-w", "3")
         for queue in range(3):
@@ -210,7 +210,7 @@ class ConsumerTests(SynchronousTestCase):
         self.assertEqual(len(java.seen("again", 6)), 6)
 
     def consume(self, version: str) -> None:
-        """All of it, one after the other: the processes take longest."""
+        """All checks one after the other, since starting the processes takes longest."""
         self.begin(version)
         self.check_tags()
         self.check_delays()

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_ha_reading -*-
-"""What the stories of masters and slaves are judged by notices what it is there for. Without Java."""
+"""The checks of the stories of masters and slaves notice faults. Without Java."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.interop.rocketmq import body_of
 
 
 class ReadingTests(SynchronousTestCase):
-    """Each with what is right, and with what is not."""
+    """Each check with sound input, and with wrong input."""
 
     def setUp(self) -> None:
         held = tempfile.TemporaryDirectory()
@@ -30,7 +30,7 @@ class ReadingTests(SynchronousTestCase):
         return path
 
     def test_stored(self) -> None:
-        """A message is where it was said to be, with its body, queue and place in the queue; or it is not."""
+        """A message is at its offset, with its body, queue and queue offset; any difference is found."""
         record = encode_message(make_message(
             "t", body_of(7), queue_id=2, queue_offset=5, physical_offset=FILE_SIZE + 100
         ))  # fmt: skip
@@ -50,7 +50,7 @@ class ReadingTests(SynchronousTestCase):
         self.assertNotEqual(check_stored(self.store, sent, "t"), "")
 
     def test_log(self) -> None:
-        """Bytes over the end of a file; a file that is missing, or too short."""
+        """Bytes across files; a file that is missing, or too short."""
         self.write(0, b"a" * FILE_SIZE)
         second = self.write(FILE_SIZE, b"bcd")
         self.assertEqual(log_bytes(self.store, FILE_SIZE - 2, FILE_SIZE + 3), b"aabcd")
@@ -68,7 +68,7 @@ class ReadingTests(SynchronousTestCase):
         self.assertEqual((second.number, second.status), (4, "FAILED:why"))
 
     def test_metadata(self) -> None:
-        """Another value, a missing entry and one too many differ; what the master does not mention may."""
+        """A wrong value, a missing entry and an extra one differ; fields that the master omits may differ."""
         told = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0}}, "delayOffset": {"1": 4}}
         kept = {"subscriptionGroup": {"g": {"groupName": "g", "brokerId": 0, "groupSysFlag": 0}},
                 "delayOffset": {"1": 4}}  # fmt: skip
@@ -81,7 +81,7 @@ class ReadingTests(SynchronousTestCase):
             self.assertEqual([one[0] for one in differing(told, {**kept, name: value})], [name])
 
     def test_status(self) -> None:
-        """Of mqadmin's words its log and the speed are left out, nothing else."""
+        """mqadmin's log lines and the speed are ignored, the rest is not."""
         row = "127.0.0.1:4000  300 0 {} OK 300"
         said = f"16:15:14 |-INFO of logging\n16:15 more\n\n#SlaveNum\t1\n#SlaveAddr x\n{row.format('1.50')}\n"
         self.assertEqual(ha_lines(said), ha_lines(said.replace("1.50", "0.00")))

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_java_client -*-
 """
-Java's own client at a group of ours, call by call; where both can be asked, beside a group of Java's.
+Java's own client at a group of ours, call by call; where possible compared with a group of Java's.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.processes.ledgers import read_records
 PATIENT_JAVA: dict[str, object] = {"heartBeatTimeIntervalMs": 20_000}
 PATIENT_OURS: dict[str, object] = {"heart_beat_time_interval_ms": 20_000}
 FLOOD = 12_000
-#: What Java and we let wait for the commit, by default.
+#: Default number of appends that may wait for the commit, in Java and in ours.
 PENDING_MAX = 10_000
-#: Neighbours share a proposal of ours up to so many, so the last place may stay empty for as many.
+#: Our proposals hold up to this many appends, so up to this many of the last places may stay empty.
 SHARED_MAX = 64
 
 
@@ -48,7 +48,7 @@ class JavaClientTests(SynchronousTestCase):
         """
         A started group that is ended after the test.
 
-        @param patient: its leader, n0 if it is ours, stays one without followers for as long as a test needs.
+        @param patient: its leader, n0 if it is ours, stays the leader without followers during a test.
         """
         try:
             class_path()
@@ -69,7 +69,7 @@ class JavaClientTests(SynchronousTestCase):
         return group
 
     def client_of(self, group: MixedGroup, *peer_ids: str) -> JavaClient:
-        """A started client that is ended after the test; it is told of these members only, or of all."""
+        """A started client that is ended after the test; it knows these members first, or all."""
         peers = {peer_id: group.peers[peer_id] for peer_id in peer_ids or group.peers}
         client = JavaClient(peers, self.directory, group=group.name)
         self.addCleanup(client.kill)
@@ -78,7 +78,7 @@ class JavaClientTests(SynchronousTestCase):
         return client
 
     def pause_followers(self, group: MixedGroup) -> str:
-        """Only the leader goes on. @return: its id."""
+        """Pause all members but the leader. @return: its id."""
         leader_id = group.leader()
         for peer_id, member in group.members.items():
             if peer_id != leader_id:
@@ -86,14 +86,14 @@ class JavaClientTests(SynchronousTestCase):
         return leader_id
 
     def resume(self, group: MixedGroup) -> None:
-        """All go on."""
+        """Resume all members."""
         for member in group.members.values():
             member.resume()
 
-    # -- what is answered alike ---------------------------------------------------------------------
+    # -- equal answers ------------------------------------------------------------------------------
 
     def answers(self, kind: str) -> dict[str, object]:
-        """What a group of this kind answers to Java's client; names of members are made alike."""
+        """The answers of a group of this kind to Java's client; member ids are replaced by roles."""
         group = self.group_of(kind)
         client = self.client_of(group)
         told: dict[str, object] = {}
@@ -127,7 +127,7 @@ class JavaClientTests(SynchronousTestCase):
             to = group.peers.get(peer_id, group.peers[leader_id])
             code, named = client.at(name, peer_id, to, words)
             told[text] = code, names.get(named, named)
-        # It may fail when the machine is slow, and take effect all the same.
+        # On a slow machine the request may fail and yet take effect.
         wait_until(
             lambda: client.transfer(leader_id, follower_id, term) == ResponseCode.SUCCESS
             or group.leader() != leader_id, seconds=DEADLINE_S, what="a transfer by Java's client", every=0.5,
@@ -138,7 +138,7 @@ class JavaClientTests(SynchronousTestCase):
         return told
 
     def test_answers_are_java_s(self) -> None:
-        """Append, get, METADATA, transfer, and every refusal of them: the same answers, member for member."""
+        """Append, get, METADATA, transfer, and all their refusals: both groups give the same answers."""
         ours, theirs = self.answers(OURS), self.answers(JAVA)
         self.assertEqual(ours, theirs)
         self.assertEqual(ours["who leads"], "follower")
@@ -146,7 +146,7 @@ class JavaClientTests(SynchronousTestCase):
         self.assertEqual(ours["get end + 1"], (ResponseCode.INDEX_OUT_OF_RANGE, b""))
 
     def test_below_the_begin(self) -> None:
-        """When first files have expired, what was in them is refused as by Java; the first left is read."""
+        """Entries of expired files are refused as by Java; the first entry left is read."""
         codes = {}
         for kind in (OURS, JAVA):
             group = self.group_of(kind)
@@ -174,7 +174,7 @@ class JavaClientTests(SynchronousTestCase):
     # -- redirects ----------------------------------------------------------------------------------
 
     def test_told_of_a_follower_only(self) -> None:
-        """Whichever follower is all that the client knows: it learns who leads and is served by it."""
+        """A client that knows one follower only, any of them, learns the leader and is served by it."""
         group = self.group_of(OURS)
         leader_id = group.leader()
         for peer_id in group.peers:
@@ -189,7 +189,7 @@ class JavaClientTests(SynchronousTestCase):
         group.check()
 
     def test_leader_dies(self) -> None:
-        """The client finds the new leader when the one that it knew was killed."""
+        """The client finds the new leader when the known one was killed."""
         group = self.group_of(OURS)
         client = self.client_of(group)
         self.append_at_last(client, b"before")
@@ -206,7 +206,7 @@ class JavaClientTests(SynchronousTestCase):
     # -- bodies -------------------------------------------------------------------------------------
 
     def test_largest_body(self) -> None:
-        """The largest body that Java can encode is taken and read back by both; one byte more by neither."""
+        """Both take and give back the largest body that Java can encode; both refuse one byte more."""
         data_bytes = 1 << 24
         for kind, refusal in (
             (OURS, ResponseCode.UNEXPECTED_ARGUMENT), (JAVA, ResponseCode.INTERNAL_ERROR)
@@ -220,7 +220,7 @@ class JavaClientTests(SynchronousTestCase):
             body = bytes(range(256)) * (largest // 256) + b"x" * (largest % 256)
             index = self.append_at_last(client, body)
             self.assertEqual(self.get(client, index), (ResponseCode.SUCCESS, body))
-            # Java throws, its client makes 500 of that (INTERNAL_ERROR); ours says what was wrong.
+            # Java throws, which its client turns into 500 (INTERNAL_ERROR); ours says what was wrong.
             wait_until(
                 lambda client=client, body=body, refusal=refusal: client.append(body + b"x")[0] == refusal,
                 seconds=DEADLINE_S, what="the refusal",
@@ -233,7 +233,7 @@ class JavaClientTests(SynchronousTestCase):
             group.kill()
 
     def get(self, client: JavaClient, index: int) -> tuple[int, bytes]:
-        """What there is at an index; not the client's own 500, which is that it was not answered in time."""
+        """The answer for an index; the client's own 500, which means no answer in time, is repeated."""
         said: list[tuple[int, bytes]] = []
 
         def is_answered() -> bool:
@@ -244,7 +244,7 @@ class JavaClientTests(SynchronousTestCase):
         return said[-1]
 
     def append_at_last(self, client: JavaClient, body: bytes) -> int:
-        """The index of a body; Java's client gives up after 3 s, which a busy machine may need."""
+        """The index of a body; repeated, as Java's client gives up after 3 s, too soon for a busy machine."""
         taken: list[int] = []
 
         def is_taken() -> bool:
@@ -258,7 +258,7 @@ class JavaClientTests(SynchronousTestCase):
     # -- uncommitted --------------------------------------------------------------------------------
 
     def test_uncommitted(self) -> None:
-        """An entry without a majority is not shown, and is as soon as it has one."""
+        """An entry without a majority is not shown; with one it is, at once."""
         group = self.group_of(OURS, patient=True, max_wait_ack_time_ms=1_000)
         client = self.client_of(group)
         group.append(b"committed")
@@ -266,7 +266,7 @@ class JavaClientTests(SynchronousTestCase):
         leader_id = self.pause_followers(group)
         group.propose(leader_id, [b"uncommitted"])
         self.assertEqual(self.state(group, leader_id).end_index, end_index + 1)
-        # No majority proves that this member still leads, so it does not even say what it knows.
+        # Without a majority this member cannot prove that it leads, so it shows no committed entries either.
         wait_until(
             lambda: client.get(end_index + 1) == (ResponseCode.NOT_LEADER, b""), seconds=DEADLINE_S,
             what="a refusal",
@@ -280,7 +280,7 @@ class JavaClientTests(SynchronousTestCase):
         group.check()
 
     def state(self, group: MixedGroup, peer_id: str) -> MetadataResponse:
-        """What a member of ours says of itself."""
+        """A member's view of itself."""
         said = ask(group.peers[peer_id], MetadataRequest(group=group.name, remote_id=peer_id))
         assert isinstance(said, MetadataResponse)
         return said
@@ -288,7 +288,7 @@ class JavaClientTests(SynchronousTestCase):
     # -- ten thousand pending -----------------------------------------------------------------------
 
     def test_ten_thousand_at_once(self) -> None:
-        """Java's asynchronous client has 10,000 appends in flight: each ends, and those taken are there."""
+        """Java's asynchronous client has 10,000 appends in flight: each ends, and accepted ones are there."""
         group = self.group_of(OURS, mapped_file_size_for_entry_data=1 << 20, max_wait_ack_time_ms=30_000)
         client = self.client_of(group)
         leader_id = group.leader()
@@ -298,13 +298,13 @@ class JavaClientTests(SynchronousTestCase):
         self.assertEqual(taken, 10_000)
 
     def count_flooded(self, group: MixedGroup) -> int:
-        """All members hold the same; how many entries of the flood."""
+        """Compare the members. @return: the number of entries of the flood."""
         group.check()
         ledger = group.members["n0"].directory / "dledger-n0"
         return sum(record.body.startswith(b"flood ") for record in read_records(ledger))
 
     def test_pending_is_full(self) -> None:
-        """Without followers 10,000 appends wait and the rest gets 503; with them, those 10,000 succeed."""
+        """Without followers 10,000 appends wait and the others get 503; with them, the 10,000 succeed."""
         group = self.group_of(
             OURS, patient=True, mapped_file_size_for_entry_data=1 << 20, max_wait_ack_time_ms=60_000
         )
@@ -332,12 +332,12 @@ class JavaClientTests(SynchronousTestCase):
         self.assertEqual(self.count_flooded(group), taken)
 
     def test_nobody_acknowledges(self) -> None:
-        """Followers stay away: ours, as Java, lets 10,000 wait until 502, and refuses the rest with 503."""
+        """Without followers, ours as Java lets 10,000 wait until 502, and refuses the others with 503."""
         shares = {}
         for kind in (OURS, JAVA):
             group = self.group_of(
                 kind, patient=True, java={"mappedFileSizeForEntryData": 1 << 20},
-                # Longer than a busy machine takes to send all: who gave up makes room for another.
+                # Longer than a busy machine takes to send all: a timed-out append makes room for another.
                 mapped_file_size_for_entry_data=1 << 20, max_wait_ack_time_ms=10_000,
             )
             client = self.client_of(group)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_java_group -*-
 """
-Our codecs against three real Java members: what we write they understand, and the other way round.
+Our codecs against three real Java members: each side understands the other's messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JavaGroupTests(SynchronousTestCase):
 
     @classmethod
     def start_group(cls) -> None:
-        """Start the members; wait until they have elected."""
+        """Start the members and wait for their election."""
         try:
             class_path()
         except JavaMissing as missing:
@@ -68,7 +68,7 @@ class JavaGroupTests(SynchronousTestCase):
         wait_leader(cls.members)
 
     def end_group(self) -> None:
-        """The last test ends it; if not all are run, the end of the program does."""
+        """The last test ends the group; if not all are run, the end of the program does."""
         self.left.discard(self.id().rpartition(".")[2])
         if not self.left:
             for member in self.members.values():
@@ -77,12 +77,12 @@ class JavaGroupTests(SynchronousTestCase):
             self.held.cleanup()
 
     def leader(self) -> tuple[str, str]:
-        """Id and address."""
+        """Id and address of the leader."""
         leader_id = wait_leader(self.members)
         return leader_id, self.peers[leader_id]
 
     def append(self, body: bytes) -> AppendResponse:
-        """One entry through the leader."""
+        """Append one entry at the leader."""
         leader_id, address = self.leader()
         answer = ask(address, AppendRequest(group=self.group, remote_id=leader_id, bodies=(body,)))
         assert isinstance(answer, AppendResponse)
@@ -99,7 +99,7 @@ class JavaGroupTests(SynchronousTestCase):
             self.assertEqual((answer.peers, answer.wire_version), (self.peers, 0))
 
     def test_append_and_get(self) -> None:
-        """Bodies of all kinds come back as they were sent, with dense indexes."""
+        """Bodies of all kinds come back unchanged, with consecutive indexes."""
         bodies = [b"", b"a", bytes(range(256)), "Grüße \U0001f40d".encode(), b"x" * 30_000]
         indexes = []
         for body in bodies:
@@ -115,7 +115,7 @@ class JavaGroupTests(SynchronousTestCase):
             self.assertEqual(bodies_of(answer.entries), [body])
 
     def test_pipelined(self) -> None:
-        """Many requests on one connection before the first answer: each is answered, by its opaque."""
+        """Many requests are sent before the first answer: each is answered, by its opaque."""
         leader_id, address = self.leader()
         with Asker(address, seconds=20.0) as asker:
             bodies = [b"pipelined %d" % number for number in range(200)]
@@ -143,7 +143,7 @@ class JavaGroupTests(SynchronousTestCase):
             self.assertEqual(ask(to, request).code, code)
 
     def test_no_body_is_a_remoting_error(self) -> None:
-        """Java answers an append without a body with no body of its own; that is told apart."""
+        """Java answers an append without a body by a frame without a body; that is a separate error."""
         leader_id, address = self.leader()
         error = self.assertRaises(
             NoAnswer, ask, address, AppendRequest(group=self.group, remote_id=leader_id, bodies=())
@@ -151,7 +151,7 @@ class JavaGroupTests(SynchronousTestCase):
         self.assertIn("remoting error 1", str(error))
 
     def test_transfer(self) -> None:
-        """Leadership is handed over on our request, and appends go on at the new leader."""
+        """Leadership is transferred on our request, and the new leader accepts appends."""
         self.append(b"before the transfer")
         leader_id, address = self.leader()
         other_id = next(peer_id for peer_id in self.peers if peer_id != leader_id)
@@ -164,7 +164,7 @@ class JavaGroupTests(SynchronousTestCase):
         self.append(b"after the transfer")
 
     def test_files_are_read(self) -> None:
-        """What lies in the members' directories is what was appended, over several small files."""
+        """The members' directories hold the appended bodies, over several small files."""
         bodies = [b"%d " % number * 50 for number in range(300)]
         indexes = [self.append(body).index for body in bodies[:1]]
         leader_id, address = self.leader()

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_lanes -*-
-"""Programs side by side, each counted once, their output whole."""
+"""Programs side by side: each is counted once, and its output stays whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.exit({failed})
 
 
 def saying(name: str, passed: int, failed: int) -> Job:
-    """A program that says what it has counted."""
+    """A program that prints a count."""
     program = _SAYING.format(name=name, passed=passed, failed=failed)
     return Job(name=name, command=(sys.executable, "-c", program), read=read_total(SUMMARY))
 
@@ -34,14 +34,14 @@ class LanesTests(SynchronousTestCase):
     """Small programs in two lanes."""
 
     def test_sum(self) -> None:
-        """What all have counted is added up; none is left out, none counts twice."""
+        """The counts of all jobs are added up; none is left out or counted twice."""
         lanes = Lanes([saying(f"job{number}", number, number % 2) for number in range(5)], io.StringIO())
         count = lanes.run(2)
         self.assertEqual((count.passed, count.failed), (10, 2))
         self.assertEqual(list(sorted(lanes.counts)), [f"job{number}" for number in range(5)])
 
     def test_output_is_whole(self) -> None:
-        """The lines of one program stand together."""
+        """The lines of one program are together."""
         out = io.StringIO()
         Lanes([saying("a", 1, 0), saying("b", 1, 0)], out).run(2)
         lines = [line[0] for line in out.getvalue().splitlines() if re.match(r"[ab] \d+$", line)]
@@ -49,14 +49,14 @@ class LanesTests(SynchronousTestCase):
         self.assertEqual(sum(one != two for one, two in zip(lines, lines[1:], strict=False)), 1)
 
     def test_a_program_that_breaks_has_failed(self) -> None:
-        """Without a word about what it counted it counts as one that failed."""
+        """A program without a count has failed once."""
         command = (sys.executable, "-c", "raise SystemExit(3)")
         broken = Job(name="broken", command=command, read=read_total(SUMMARY))
         count = Lanes([broken, saying("a", 1, 0)], io.StringIO()).run(1)
         self.assertEqual((count.passed, count.failed), (1, 1))
 
     def test_a_reader_that_breaks_has_failed(self) -> None:
-        """A job whose end nobody has seen counts as one that failed."""
+        """A job whose output cannot be read has failed once."""
         def unread(_output: str, _status: int) -> object:
             raise ValueError("what is this?")
 
@@ -68,7 +68,7 @@ class LanesTests(SynchronousTestCase):
         self.assertEqual(len(seen), 1)
 
     def test_a_program_that_hangs_has_failed(self) -> None:
-        """It is ended, what it had said is shown, and the others are played."""
+        """It is ended, its output is shown, and the other jobs run."""
         code = "import time; print('so far', flush=True); time.sleep(60)"
         hanging = Job(name="hanging", command=(sys.executable, "-c", code), read=read_total(SUMMARY))
         out = io.StringIO()
@@ -77,7 +77,7 @@ class LanesTests(SynchronousTestCase):
         self.assertIn("so far\n\nhanging was ended after 0 s", out.getvalue())
 
     def test_progress(self) -> None:
-        """What runs is told now and then."""
+        """The running jobs are told now and then."""
         out = io.StringIO()
         slow = Job(name="slow", command=(sys.executable, "-c", "print('1 passed, 0 failed')"),
                    read=read_total(SUMMARY))
@@ -86,7 +86,7 @@ class LanesTests(SynchronousTestCase):
         self.assertIn("slow running", out.getvalue())
 
     def test_every_module_is_a_job(self) -> None:
-        """All modules of tests here, once each, and the scenarios."""
+        """The jobs are all test modules here, once each, and the scenarios."""
         names = [job.name for job in jobs(Path("x"))]
         modules = [path.stem for path in Path(__file__).parent.glob("test_*.py")]
         self.assertEqual(sorted(names[1:]), sorted(modules))

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_links -*-
-"""Connections that lose one way."""
+"""Connections that lose bytes in one direction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.processes.children import free_ports, wait_until
 
 
 class LinksTests(SynchronousTestCase):
-    """Two members, of which the second listens."""
+    """Two members; the second one listens."""
 
     def setUp(self) -> None:
         """A link from a to b, and a connection over it."""
@@ -35,19 +35,19 @@ class LinksTests(SynchronousTestCase):
         return near, far
 
     def test_own_address(self) -> None:
-        """A member is told its own address, and links in place of the others'."""
+        """A member gets its own address, and links in place of the others'."""
         self.assertEqual(self.links.peers_of("b")["b"], f"127.0.0.1:{self.listener.getsockname()[1]}")
         self.assertNotEqual(self.links.peers_of("a")["b"], self.links.peers_of("b")["b"])
 
     def test_both_ways(self) -> None:
-        """Without a loss, both ends hear each other."""
+        """Without a loss, both directions work."""
         self.near.sendall(b"question")
         self.assertEqual(self.far.recv(100), b"question")
         self.far.sendall(b"answer")
         self.assertEqual(self.near.recv(100), b"answer")
 
     def test_one_way(self) -> None:
-        """What a sends is lost, what b sends arrives; after the loss that connection is gone."""
+        """Bytes from a are lost, bytes from b arrive; after the loss the connection is aborted."""
         self.links.lose(("a", "b"))
         self.near.sendall(b"lost")
         wait_until(lambda: self.links.lost["a", "b"] == 4, seconds=5, what="four lost bytes")

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_mixed_benchmark -*-
-"""What the benchmark of mixed groups makes of its samples."""
+"""The calculations of the benchmark of mixed groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cell(system: str) -> Cell:
 
 
 def measured(*rates: float) -> Measured:
-    """Rounds of these many appends per second."""
+    """Rounds with these rates in appends per second."""
     return Measured(samples=[
         Sample(throughput_per_s=rate, p50_ms=1.0, p99_ms=2.0, acknowledged=10) for rate in rates
     ])
@@ -35,7 +35,7 @@ class RatioTests(SynchronousTestCase):
         self.assertLessEqual({baseline_of(system) for system in SYSTEMS}, set(SYSTEMS))
 
     def test_round_by_round(self) -> None:
-        """A machine that slows down for one round slows both down; medians of each would not tell."""
+        """A slow round slows both groups down; medians of each would hide the ratio."""
         results = {
             cell("java+java+java"): measured(100, 10, 100),
             cell("java+ours+ours"): measured(110, 11, 120),
@@ -53,7 +53,7 @@ class CommandTests(SynchronousTestCase):
     """The command line."""
 
     def test_unknown_system(self) -> None:
-        """It is refused with those that there are."""
+        """It is refused; the message names the known ones."""
         result = CliRunner().invoke(main, ["--systems", "java+perl+ours"])
         self.assertEqual(result.exit_code, 2)
         self.assertIn("java+java+ours", result.output)

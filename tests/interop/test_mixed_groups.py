@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_mixed_groups -*-
 """
-Java members and ours in one group: who leads, who follows, who comes back, and whose tail is cut.
+Java members and ours in one group: as leader, as follower, after a restart, and with a tail to cut.
 
 Every test ends with the files of all three members compared byte for byte.
 """
@@ -22,7 +22,7 @@ LARGE_FILE_BYTES = 3 << 20
 
 
 def bodies(name: str, count: int, size: int = 300) -> list[bytes]:
-    """Bodies that no other call makes, over several small files when there are many."""
+    """Bodies that no other call makes; many of them fill several small files."""
     return [(b"%s %d;" % (name.encode(), number)).ljust(size, b".") for number in range(count)]
 
 
@@ -45,7 +45,7 @@ class MixedGroupTests(SynchronousTestCase):
         return group
 
     def test_one_of_ours_follows_java(self) -> None:
-        """Among two Java members, ours replicates what a Java leader sends, entry by entry."""
+        """Among two Java members, ours replicates the pushes of a Java leader, entry by entry."""
         group = self.group_of(JAVA, JAVA, OURS)
         group.lead("n0")
         group.append(*bodies("one by one", 5))
@@ -54,7 +54,7 @@ class MixedGroupTests(SynchronousTestCase):
         group.check()
 
     def test_one_of_ours_follows_batches(self) -> None:
-        """With Java's batch push on, ours takes batches that hold many entries."""
+        """With Java's batch push, ours accepts batches of many entries."""
         group = self.group_of(JAVA, JAVA, OURS, enableBatchPush=True)
         group.lead("n1")
         group.append_pipelined(bodies("batched", 500, 60))
@@ -81,7 +81,7 @@ class MixedGroupTests(SynchronousTestCase):
         group.check()
 
     def test_large_bodies(self) -> None:
-        """Entries of a megabyte pass both ways; each fills a file of its own or more than half of one."""
+        """Entries of a megabyte pass both ways; each fills a whole file or more than half of one."""
         group = self.group_of(JAVA, OURS, OURS, mappedFileSizeForEntryData=LARGE_FILE_BYTES)
         for leader_id in ("n0", "n1"):
             group.lead(leader_id)
@@ -90,7 +90,7 @@ class MixedGroupTests(SynchronousTestCase):
         group.check()
 
     def test_leader_of_either_kind_dies(self) -> None:
-        """After SIGKILL for a Java leader ours goes on, and the other way round; both come back."""
+        """After SIGKILL of a Java leader ours continues, and the other way round; both come back."""
         group = self.group_of(JAVA, OURS, OURS)
         for peer_id in ("n0", "n1"):
             group.lead(peer_id)
@@ -102,7 +102,7 @@ class MixedGroupTests(SynchronousTestCase):
         group.check()
 
     def test_follower_comes_back(self) -> None:
-        """A follower of either kind that was away is brought to the end, over several files."""
+        """A follower of either kind that was down catches up, over several files."""
         group = self.group_of(JAVA, JAVA, OURS)
         for leader_id, away_id in (("n0", "n2"), ("n2", "n0")):
             group.lead(leader_id)
@@ -114,15 +114,15 @@ class MixedGroupTests(SynchronousTestCase):
             group.check()
 
     def test_uncommitted_tail_of_java_is_cut(self) -> None:
-        """What a Java leader wrote alone is replaced by what ours committed meanwhile."""
+        """The entries that a Java leader wrote alone are replaced by those that ours committed since."""
         self.tail_is_cut("n0", "n1")
 
     def test_uncommitted_tail_of_ours_is_cut(self) -> None:
-        """What a leader of ours wrote alone is replaced by what Java committed meanwhile."""
+        """The entries that a leader of ours wrote alone are replaced by those that Java committed since."""
         self.tail_is_cut("n1", "n0")
 
     def tail_is_cut(self, loser_id: str, winner_id: str) -> None:
-        """The loser writes alone, dies, and comes back to a group that has gone on."""
+        """The loser writes alone, dies, and comes back to a group that has continued."""
         group = self.group_of(JAVA, OURS, OURS) if loser_id == "n0" else self.group_of(JAVA, OURS, JAVA)
         group.lead(loser_id)
         group.append(*bodies("common", 5))
@@ -143,7 +143,7 @@ class MixedGroupTests(SynchronousTestCase):
         group.check()
 
     def test_kinds_change_on_the_same_files(self) -> None:
-        """Ours starts on the directory of a stopped Java member, and Java on ours, without a word."""
+        """Ours starts on the directory of a stopped Java member, and Java on ours, without a conversion."""
         group = self.group_of(JAVA, JAVA, JAVA)
         group.append(*bodies("java only", 5))
         group.append_pipelined(bodies("java only, many", 300))

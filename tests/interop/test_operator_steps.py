@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.interop.test_operator_steps -*-
 """
-The operator's steps of docs/interop.md, run as they stand there, on three real Java members.
+The operator's steps of docs/interop.md, run as written there, on three real Java members.
 
-Rule: a command is looked up in its section of the page and handed to a shell; what the page does not
-say is not run. Java members are stopped and started as their operator would, which the page leaves to him.
+Rule: a command is looked up in its section of the page and given to a shell; only commands of the page are
+run. Java members are stopped and started as their operator would, which the page leaves to the reader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SELF = "n2"
 
 
 def commands_of(section: str) -> list[str]:
-    """The lines of the code blocks of one section, as they stand there."""
+    """The lines of the code blocks of one section, unchanged."""
     parts = re.split(r"^#+ (.*)$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
     text = parts[parts.index(section) + 1]
     return [line.strip() for line in text.splitlines() if line.startswith("    ") and line.strip()]
@@ -43,7 +43,7 @@ class OperatorTests(SynchronousTestCase):
     """A Java member is replaced by ours, filled from nothing, and put back."""
 
     def setUp(self) -> None:
-        """Three Java members with something in several files."""
+        """Start three Java members with entries in several files."""
         try:
             class_path()
         except JavaMissing as missing:
@@ -65,7 +65,7 @@ class OperatorTests(SynchronousTestCase):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the operator has exported."""
+        """The variables that the operator has exported."""
         return {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": str(ROOT), "DLEDGER_GROUP": self.group.name,
@@ -73,13 +73,13 @@ class OperatorTests(SynchronousTestCase):
         }
 
     def documented(self, section: str, start: str) -> str:
-        """The one command of a section that begins so."""
+        """The one command of a section that begins with C{start}."""
         found = [command for command in commands_of(section) if command.startswith(start)]
         self.assertEqual(len(set(found)), 1, f"{section}: {start}: {found}")
         return found[0]
 
     def run_documented(self, section: str, start: str, **variables: str) -> tuple[int, str]:
-        """Run a command of a section. @return: exit status, and all that it says."""
+        """Run a command of a section. @return: exit status, and its output."""
         done = subprocess.run(
             ["bash", "-euc", self.documented(section, start)], stdin=subprocess.DEVNULL, timeout=60,
             env={**os.environ, **self.environment, **variables}, capture_output=True, text=True,
@@ -87,7 +87,7 @@ class OperatorTests(SynchronousTestCase):
         return done.returncode, done.stdout + done.stderr
 
     def shell(self, section: str, start: str, **variables: str) -> str:
-        """Run a command of a section that must succeed; what it says."""
+        """Run a command of a section, which must succeed. @return: its output."""
         status, said = self.run_documented(section, start, **variables)
         self.assertEqual(status, 0, f"{start}: {said}")
         return said
@@ -109,7 +109,7 @@ class OperatorTests(SynchronousTestCase):
         (self.directory / "n2.toml").write_text(text)
 
     def hand_over(self) -> None:
-        """Step 2: a Java leader is told its term."""
+        """Step 2: a Java leader needs its term in the request."""
         self.group.lead(SELF)
         self.assertRegex(self.shell(REPLACING, "dledger status"), rf"{SELF} +leader")
         term = re.search(r"currTerm=(\d+)", self.shell(REPLACING, "cat"))
@@ -147,7 +147,7 @@ class OperatorTests(SynchronousTestCase):
         self.assertEqual(answer.code, 200)
 
     def test_steps(self) -> None:
-        """In place, with an empty directory, and out again."""
+        """A replacement on the same files, one from an empty directory, and back to Java."""
         self.write_configuration()
         self.hand_over()
         member = self.group.members[SELF]

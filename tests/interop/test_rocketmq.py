@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.interop.test_rocketmq -*-
 """
-RocketMQ's own classes beside our codec; two real brokers in DLedger mode, and our member as the third vote.
+RocketMQ's own classes against our codec; two real brokers in DLedger mode, and our member as the third vote.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.interop.rocketmq import OURS, PATIENCE, TOPIC, BrokerGroup, Codec, Se
 MESSAGES = 150
 
 
-#: Texts of properties, sound and not.
+#: Texts of properties, sound and malformed.
 PROPERTIES = (
     b"", b"a\x01b", b"a\x01b\x02", b"a\x01b\x02c\x01d", b"a\x01\x02b\x01c\x02", b"\x01a\x02b\x01c\x02",
     b"a\x02\x02\x02", b"a\x01b\x01c\x02d\x01e", b"a\x011\x02a\x012\x02", b" \x01 \x02", b"\0" * 9,
@@ -49,7 +49,7 @@ _SMALL, _LARGE = b"hello", b"hello " * 500
 
 
 def shapes() -> list[Message]:
-    """Messages that differ in everything that has a say in the layout."""
+    """Messages that differ in every field that affects the layout."""
     found = []
     for version in (1, 2):
         for born in ("10.1.2.3", "2001:db8::1"):
@@ -65,7 +65,7 @@ def shapes() -> list[Message]:
 
 
 class CodecTests(SynchronousTestCase):
-    """RocketMQ's own classes read what we write, and write what we read."""
+    """RocketMQ's own classes read our messages, and write those that we read."""
 
     def java(self, main: str, version: str) -> Codec:
         """A started process, ended after the test."""
@@ -82,19 +82,19 @@ class CodecTests(SynchronousTestCase):
         return codec
 
     def test_java_reads_ours(self) -> None:
-        """Every field; 4.9 does not know version 2 (and reads it wrongly)."""
+        """Every field is read alike; 4.9 does not know version 2 (and reads it wrongly)."""
         for version, highest in (("5.3.3", 2), ("4.9.8", 1)):
             codec = self.java("Codec", version)
             known = [message for message in shapes() if message.version <= highest]
             self.assertGreater(len(known), 4)
             for message in known:
                 said = codec.said_of("message", encode_message(message)).split(" ")
-                # 5.x takes the flag of compression away when it has unpacked the body.
+                # 5.x clears the flag of compression when it has unpacked the body.
                 said[7] = str(int(said[7]) | message.sys_flag & SysFlag.COMPRESSED)
                 self.assertEqual(said, fields_of(message), version)
 
     def test_java_refuses_what_we_refuse(self) -> None:
-        """Records that are cut."""
+        """Records that are cut are refused by both."""
         record = encode_message(shapes()[0])
         codec = self.java("Codec", "5.3.3")
         for damaged in (record[:-1], record[:90], record[:40]):
@@ -102,7 +102,7 @@ class CodecTests(SynchronousTestCase):
             self.assertEqual(codec.said_of("message", damaged), "none")
 
     def test_java_writes_ours(self) -> None:
-        """The encoder of a 5.3.3 broker makes the same bytes, of every shape."""
+        """The encoder of a 5.3.3 broker makes the same bytes for every shape."""
         encoder = self.java("Encoder", "5.3.3")
         for message in shapes():
             record = encode_message(message)
@@ -110,13 +110,13 @@ class CodecTests(SynchronousTestCase):
             self.assertEqual(said.hex(), record.hex())
 
     def test_properties(self) -> None:
-        """Names and values, of sound texts and of others."""
+        """Names and values are read alike, of sound texts and of malformed ones."""
         codec = self.java("Codec", "5.3.3")
         for text in PROPERTIES:
             self.assertEqual(codec.said_of("properties", text), pairs(decode_properties(text)), text)
 
     def test_batches_and_hashes(self) -> None:
-        """Bodies of batch requests are written as Java writes them; texts have Java's hash."""
+        """Batch bodies are written as Java writes them; texts have Java's hash."""
         codec = self.java("Codec", "4.9.8")
         batch = encode_batch([
             BatchItem(flag=1, body=b"hello", properties_data=b"a\x01b"),
@@ -130,13 +130,13 @@ class CodecTests(SynchronousTestCase):
 
 
 def pairs(properties: dict[str, str]) -> str:
-    """As C{Codec.java} writes them."""
+    """The properties in the form of C{Codec.java}."""
     text = "".join(f"{name}\3{value}\4" for name, value in sorted(properties.items()))
     return base64.b64encode(text.encode()).decode()
 
 
 def fields_of(message: Message) -> list[str]:
-    """As C{Codec.java} says them of a record."""
+    """The fields of a record in the form of C{Codec.java}."""
 
     def text(data: bytes) -> str:
         return base64.b64encode(data).decode()
@@ -154,7 +154,7 @@ def fields_of(message: Message) -> list[str]:
 
 
 class BrokerTests(SynchronousTestCase):
-    """Producers and consumers notice nothing; our files are the brokers' files; our commands read them."""
+    """Producers and consumers work as usual; our files equal the brokers' files; our commands read them."""
 
     def group_of(self, version: str, **broker: object) -> BrokerGroup:
         """A started group that is ended after the test."""
@@ -176,17 +176,18 @@ class BrokerTests(SynchronousTestCase):
         self.play(self.group_of("5.3.3"))
 
     def test_4_9_8(self) -> None:
-        """The last of the releases before 5, its leaders pushing batches."""
+        """The last release before 5, its leaders pushing batches."""
         self.play(self.group_of("4.9.8", enableBatchPush=True))
 
     def play(self, group: BrokerGroup) -> None:
-        """Each member is lost once, and messages go on; then everything is compared."""
+        """Each member is lost once, and messages continue; then everything is compared."""
         first = group.leader()
         self.assertIn(first, group.brokers)
         self.send_and_receive(group)
 
-        # The broker that leads is killed: without our vote and our acknowledgements nothing could go on.
-        # We hold everything that was acknowledged and vote for nobody who holds less: the other must have it.
+        # The leading broker is killed: without our vote and our acknowledgements the group would stop.
+        # We hold all acknowledged entries and vote for no member that holds fewer: the other broker must have
+        # them.
         group.check()
         group.brokers[first].kill()
         self.send_and_receive(group)
@@ -196,7 +197,7 @@ class BrokerTests(SynchronousTestCase):
         group.brokers[first].start()
         group.brokers[first].wait_started()
 
-        # We are killed, and miss something.
+        # Our member is killed, and misses some entries.
         group.ours.kill()
         self.send_and_receive(group)
         group.ours.start()
@@ -212,17 +213,17 @@ class BrokerTests(SynchronousTestCase):
             self.assertEqual((said["is_clean"], said["end_index"]), (True, end_index), said)
 
     def send_and_receive(self, group: BrokerGroup) -> None:
-        """More messages; the consumer sees all that were sent so far, as they were sent."""
+        """Send more messages; the consumer receives all messages so far, unchanged."""
         group.send(MESSAGES)
         self.assertEqual(group.messages.received(len(group.sent)), (len(group.sent), 0))
 
     def check_records(self, group: BrokerGroup, end_index: int) -> None:
-        """What the brokers wrote, our codec reads, and would write byte for byte."""
+        """Our codec reads the brokers' records, and would write them byte for byte."""
         for record in group.records(end_index):
             self.assertEqual(encode_message(decode_entry_body(record.body, record.pos)), record.body)
 
     def check_tail(self, group: BrokerGroup, end_index: int) -> None:
-        """C{dledger tail --format rocketmq} shows every message that was sent, every field as it was."""
+        """C{dledger tail --format rocketmq} shows every message sent, with every field."""
         lines = group.command("tail", "--from", "0", "--format", "rocketmq", "--json").splitlines()
         documents = [json.loads(line) for line in lines]
         self.assertEqual([document["index"] for document in documents], list(range(end_index + 1)))
@@ -236,7 +237,7 @@ class BrokerTests(SynchronousTestCase):
                          [f"index={index}" for index in range(end_index - 2, end_index + 1)])  # fmt: skip
 
     def check_message(self, sent: Sent, document: dict[str, Any]) -> None:
-        """One of those that the producer was told to be stored."""
+        """One message that the producer knows to be stored."""
         body = body_of(sent.number)
         shown = {name: document[name] for name in ("queue_id", "queue_offset", "unique_key", "tags", "keys",
                                                    "body", "compression")}  # fmt: skip

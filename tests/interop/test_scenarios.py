@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_scenarios -*-
-"""What the seeded scenarios are made of; they are played by C{python -m tests.interop}."""
+"""The plans of the seeded scenarios, which C{python -m tests.interop} plays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interop.scenarios import FAULTS, PER_BLOCK, PER_GROUP, plan_block, pl
 
 
 class PlanTests(SynchronousTestCase):
-    """A seed decides everything, and leaves nothing out."""
+    """A seed decides everything, and omits nothing."""
 
     def test_the_same_again(self) -> None:
         """A seed and a number always make the same plan; others make another."""
@@ -19,7 +19,7 @@ class PlanTests(SynchronousTestCase):
         self.assertNotEqual(plan_group(1, 3), plan_group(1, 5))
 
     def test_everything_has_its_turn(self) -> None:
-        """Four groups have either push with either mixture, and every fault under either kind of leader."""
+        """Four groups have both pushes with both mixtures, and every fault under either kind of leader."""
         for seed in range(50):
             plans = plan_block(seed, seed % 3)
             self.assertEqual(len(plans), PER_BLOCK)
@@ -35,7 +35,7 @@ class PlanTests(SynchronousTestCase):
             )
 
     def test_preferred_leader(self) -> None:
-        """One group of four has one; it is of the kind that is to lead there, and is made to hand over."""
+        """One group of four has one, of the kind that must lead there; it has to transfer leadership."""
         for seed in range(50):
             plan, = [plan for plan in plan_block(seed, 0) if plan.preferred is not None]
             kinds = {f"n{number}": kind for number, kind in enumerate(plan.kinds)}

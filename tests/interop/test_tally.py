@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.interop.test_tally -*-
-"""What happened in scenarios, counted."""
+"""The counts of events in scenarios."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def push(type: PushType, count: int) -> bytes:
 
 
 class TallyTests(SynchronousTestCase):
-    """Counts of what passed and of what lies in files."""
+    """Counts of pushes and of files."""
 
     def test_pushes(self) -> None:
-        """Each push is known by its words, and counted for the kinds of who sent it and to whom."""
+        """Each push is recognised by its words, and counted by the kinds of sender and receiver."""
         tally = Tally()
         sent, answered = tally.tap({"n0": JAVA, "n1": OURS})("n0", "n1")
         for type, count in (
@@ -51,7 +51,7 @@ class TallyTests(SynchronousTestCase):
         })
 
     def test_files(self) -> None:
-        """Files behind the first, and blanks at the ends of those that are full."""
+        """Files after the first, and blanks at the ends of full files."""
         path = self.mktemp()
         config = DLedgerConfig(
             peers={"n0": "127.0.0.1:1"}, self_id="n0", store_base_dir=path,
@@ -70,7 +70,7 @@ class TallyTests(SynchronousTestCase):
         })
 
     def test_missing(self) -> None:
-        """What is needed and did not happen is named; the table has it with 0."""
+        """A needed event that did not happen is named; the table has it with 0."""
         tally = Tally()
         for what in NEEDED[1:]:
             tally.add(what)

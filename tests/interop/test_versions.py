@@ -27,7 +27,7 @@ class VersionTests(SynchronousTestCase):
         ours: dict[str, object] | None = None, **java: object,
     ) -> MixedGroup:
         """
-        A group of which these or all are started; it is ended after the test.
+        A group of which these members, or all, are started; it is ended after the test.
 
         @param ours: options of our members; C{java}: of Java's.
         """
@@ -43,7 +43,7 @@ class VersionTests(SynchronousTestCase):
         return group
 
     def play(self, version: str, **java: object) -> None:
-        """Two of that version and one of ours: each kind leads, one of each kind is killed and comes back."""
+        """Two members of that version and one of ours: each kind leads, one of each is killed and returns."""
         group = self.group_of(version, JAVA, JAVA, OURS, **java)
         for leader_id in ("n2", "n0"):
             group.lead(leader_id)
@@ -61,7 +61,7 @@ class VersionTests(SynchronousTestCase):
         self.play("0.2.7")
 
     def test_0_2_7_in_batches(self) -> None:
-        """Likewise with its batches, whose answers it reads otherwise."""
+        """The same with its batches, whose answers 0.2.7 reads differently."""
         self.play("0.2.7", enableBatchPush=True)
 
     def test_0_3_1_3(self) -> None:
@@ -69,7 +69,7 @@ class VersionTests(SynchronousTestCase):
         self.play("0.3.1.3", enableBatchPush=True)
 
     def test_0_4_0_follows(self) -> None:
-        """A follower of 0.4.0 says SUCCESS to what it has not understood; that is no acknowledgement."""
+        """A follower of 0.4.0 answers SUCCESS to pushes that it has not understood; that does not count."""
         group = self.group_of("0.4.0", OURS, OURS, JAVA, start=("n0", "n1"))
         leader_id = group.leader()
         other_id, = {"n0", "n1"} - {leader_id}
@@ -92,7 +92,7 @@ class VersionTests(SynchronousTestCase):
     def test_0_4_0_led_by_ours(self) -> None:
         """A leader of ours that two members of 0.4.0 do not understand gives way to one that they do."""
         deadline = time.monotonic() + DEADLINE_S
-        # A Java member asks for votes as it starts, and then so seldom that the first election is ours.
+        # A Java member asks for votes when it starts, and then so seldom that we win the first election.
         group = self.group_of(
             "0.4.0", JAVA, JAVA, OURS, start=("n0",), minVoteIntervalMs=6_000, maxVoteIntervalMs=7_000,
             ours={"min_vote_interval_ms": 10, "max_vote_interval_ms": 50},
@@ -100,13 +100,13 @@ class VersionTests(SynchronousTestCase):
         ours = group.members["n2"]
         group.start("n2")
         while group.leader() != "n2":
-            group.kill()  # ours was slower all the same, on a busy machine
+            group.kill()  # on a busy machine ours was slower nevertheless
             self.assertLess(time.monotonic(), deadline, "n2 never led")
             group.start("n0")
             group.start("n2")
         group.start("n1")
         self.assertEqual(group.leader(), "n2")
-        # There is nothing to push before the first append, so nothing has been misunderstood so far.
+        # Before the first append there are no pushes, so none has been misunderstood so far.
         group.append(*bodies("under Java", 3))
         self.assertIn(group.leader(), ("n0", "n1"))
         self.assertIn("stepping-down reason=a quorum does not understand", ours.log_path.read_text())
@@ -115,8 +115,8 @@ class VersionTests(SynchronousTestCase):
         self.assertEqual((said.role, said.committed_index), ("follower", -1))
 
     def test_0_4_0(self) -> None:
-        """What a leader of 0.4.0 pushes is refused with 411, the reason is logged, nothing is written."""
-        # Followers of 0.4.0 take nothing from a leader of ours, so that one must not win the election.
+        """Pushes of a leader of 0.4.0 are refused with 411, the reason is logged, no entry is written."""
+        # Followers of 0.4.0 accept no entry from a leader of ours, so ours must not win the election.
         group = self.group_of("0.4.0", JAVA, JAVA, OURS, ours={"never_lead": True})
         ours = group.members["n2"]
         group.append(b"something to push")

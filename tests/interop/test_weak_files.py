@@ -2,7 +2,7 @@
 """
 The known weaknesses of Java DLedger that need files, restarts or a full disk, side by side with ours.
 
-As L{tests.interop.test_weaknesses}, whose rules hold here.
+The rules are those of L{tests.interop.test_weaknesses}.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class Watch:
-    """What happens to the names in a directory, as the kernel tells it (inotify)."""
+    """The events of the names in a directory, as the kernel reports them (inotify)."""
 
     def __init__(self, directory: Path) -> None:
         """Begin to watch."""
@@ -41,7 +41,7 @@ class Watch:
             raise SkipTest(f"inotify: {os.strerror(ctypes.get_errno())}")
 
     def seen(self, name: str) -> list[str]:
-        """What happened to one name, in order: C{deleted}, C{replaced}; the watch ends."""
+        """The events of one name, in order: C{deleted}, C{replaced}; ends the watch."""
         data = os.read(self._descriptor, 1 << 16)
         os.close(self._descriptor)
         happened, at = [], 0
@@ -55,7 +55,7 @@ class Watch:
 
 
 def dirty_kib(path: Path) -> int:
-    """How much of a file's beginning is in memory and not yet on the disk, as the kernel counts."""
+    """KiB of a file that are in memory and not yet on the disk, as the kernel counts."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         assert mapped[0] is not None
         maps = Path("/proc/self/smaps").read_text()
@@ -64,7 +64,7 @@ def dirty_kib(path: Path) -> int:
 
 
 def tells_dirty(directory: Path) -> bool:
-    """Whether the file system in use lets the kernel count so (one in memory does not)."""
+    """Whether the kernel counts that on this file system (not on one in memory)."""
     path = directory / "probe"
     with open(path, "wb", buffering=0) as file:
         file.write(bytes(4096))
@@ -74,7 +74,7 @@ def tells_dirty(directory: Path) -> bool:
 
 
 def on_small_disk(stage: Stage, mebibytes: int) -> None:
-    """From its next start on, the member's directory is a file system of that size, which only it sees."""
+    """From its next start on, the member's directory is a file system of that size, visible to it alone."""
     script = f'mount -t tmpfs -o size={mebibytes}m tmpfs "$1" && shift && exec "$@"'
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", str(stage.directory)]
     stage.member._command[:0] = command
@@ -84,7 +84,7 @@ class RestartTests(SideBySide):
     """The member is stopped, or killed, and started again."""
 
     def test_w04_vote_is_forgotten(self) -> None:
-        """W4: the process ends while it replaces the file with its vote, then somebody else asks."""
+        """W4: the process ends while it replaces the file with its vote; then another candidate asks."""
 
         def play(stage: Stage) -> tuple[list[str], VoteResult]:
             stage.cast.answer = stage.cast.silent
@@ -93,7 +93,7 @@ class RestartTests(SideBySide):
             self.assertIs(stage.vote("n0", 9), VoteResult.ACCEPT)
             happened = watch.seen("currterm")
             stage.member.kill()
-            # As it is between the two events, if there are two: the new file has still its first name.
+            # The state between the two events, if there are two: the new file still has its first name.
             (stage.ledger_path / "currterm").rename(stage.ledger_path / "currterm.tmp")
             stage.start()
             stage.wait_started()
@@ -106,7 +106,7 @@ class RestartTests(SideBySide):
         self.assertIsNot(ours[1], VoteResult.ACCEPT)
 
     def test_w05_truncated_tail(self) -> None:
-        """W5: a follower is truncated to its second entry of four, and restarted in good order."""
+        """W5: a follower is truncated to its second entry of four, and restarted after a clean stop."""
 
         def play(stage: Stage) -> tuple[int, int]:
             stage.cast.answer = stage.cast.silent
@@ -143,7 +143,7 @@ class RestartTests(SideBySide):
         self.assertEqual((len(java), len(ours)), (1, 0))
 
     def test_w11_flipped_bit(self) -> None:
-        """W11: a bit of an acknowledged entry flips on the disk of a leader that is stopped."""
+        """W11: a bit of an acknowledged entry flips on the disk of a stopped leader."""
         body = b"what was acknowledged" * 5
 
         def play(stage: Stage) -> bytes | None:
@@ -166,7 +166,7 @@ class RestartTests(SideBySide):
         self.assertIsNone(ours)
 
     def test_w21_oversized_entry(self) -> None:
-        """W21: an entry as long as a data file, with acknowledged ones before and behind it."""
+        """W21: an entry as long as a data file, between acknowledged ones."""
         size = 20480
 
         def play(stage: Stage) -> tuple[ResponseCode, bool]:
@@ -190,10 +190,10 @@ class RestartTests(SideBySide):
 
 
 class DiskTests(SideBySide):
-    """What is on the disk, and when."""
+    """The content of the disk, and its time."""
 
     def test_w06_acknowledged_before_the_disk_has_it(self) -> None:
-        """W6: how much of the file is not on the disk yet when the append is acknowledged."""
+        """W6: the part of the file that is not on the disk yet when the append is acknowledged."""
         with tempfile.TemporaryDirectory() as name:
             if not tells_dirty(Path(name)):
                 raise SkipTest("this file system does not tell what is not written yet")
@@ -207,7 +207,7 @@ class DiskTests(SideBySide):
                 assert answer is not None and answer.code is ResponseCode.SUCCESS
             return all(dirty) if stage.kind == JAVA else any(dirty)
 
-        # Nothing in Java waits for its flush, so it makes no difference to the answer how late that is.
+        # In Java no answer waits for the flush, so a late flush does not change the answer.
         java, ours = self.play(play, java={"flushFileInterval": 60_000}, ours={"flush_disk_type": "sync"})
         self.assertEqual((java, ours), (True, False))
 
@@ -236,13 +236,13 @@ class DiskTests(SideBySide):
             play, java={"mappedFileSizeForEntryData": large}, ours={"mapped_file_size_for_entry_data": large},
             alone=True, start=False,
         )
-        # Where the fault surfaces differs: the second append is acknowledged, or ends in an answer without
-        # a body; it is never refused, and never readable.
+        # The fault surfaces in different places: the second append is acknowledged, or answered without a
+        # body; it is never refused, and never readable.
         self.assertEqual(java, [(False, True), (False, False)])
         self.assertEqual(ours, [(True, False), (True, False)])
 
     def test_w18_uncommitted_files_expire(self) -> None:
-        """W18: files full of entries that are not committed grow old."""
+        """W18: files full of uncommitted entries become old."""
         size = 4096
 
         def play(stage: Stage) -> bool:
@@ -266,7 +266,7 @@ class DiskTests(SideBySide):
         self.assertEqual((java, ours), (False, True))
 
     def test_w22_memory_store(self) -> None:
-        """W22: a leader that keeps its entries in memory, and has no follower that takes them."""
+        """W22: a leader with a memory store, whose followers accept no entries."""
 
         def play(stage: Stage) -> int:
             stage.cast.answer = stage.cast.elects_only

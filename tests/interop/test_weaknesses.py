@@ -2,8 +2,8 @@
 """
 The known weaknesses of Java DLedger on the wire, side by side: one stimulus, a Java member and one of ours.
 
-Each test asserts both outcomes, so it fails as well when Java turns out not to be weak. The numbers are
-those of docs/divergence.md. What needs files or restarts is in L{tests.interop.test_weak_files}.
+Each test asserts both outcomes, so it also fails if Java does not have the weakness. The numbers are those of
+docs/divergence.md. Weaknesses that need files or restarts are in L{tests.interop.test_weak_files}.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocols.wire.ledger.messages import (
 from tests.interop.played import GROUP, JAVA, SELF, SideBySide, Stage, entries, entry
 from tests.processes.asking import NoAnswer
 
-#: Beats as fast as ours, so that a test need not wait for Java's.
+#: Heartbeats as fast as ours, so that a test need not wait for Java's.
 FAST_JAVA = {"heartBeatTimeIntervalMs": 200, "maxHeartBeatLeak": 30}
 
 
@@ -44,8 +44,8 @@ class LeaderTests(SideBySide):
 
     def test_w01_old_term_is_counted(self) -> None:
         """
-        W1, figure 8: a majority holds an entry of term 2, the leader is of term 4, and one with an entry of
-        term 3 in its place is elected next. It replaces what Java has committed.
+        W1, figure 8: a majority holds an entry of term 2, the leader is of term 4, and the next leader has an
+        entry of term 3 at that index. It replaces the entry that Java has committed.
         """
 
         def play(stage: Stage) -> tuple[int, ResponseCode]:
@@ -65,7 +65,7 @@ class LeaderTests(SideBySide):
         self.assertEqual(ours, (-1, ResponseCode.SUCCESS))
 
     def test_w02_uncommitted_entry_is_shown(self) -> None:
-        """W2: the leader is asked for an entry that nobody else has."""
+        """W2: the leader is asked for an entry that no follower has."""
 
         def play(stage: Stage) -> ResponseCode | bytes:
             stage.wait_leads()
@@ -82,13 +82,13 @@ class LeaderTests(SideBySide):
         self.assertEqual(self.play(play), (b"of nobody else", ResponseCode.INDEX_OUT_OF_RANGE))
 
     def test_w03_deposed_leader_answers(self) -> None:
-        """W3: a leader that nobody hears any more is asked for an entry, and for the one that follows."""
+        """W3: a leader that is cut off is asked for an entry, and for the next one."""
 
         def play(stage: Stage) -> tuple[ResponseCode, ResponseCode]:
             stage.wait_leads()
             answer = stage.append(b"acknowledged")
             assert answer is not None and answer.code is ResponseCode.SUCCESS
-            # The others have elected one of theirs by now, and appended behind this entry.
+            # The others have elected a new leader by now, and appended behind this entry.
             stage.cast.answer = stage.cast.silent
             known, unknown = stage.get(answer.index), stage.get(answer.index + 1)
             assert known is not None and unknown is not None
@@ -99,7 +99,7 @@ class LeaderTests(SideBySide):
         self.assertEqual(ours, (ResponseCode.NOT_LEADER, ResponseCode.NOT_LEADER))
 
     def test_w12_back_off(self) -> None:
-        """W12: a follower whose tail of 140 entries differs; how many round trips find the common part."""
+        """W12: a follower whose tail of 140 entries differs; the number of round trips to the common part."""
         common, end = 10, 150
 
         def play(stage: Stage) -> list[int]:
@@ -171,7 +171,7 @@ class LeaderTests(SideBySide):
 
 
 class CandidateTests(SideBySide):
-    """The real member looks for votes, or is asked for its own."""
+    """The real member asks for votes, or is asked for its own."""
 
     def test_w19_no_pre_vote(self) -> None:
         """W19: a member starts beside a healthy leader whose heartbeats do not reach it."""
@@ -186,7 +186,7 @@ class CandidateTests(SideBySide):
             stage.wait(lambda: stage.cast.asked, "a question")
             return stage.holds(lambda: not stage.cast.seen(VoteRequest), java=20, ours=3)
 
-        # Java asks before it has said that it started; its leader would have been deposed at once.
+        # Java asks for votes before it reports its start; its leader would have been deposed at once.
         self.assertEqual(self.play(play), (False, True))
 
 
@@ -206,7 +206,7 @@ class FollowerTests(SideBySide):
         self.assertIsNot(ours, VoteResult.ACCEPT)
 
     def test_w08_commit_of_a_stranger(self) -> None:
-        """W8: a COMMIT of a term and a leader that the follower has never heard of."""
+        """W8: a COMMIT of a term and a leader that the follower does not know."""
 
         def play(stage: Stage) -> int:
             stage.follow("n0", 5)
@@ -233,7 +233,7 @@ class FollowerTests(SideBySide):
         self.assertEqual(ours, (ResponseCode.INCONSISTENT_TERM, ResponseCode.INCONSISTENT_LEADER))
 
     def test_w10_pushes_behind_a_gap(self) -> None:
-        """W10: two pushes behind a gap, the second of them twice; a push gets an answer or it does not."""
+        """W10: two pushes behind a gap, the second one sent twice; each is answered or not."""
 
         def play(stage: Stage) -> list[ResponseCode | None]:
             batches = entries((5,) * 8)
@@ -254,14 +254,14 @@ class FollowerTests(SideBySide):
             return codes
 
         java, ours = self.play(play)
-        # Java's threads race for which of the equal ones is the repeated one; the other is never answered.
+        # Java's threads race on which of the equal ones is the repeated one; the other is never answered.
         self.assertEqual(java[0], ResponseCode.INCONSISTENT_STATE)
         self.assertCountEqual(java[1:], [None, ResponseCode.REPEATED_PUSH])
         self.assertNotIn(None, ours)
         self.assertEqual(ours[1], ResponseCode.REPEATED_PUSH)
 
     def test_w13_other_positions(self) -> None:
-        """W13: a leader with another file size sends an entry whose position the follower cannot give it."""
+        """W13: a leader with another file size sends an entry whose position does not fit the follower."""
 
         def play(stage: Stage) -> tuple[set[ResponseCode], bool]:
             stage.follow("n0", 5)
@@ -276,7 +276,7 @@ class FollowerTests(SideBySide):
         self.assertEqual(ours, ({ResponseCode.INCONSISTENT_STATE}, False))
 
     def test_w14_truncation_below_the_commit(self) -> None:
-        """W14: a leader that wants committed entries gone."""
+        """W14: a leader that wants to truncate committed entries."""
 
         def play(stage: Stage) -> tuple[ResponseCode, int, int]:
             batches = entries((5,) * 4)
@@ -293,7 +293,7 @@ class FollowerTests(SideBySide):
         self.assertEqual(ours, (ResponseCode.INCONSISTENT_STATE, 3, 3))
 
     def test_w20_answers_without_a_body(self) -> None:
-        """W20: a PULL, a METADATA that is no JSON, an append without a body: what Java's callers hang on."""
+        """W20: a PULL, a METADATA that is no JSON, an append without a body: Java's callers hang on them."""
 
         def play(stage: Stage) -> list[ResponseCode | str]:
             said: list[ResponseCode | str] = []

@@ -4,8 +4,8 @@ Runs every mutant under the simulator until it is noticed.
 
     python -m tests.mutants [--only NAME] [--seconds 60] [--jobs 2]
 
-Each runs in a process of its own. The exit status is 1 if one survives, or if the text that it
-changes is not there any more.
+Each runs in its own process. The exit status is 1 if a mutant survives, or if the text that it changes is no
+longer in the source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTICED, SURVIVED, OUT_OF_DATE = 0, 3, 4
 
 @attrs.frozen
 class Verdict:
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     name: str
     status: int
@@ -46,9 +46,9 @@ class Verdict:
 
 def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = False) -> int:
     """
-    Run schedules on the mutated system in this process, for so long.
+    Run schedules on the mutated system in this process, for C{seconds}.
 
-    @param sound: leave the system as it is; then there must be nothing to notice.
+    @param sound: leave the system as it is; then no schedule may fail.
     @return: an exit status.
     """
     try:
@@ -100,7 +100,7 @@ def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:
 
 @click.command()
 @click.option("--only", multiple=True, help="Name of a mutant; may be given more than once.")
-@click.option("--seconds", default=60.0, show_default=True, help="How long each may stay unnoticed.")
+@click.option("--seconds", default=60.0, show_default=True, help="Longest time for one mutant.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--sound", is_flag=True, help="Break nothing: the same schedules must all pass.")
 @click.option("--child", hidden=True)

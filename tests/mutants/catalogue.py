@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.sim.test_mutants -*-
 """
-Every mutant: which guard it breaks, how, and where the schedules should look.
+Every mutant: the guard that it breaks, how, and the schedules that should notice.
 
-Some guards stand in two places on purpose ("asserts come in pairs"); such a mutant breaks both.
-Knows nothing of the packages that are mutated beyond their text.
+Some guards are in two places on purpose ("asserts come in pairs"); such a mutant breaks both.
+Of the mutated packages this module knows only their text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Mutant:
 
     @ivar says: what is wrong, in a sentence.
     @ivar settings, faults, load, group, pace_s: see L{dledger.testing.group.schedule.Focus}.
-    @ivar is_ha: of replication: settings and faults are those of L{dledger.testing.brokers.schedule.HAFocus}.
+    @ivar is_ha: a mutant of master/slave replication; settings and faults are those of
+        L{dledger.testing.brokers.schedule.HAFocus}.
     """
 
     name: str
@@ -72,7 +73,7 @@ _ELECTIONS = (
         Patch(MEMBER, 'assert self.voted_for in (None, candidate_id), "one vote in a term"', "pass"),
         Patch(MEMBER, "        if self.voted_for is None:\n", "        if True:\n"),
     ), faults=ELECTIONS, pace_s=1.0),
-    Mutant("vote-forgotten", "a restarted member does not know whom it voted for", (
+    Mutant("vote-forgotten", "a restarted member has forgotten its vote", (
         Patch(REPLICA, "term=term, voted_for=voted_for,\n            committed_index=",
               "term=term, voted_for=None,\n            committed_index="),
     ), faults=("kill", "kill_all", "isolate"), pace_s=1.0),
@@ -113,11 +114,11 @@ _REPLICATION = (
               "        self._answer(token, request, ResponseCode.SUCCESS)\n"
               "        self.member.out.write(fx.WriteEntries(entries=entries))"),
     ), faults=("disk_error", "fill_disk", "kill_inside")),
-    Mutant("ack-before-flush", "with sync flushing a follower acknowledges what is not on the disk", (
+    Mutant("ack-before-flush", "with sync flushing a follower acknowledges unflushed entries", (
         Patch(HANDLER, "if not self.member.config.is_sync or index <= self.member.flushed_index:",
               "if True:"),
     ), settings=SYNC, faults=POWER),
-    Mutant("leader-counts-unflushed", "with sync flushing a leader counts what it has not flushed", (
+    Mutant("leader-counts-unflushed", "with sync flushing a leader counts its unflushed entries", (
         Patch(REPLICA, "            if not member.config.is_sync:\n                self._leader_holds",
               "            if True:\n                self._leader_holds"),
     ), settings=SYNC, faults=POWER, group={"flush_us": 20_000, "delay_us": 100, "spread_us": 100}),
@@ -127,22 +128,22 @@ _REPLICATION = (
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
         Patch(STORE, "if first_gone <= self._committed:", "if False:"),
     ), faults=LINKS, load={"bodies_max": 12, "think_us": 300_000}),
-    Mutant("truncate-below-commit", "a late TRUNCATE cuts what is committed: no connection is closed, "
-           "nothing that was found equal is spared, nothing committed either", (
+    Mutant("truncate-below-commit", "a late TRUNCATE cuts committed entries: old connections stay open, "
+           "entries that were found equal are not spared, nor are committed ones", (
         Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
         Patch(STORE, "if first_gone <= self._committed:", "if False:"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
-    Mutant("old-connection-kept", "what a given-up connection still delivers is acted upon", (
+    Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
         Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
-    Mutant("append-without-match", "a COMPARE is answered by the index, an APPEND taken behind any end", (
+    Mutant("append-without-match", "a COMPARE is answered by the index alone, an APPEND taken at any end", (
         Patch(HANDLER, "if not (0 <= begin_index <= index <= end_index and member.view.holds(entries)):",
               "if not 0 <= begin_index <= index <= end_index:"),
         Patch(HANDLER, "        if not self.is_in_step:\n", "        if False:\n"),
     ), faults=ELECTIONS, pace_s=1.5),
-    Mutant("commit-beyond-match", "a follower commits up to its end, whether that is the leader's or not", (
+    Mutant("commit-beyond-match", "a follower commits up to its end, even if that is not the leader's", (
         Patch(HANDLER, "self.member.commit(min(request.commit_index, self.matched_index))",
               "self.member.commit(min(request.commit_index, self.member.ledger_end_index))"),
     ), faults=ELECTIONS, pace_s=1.5),
@@ -151,8 +152,8 @@ _REPLICATION = (
               "    def _forget_inflight(self) -> None:\n"),
         Patch(DISPATCHER, "        if asked != search.index:\n            return\n", ""),
     ), faults=("break_late", "spikes", "cut_link", "kill"), pace_s=1.5),
-    Mutant("diverged-beginning-kept", "what stands below the leader's beginning is kept at the "
-           "follower, equal or not", (
+    Mutant("diverged-beginning-kept", "the follower keeps its entries below the leader's beginning, "
+           "equal or not", (
         Patch(HANDLER, "anew = not holds and end_index >= 0 and index - 1 > known_index", "anew = False"),
     ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
                  "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
@@ -161,7 +162,7 @@ _REPLICATION = (
         Patch(HANDLER, "request, ResponseCode.INCONSISTENT_STATE)\n        self._purge()\n",
               "request, ResponseCode.SUCCESS)\n        self._purge()\n"),
     ), faults=("fill_disk", "isolate"), settings={"mapped_file_size_for_entry_data": 1024}),
-    Mutant("flush-outlives-truncation", "an fsync that began before a truncation vouches for what follows", (
+    Mutant("flush-outlives-truncation", "an fsync that began before a truncation counts for later entries", (
         Patch(FLUSHER, "if self._is_void or proved <=", "if proved <="),
         Patch(STORE, "self._job.end_index = min(self._job.end_index, end.index)\n", "pass\n"),
     ), settings=SYNC, faults=("isolate", "split", "pause"), pace_s=1.5,
@@ -222,7 +223,7 @@ _STORAGE = (
     Mutant("new-file-not-in-directory", "a new file is flushed, its name is not", (
         Patch(FLUSH, "            steps.append(self._data.sync_directory)\n", "            pass\n"),
     ), settings={**SYNC, "mapped_file_size_for_entry_data": 1024}, faults=POWER),
-    Mutant("recovered-not-synced", "what a killed process had written counts as durable after its restart", (
+    Mutant("recovered-not-synced", "writes of a killed process count as durable after its restart", (
         Patch(DIRECTORY, "    if not untouched:  # a killed", "    if False:  # a killed"),
     ), settings=SYNC, faults=("kill_inside", "kill", *POWER), group={"flush_us": 20_000}),
     Mutant("failed-fsync-ignored", "an fsync that failed counts as done", (
@@ -230,7 +231,7 @@ _STORAGE = (
               "        for step in self._steps:\n            try:\n                step()\n"
               "            except OSError:\n                pass\n"),
     ), settings=SYNC, faults=("disk_error", *POWER)),
-    Mutant("repaired-too-early", "a damaged member counts as whole when a leader has brought it anything", (
+    Mutant("repaired-too-early", "a damaged member counts as whole after any entry from a leader", (
         Patch(REPLICA, "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
               "True\n"),
     ), settings={**SYNC, "check_point_interval": 1000, "max_batch_push_count": 1, "max_inflight_pushes": 1},

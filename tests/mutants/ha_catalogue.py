@@ -29,31 +29,31 @@ TWO_SLAVES = {"broker_role": "SYNC_MASTER", "flush_disk_type": "ASYNC_FLUSH", "s
 POWER = ("power_master", "power_slave", "power_inside")
 
 HA_MUTANTS: tuple[Row, ...] = (
-    ("ha-any-report-believed", "a report of more than a slave can have is taken for an acknowledgement", (
+    ("ha-any-report-believed", "a report beyond a slave's possible end counts as an acknowledgement", (
         Patch(VIEW, "            if offset > end:\n", "            if False:\n"),
         Patch(VIEW, "        elif offset > self.transfer_offset:\n", "        elif False:\n"),
         Patch(VIEW, "proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)",
               "proved = offset"),
     ), {"master": SYNC}, ("stray", "cut", "slow_link")),
-    ("ha-first-report-vouches", "what a slave had before its master's crash acknowledges what came later", (
+    ("ha-first-report-vouches", "bytes that a slave had before its master's crash acknowledge later ones", (
         Patch(VIEW, "proved = offset if offset > self.request_offset else min(offset, self.vouched_offset)",
               "proved = offset"),
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False, "ha_flush_interval": 2000},
         "slave": {"ha_verify_size": 1, "ha_verify_size_at_start": 1}}, ("power_master", "stray")),
-    ("ha-not-compared", "a slave takes what it holds for its master's", (
+    ("ha-not-compared", "a slave takes its bytes for its master's without comparing", (
         Patch(FOLLOWER, "            self._compare(offset, data[:held])\n", "            pass\n"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
     ("ha-found-and-kept", "a slave that finds a difference does not cut its log", (
         Patch(FOLLOWER, "        end = log.cut(max(offset, log.begin_offset))\n", "        end = was\n"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
-    ("ha-reports-all-it-holds", "a slave reports what it has not compared yet", (
+    ("ha-reports-all-it-holds", "a slave reports bytes that it has not compared yet", (
         Patch(FOLLOWER, "held = min(self.expected_offset, self.log.end_offset)",
               "held = self.log.end_offset"),
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False}}, ("power_master", "kill_slave")),
-    ("ha-reports-unflushed", "a slave with SYNC_FLUSH reports what is in its page cache", (
+    ("ha-reports-unflushed", "a slave with SYNC_FLUSH reports bytes in its page cache", (
         Patch(FOLLOWER, "            held = min(held, self.log.flushed_offset)\n", "            pass\n"),
     ), {"master": SYNC, "slave": {"flush_disk_type": "SYNC_FLUSH"}}, POWER),
-    ("ha-ships-unflushed", "a master that ships only what is flushed ships everything", (
+    ("ha-ships-unflushed", "a master that must ship flushed bytes only ships everything", (
         Patch(MASTER, "return log.flushed_offset if self._config.ha_transfer_flushed_only else",
               "return"),
     ), {"master": {"ha_transfer_flushed_only": True, "ha_flush_interval": 1000}}, ("power_master",)),
@@ -64,16 +64,16 @@ HA_MUTANTS: tuple[Row, ...] = (
         Patch(ACKS, "return held_by(marks, needed) if len(marks) >= needed else -1",
               "return held_by(marks, 1) if marks else -1"),
     ), {"master": TWO_SLAVES, "slaves": 2}, ()),
-    ("ha-begins-behind", "a slave that began with the last file acknowledges what stands before it", (
+    ("ha-begins-behind", "a slave that began with the last file acknowledges bytes before it", (
         Patch(ACKS, "        if offset:\n            self._young",
               "        if False:\n            self._young"),
     ), {"master": TWO_SLAVES, "slaves": 2, "slave": {"ha_full_history": False}, "put_us": 60_000,
         "body_max": 900, "burst_max": 8}, ("slow_disk",)),
-    ("ha-starts-at-the-end", "an empty slave is sent what comes next, not a file from its beginning", (
+    ("ha-starts-at-the-end", "an empty slave is sent the next bytes, not a file from its beginning", (
         Patch(VIEW, "return max(log.end_offset - log.end_offset % log.file_size, log.begin_offset)",
               "return log.end_offset"),
     ), {}, ()),
-    ("ha-frame-lost", "what a congested connection did not take is counted as sent", (
+    ("ha-frame-lost", "bytes that a congested connection refused are counted as sent", (
         Patch(MASTER, "            connection.transfer(offset, data, batch_size=batch_size)\n",
               "            if not (connection.is_congested or size > 8000):\n"
               "                connection.transfer(offset, data, batch_size=batch_size)\n"),

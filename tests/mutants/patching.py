@@ -2,8 +2,8 @@
 """
 Modules that are imported with some of their lines changed.
 
-A patch names a module, the text to replace and its replacement. Rule: the text stands there exactly
-once, or the mutant is out of date and must be written anew.
+A patch names a module, the text to replace and its replacement. Rule: the source holds the text exactly
+once; otherwise the mutant is out of date and must be rewritten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import attrs
 
 
 class PatternNotFound(Exception):
-    """The text that a patch replaces is not there exactly once."""
+    """The source does not hold the text of a patch exactly once."""
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class Patch:
         """
         The source with the replacement.
 
-        @raise PatternNotFound: see above.
+        @raise PatternNotFound: the source does not hold C{old} exactly once.
         """
         count = source.count(self.old)
         if count != 1:
@@ -77,7 +77,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install(patches: Sequence[Patch]) -> None:
-    """From now on these modules are imported with their patches. They must not be loaded yet."""
+    """Import these modules with their patches from now on. They must not be loaded yet."""
     for patch in patches:
         assert patch.module not in sys.modules, f"{patch.module} is loaded already"
     sys.meta_path.insert(0, _Finder(patches))
@@ -85,10 +85,10 @@ def install(patches: Sequence[Patch]) -> None:
 
 def check(patches: Sequence[Patch]) -> None:
     """
-    Whether every pattern is found, without importing anything.
+    Check that every pattern is found, without importing anything.
 
     @raise PatternNotFound: one is not.
-    @raise SyntaxError: the result makes no sense.
+    @raise SyntaxError: the result does not compile.
     """
     sources: dict[str, str] = {}
     for patch in patches:

@@ -1,1 +1,1 @@
-"""Tests."""
+"""Tests with real processes."""

@@ -2,8 +2,8 @@
 """
 A blocking connection to one member: requests out, answers in, over either wire.
 
-For tests, benchmarks and the demo, which want to ask I{this} member and no other, and to see its very
-answer. No redirect, no retry; for those use C{dledger.connect}.
+For tests, benchmarks and the demo that must ask one particular member and see its own answer. There are no
+redirects and no retries; for those use C{dledger.connect}.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from protocols.wire.remoting import RemotingCommand, decode_command, encode_comm
 
 
 class NoAnswer(Exception):
-    """The member did not answer in time, or closed the connection; the outcome is not known."""
+    """The member did not answer in time, or closed the connection; the outcome is unknown."""
 
 
 class Asker:
     """
     One connection. Answers may be collected long after the requests were sent.
 
-    @ivar native: requests travel as native frames rather than as remoting frames.
+    @ivar native: requests are sent as native frames, not as remoting frames.
     """
 
     def __init__(self, address: str, *, native: bool = False, seconds: float = 5.0) -> None:
-        """@raise OSError: nobody listens there."""
+        """@raise OSError: the connection is refused."""
         host, _colon, port = address.rpartition(":")
         self.native = native
         self._seconds = seconds
@@ -44,7 +44,7 @@ class Asker:
         self._answers: dict[int, Response] = {}
 
     def __enter__(self) -> Self:
-        """The connection is closed at the end of the block."""
+        """Close the connection at the end of the block."""
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -58,7 +58,7 @@ class Asker:
         """
         Send a request.
 
-        @return: what to L{collect} its answer with.
+        @return: the number for L{collect}.
         """
         self._opaque += 1
         self._kinds[self._opaque] = request.kind
@@ -72,14 +72,14 @@ class Asker:
         return self._opaque
 
     def send_body(self, kind: RequestCode, body: bytes) -> int:
-        """Send a body as it is, in a remoting frame; as L{send}."""
+        """Send a body unchanged, in a remoting frame; as L{send}."""
         self._opaque += 1
         self._kinds[self._opaque] = kind
         self.send_bytes(encode_command(RemotingCommand(code=int(kind), opaque=self._opaque, body=body)))
         return self._opaque
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes, whether they are a request or not."""
+        """Send bytes, which need not be a request."""
         try:
             self._socket.sendall(data)
         except OSError as error:
@@ -89,7 +89,7 @@ class Asker:
         """
         The answer to one request.
 
-        @raise NoAnswer: none came in time, or the connection ended.
+        @raise NoAnswer: the answer did not come in time, or the connection ended.
         """
         deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
         while opaque not in self._answers:
@@ -130,9 +130,9 @@ class Asker:
 
 def ask(address: str, request: Request, *, native: bool = False, seconds: float = 5.0) -> Response:
     """
-    One request over a connection of its own.
+    Send one request over its own connection.
 
-    @raise NoAnswer: nobody listens, no answer in time, or the connection ended.
+    @raise NoAnswer: the connection is refused, there is no answer in time, or the connection ended.
     """
     try:
         with Asker(address, native=native, seconds=seconds) as asker:
@@ -142,7 +142,7 @@ def ask(address: str, request: Request, *, native: bool = False, seconds: float 
 
 
 def metadata_of(peer_id: str, address: str, *, group: str, seconds: float = 2.0) -> MetadataResponse | None:
-    """What a member says of itself; None if it does not answer."""
+    """A member's view of itself; None if it does not answer."""
     try:
         answer = ask(address, MetadataRequest(group=group, remote_id=peer_id), seconds=seconds)
     except NoAnswer:

@@ -30,7 +30,7 @@ FOUND, NOT_FOUND, NO_TOPIC = 0, 19, 17
 
 
 class Remoting:
-    """One connection. Whatever goes wrong is an OSError."""
+    """One connection. Every failure is an OSError."""
 
     def __init__(self, address: str, *, seconds: float = 20.0) -> None:
         host, _, port = address.rpartition(":")
@@ -40,7 +40,7 @@ class Remoting:
         self._last = 0
 
     def send(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> int:
-        """Ask, without waiting. @return: the number of the request."""
+        """Send a request without waiting. @return: its number."""
         self._last += 1
         self._socket.sendall(encode_command(RemotingCommand(
             code=code, opaque=self._last, version=409, language="JAVA", ext_fields=fields, body=body
@@ -57,7 +57,7 @@ class Remoting:
         return self._answers.pop(0)
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> RemotingCommand:
-        """One request, and its answer."""
+        """Send one request and wait for its answer."""
         number = self.send(code, fields, body)
         answer = self.next()
         assert answer.opaque == number, (answer.opaque, number)
@@ -72,7 +72,7 @@ class Remoting:
         }, body)  # fmt: skip
 
     def pull(self, topic: str, queue_id: int, offset: int) -> RemotingCommand:
-        """Messages of a queue, if there are any now."""
+        """The messages of a queue that are there now, if any."""
         return self.ask(PULL_MESSAGE, {
             "consumerGroup": "g", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset),
             "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
@@ -80,12 +80,12 @@ class Remoting:
         })  # fmt: skip
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._socket.close()
 
 
 def messages_of(answer: RemotingCommand) -> list[Message]:
-    """What a pull has brought."""
+    """The messages in the answer to a pull."""
     found: list[Message] = []
     at = 0
     while at < len(answer.body):
@@ -140,7 +140,7 @@ class Broker(Child):
         )  # fmt: skip
 
     def wait_started(self, *, seconds: float = 60.0) -> None:
-        """@raise ChildError: nobody answers in time, or the process has ended."""
+        """@raise ChildError: the broker does not answer in time, or the process has ended."""
 
         def answers() -> bool:
             if not self.is_running:
@@ -157,7 +157,7 @@ class Broker(Child):
 
     def end(self, *, seconds: float = 60.0) -> None:
         """
-        SIGTERM, and an end in order.
+        SIGTERM, and wait for a clean end.
 
         @raise ChildError: it had to be killed, or did not close its store.
         """
@@ -169,8 +169,8 @@ class Broker(Child):
         """
         All messages of a topic, queue by queue.
 
-        @param count: wait until there are so many.
-        @raise ChildError: not so many in time.
+        @param count: wait until there are at least this many.
+        @raise ChildError: there are fewer when the time is over.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -202,7 +202,7 @@ class Broker(Child):
         return found
 
     def log(self, end: int) -> bytes:
-        """Its commit log below C{end}."""
+        """The bytes of its commit log below C{end}."""
         files = sorted((self.store / "commitlog").iterdir())
         assert files[0].name == "0" * 20, files[0]
         return b"".join(path.read_bytes() for path in files)[:end]

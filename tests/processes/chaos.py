@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.processes.test_chaos -*-
 """
-Real members, killed and paused under the load of real clients; afterwards nothing may be missing.
+Real members, killed and paused under the load of real clients; afterwards no entry may be missing.
 
     python -m tests.processes.chaos --rounds 30 --flush sync --seed 7
 
-A round is one of: SIGKILL for the leader, for a follower, for all members at once; SIGSTOP for the
-leader until the others have gone on without it, then SIGCONT and reads at it that must not be stale.
-After the rounds the members stop in good order, and their directories and the clients' histories are
-compared, see L{tests.processes.histories} and L{tests.processes.ledgers}.
+A round is one of: SIGKILL for the leader, for a follower, for all members at once; SIGSTOP for the leader
+until the others have continued without it, then SIGCONT and reads at it that must not be stale. After the
+rounds the members stop cleanly, and their directories and the clients' histories are compared, see
+L{tests.processes.histories} and L{tests.processes.ledgers}.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ ACTIONS = ("kill-leader", "kill-follower", "kill-all", "pause-leader")
 BODY_BYTES = 200
 #: Small files, so that rolling over is part of every run.
 FILE_OPTIONS = {"mapped_file_size_for_entry_data": 1 << 20, "mapped_file_size_for_entry_index": 32 * 8192}
-#: Java stops at a first failover of about 8 s; ours must be far below that.
+#: Java needs about 8 s for a first failover; ours must be far below this limit.
 FAILOVER_SECONDS_MAX = 15.0
 
 
 @attrs.define
 class Report:
     """
-    What a run found.
+    The findings of a run.
 
-    @ivar wrong: everything that must not be; empty after a good run.
+    @ivar wrong: all errors; empty after a good run.
     @ivar failover_ms: from SIGKILL of the leader to the first acknowledgement of an append that was
-        called after it; C{pause_ms} likewise from SIGSTOP, which no closed connection tells of.
-    @ivar stale_checks: linearizable reads that a leader just resumed was asked.
+        called after it; C{pause_ms} the same from SIGSTOP, after which no connection closes.
+    @ivar stale_checks: linearizable reads sent to a leader that was just resumed.
     """
 
     rounds: list[str] = attrs.Factory(list)
@@ -67,7 +67,7 @@ class Report:
     entries: int = 0
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The report for people."""
         yield (
             f"{len(self.rounds)} rounds; {self.acknowledged} appends acknowledged, {self.unknown} unknown, "
             f"{self.failed} failed; {self.entries} entries on every member"
@@ -92,7 +92,7 @@ class Chaos:
     def __init__(
         self, directory: Path, *, flush: str, seed: int, rate: float = 1500.0, wire: str = "auto"
     ) -> None:
-        """@param wire: between members, and of the clients."""
+        """@param wire: between members, and for the clients."""
         self.report = Report()
         self.group = Group(directory, options={"flush_disk_type": flush, "wire": wire, **FILE_OPTIONS})
         self.history = History(directory / "history")
@@ -105,7 +105,7 @@ class Chaos:
         )
 
     def start(self) -> None:
-        """Members, then the writer; returns when an append was acknowledged."""
+        """Start members, then the writer; return when an append is acknowledged."""
         self.group.start()
         self.group.leader()
         self._writer.start()
@@ -113,7 +113,7 @@ class Chaos:
         self.wait_acknowledged(time.monotonic() * 1000)
 
     def wait_acknowledged(self, called_after_ms: float, *, seconds: float = FAILOVER_SECONDS_MAX) -> Attempt:
-        """The first acknowledged of the appends called after that moment."""
+        """Among the appends called after that moment, the first acknowledged one."""
         found: list[Attempt] = []
 
         def acknowledged() -> bool:
@@ -130,7 +130,7 @@ class Chaos:
         return found[0]
 
     def play(self, action: str) -> None:
-        """One round; all members run again when it returns, and appends are acknowledged."""
+        """Play one round; afterwards all members run and appends are acknowledged."""
         self.report.rounds.append(action)
         leader_id = self.group.leader()
         followers = [peer_id for peer_id in self.group.members if peer_id != leader_id]
@@ -164,7 +164,7 @@ class Chaos:
         self._wait_caught_up(victims)
 
     def _wait_caught_up(self, peer_ids: list[str]) -> None:
-        """The members have what was acknowledged before this call."""
+        """Wait until the members have the entries that were acknowledged before this call."""
         self.history.read_on()
         wanted = max((attempt.index for attempt in self.history.outcomes), default=-1)
 
@@ -250,7 +250,7 @@ class Chaos:
                     self.report.wrong.append(f"READ: leader {peer_id} lacks entry {attempt.index}")
 
     def finish(self) -> Report:
-        """Stop everything in good order and compare."""
+        """Stop all processes cleanly and compare."""
         self._writer.stop(seconds=40)
         end_index = self.group.wait_settled()
         for peer_id, status in self.group.stop().items():
@@ -281,7 +281,7 @@ class Chaos:
 
 
 def plan_rounds(rounds: int, seed: int) -> list[str]:
-    """Every action equally often, in an order that the seed chooses."""
+    """Every action equally often, in an order that depends on the seed."""
     planned = [ACTIONS[number % len(ACTIONS)] for number in range(rounds)]
     random.Random(seed).shuffle(planned)
     return planned

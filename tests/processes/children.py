@@ -1,14 +1,13 @@
 # -*- test-case-name: tests.processes.test_children -*-
 """
-Child processes that never outlive the program that started them, and ports that nobody else takes.
+Child processes that end with the program that started them, and ports that no other program takes.
 
-Rule 1: every child leads a process group of its own, and the kernel kills it when its parent dies;
-L{end_all} (also run at exit) kills what is left. A child must be started from a thread that stays.
-Rule 2: ports lie below the range from which the system takes the near end of outgoing
-connections: a member that is down could otherwise lose its port to a neighbour, or a neighbour that
-tries to reach it could be connected to itself.
+Rule 1: every child leads its own process group, and the kernel kills it when its parent dies; L{end_all}
+(also run at exit) kills the remaining ones. The thread that starts a child must outlive it.
+Rule 2: ports are below the range that the system uses for outgoing connections: otherwise a member that is
+down could lose its port to a neighbour, or a neighbour that tries to reach it could be connected to itself.
 
-Knows nothing of what the children do.
+Knows nothing of the work of the children.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ALIVE: set[Child] = set()
 _GIVEN: set[int] = set()
-#: One open file, of which a byte is locked for each port that was given: other programs like this one see it.
+#: One open file; a byte of it is locked for each port given away, visible to other programs like this one.
 _RESERVED: list[IO[bytes]] = []
 
 
 class ChildError(Exception):
-    """A child that did not do what was waited for; the message ends with the last lines of its log."""
+    """A child did not behave as expected; the message ends with the last lines of its log."""
 
 
 def _die_with_parent() -> None:
@@ -55,10 +54,10 @@ def _ephemeral_floor() -> int:
 
 def free_ports(count: int) -> list[int]:
     """
-    Loopback ports that nobody listens on and that no outgoing connection is given.
+    Loopback ports that are free and never used for outgoing connections.
 
-    Ports are drawn at random, and reserved until this program ends: another one that runs at the same time
-    and draws the same passes it over, though nobody may listen there at the moment.
+    Ports are drawn at random, and reserved until this program ends: another program that runs at the same
+    time does not take them, even if no process listens on them at the moment.
     """
     chance = random.SystemRandom()
     ceiling = max(_ephemeral_floor(), 12_000)
@@ -83,7 +82,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _reserve(port: int) -> bool:
-    """Whether this program, and no other one, has the port now."""
+    """Reserve the port. @return: false if another program has it."""
     if not _RESERVED:
         path = Path(tempfile.gettempdir()) / f"dledger-test-ports-{os.getuid()}"
         _RESERVED.append(open(path, "ab"))
@@ -95,7 +94,7 @@ def _reserve(port: int) -> bool:
 
 
 def peers_text(peers: Mapping[str, str]) -> str:
-    """Members as every program is told of them: C{n0-host:port;n1-host:port}."""
+    """Members as every program takes them: C{n0-host:port;n1-host:port}."""
     return ";".join(f"{peer_id}-{address}" for peer_id, address in peers.items())
 
 
@@ -103,7 +102,7 @@ def wait_until(condition: Callable[[], object], *, seconds: float, what: str, ev
     """
     Poll until C{condition()} is true.
 
-    @raise ChildError: it was not within C{seconds}; C{what} says what was waited for.
+    @raise ChildError: it was not true within C{seconds}; the message names C{what}.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -114,12 +113,12 @@ def wait_until(condition: Callable[[], object], *, seconds: float, what: str, ev
 
 class Child:
     """
-    One child process at a time, that can be started again with the same command.
+    One child process at a time, which can be started again with the same command.
 
     Invariant: while C{is_running}, the process is in L{end_all}'s table.
 
     @ivar name: for messages.
-    @ivar log_path: where its output goes; appended to over restarts.
+    @ivar log_path: of its output; every start appends to it.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id; only while it runs."""
+        """Process id of the last start."""
         assert self._process is not None, f"{self.name} was not started"
         return self._process.pid
 
@@ -159,18 +158,18 @@ class Child:
 
     @property
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Its standard input and output, when it talks."""
+        """Its standard input and output, if C{talks} was set."""
         assert self._process is not None and self._process.stdin and self._process.stdout
         return self._process.stdin, self._process.stdout
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the child and what it started; nothing if it has ended."""
+        """Send a signal to the child and its children; do nothing if it has ended."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait for the end of the process."""
         self.send(signal.SIGKILL)
         self._reap(10.0)
 
@@ -187,7 +186,7 @@ class Child:
         SIGTERM, and wait for the end.
 
         @return: exit status.
-        @raise ChildError: it did not end in time; it was killed then.
+        @raise ChildError: it did not end in time and was killed.
         """
         self.send(signal.SIGTERM)
         return self.wait(seconds=seconds)
@@ -197,7 +196,7 @@ class Child:
         Wait for the end of the process.
 
         @return: exit status.
-        @raise ChildError: it did not end in time; it was killed then.
+        @raise ChildError: it did not end in time and was killed.
         """
         try:
             return self._reap(seconds)
@@ -242,7 +241,7 @@ class Child:
 
 
 class TalkingChild(Child):
-    """A process that is told lines and answers with one line each."""
+    """A process that answers each line of input with one line."""
 
     def __init__(
         self, name: str, command: Sequence[str], *, log_path: Path,
@@ -253,7 +252,7 @@ class TalkingChild(Child):
         self._answers: queue.Queue[str] = queue.Queue()
 
     def start(self) -> None:
-        """Start it; returns at once, see L{wait_started}."""
+        """Start the process without waiting for it, see L{wait_started}."""
         super().start()
         self._answers = queue.Queue()
         _commands, answers = self.pipes
@@ -273,7 +272,7 @@ class TalkingChild(Child):
 
     def ask(self, line: str, *, seconds: float = 15.0) -> str:
         """
-        One command, one line of answer.
+        Send one command and return its line of answer.
 
         @raise ChildError: no answer within C{seconds}, or the process has ended.
         """
@@ -294,7 +293,7 @@ class TalkingChild(Child):
 
     def stop(self, *, seconds: float = 15.0) -> int:
         """
-        Tell it to stop, and wait for its end.
+        Send C{stop}, and wait for its end.
 
         @return: exit status.
         """
@@ -304,7 +303,7 @@ class TalkingChild(Child):
 
 
 def end_all() -> None:
-    """Kill every child that still runs."""
+    """Kill every running child."""
     for child in list(_ALIVE):
         with contextlib.suppress(Exception):
             child.kill()
@@ -315,7 +314,7 @@ atexit.register(end_all)
 
 @contextlib.contextmanager
 def ending(*children: Child) -> Iterator[None]:
-    """Kill these children on the way out, whatever happens."""
+    """Kill these children at the end of the block, also after an exception."""
     try:
         yield
     finally:

@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.processes.test_ha -*-
 """
-One broker's commit log and replication as a process that talks, to be killed::
+One broker's commit log and replication as a process that takes commands, made to be killed::
 
     python -m tests.processes.ha_broker --role SYNC_MASTER --port 10912 --store DIR --puts FILE
 
-It says C{started}, then answers one line to each line: C{load} (put messages without a pause until told
-otherwise), C{quiet} (no more of them; answers when all have been answered), C{status} (JSON), C{stop}.
+It prints C{started}, then answers each line with one line: C{load} (put messages without a pause from now
+on), C{quiet} (stop that; answers when all puts are answered), C{status} (JSON), C{stop}.
 
-Each put that was answered is a line in the file of puts: where it starts and ends, the CRC-32 of its bytes,
-what it was told. A line is written before the next put, so a kill loses none that somebody has seen.
+Each answered put is a line in the file of puts: its start and end, the CRC-32 of its bytes, its status. A
+line is written before the next put, so a kill loses no answer that was seen.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Broker(LineOnlyReceiver):
         )
 
     def connectionMade(self) -> None:
-        """Standard input is there."""
+        """Standard input is open: start."""
         self._service.startService()
         if self._service.slave is not None:
             endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self._options.port, timeout=3)
@@ -84,7 +84,7 @@ class Broker(LineOnlyReceiver):
         os._exit(1)
 
     def lineReceived(self, line: bytes) -> None:
-        """A command."""
+        """Run a command."""
         if line == b"load":
             self._is_loaded = True
             for _ in range(WINDOW):
@@ -132,7 +132,7 @@ class Broker(LineOnlyReceiver):
 
 
 def main() -> None:
-    """Run until told to stop, or until standard input ends."""
+    """Run until C{stop}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--role", required=True)
     parser.add_argument("--flush", default="ASYNC_FLUSH")

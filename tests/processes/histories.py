@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.processes.test_histories -*-
 """
-What clients were told, held against what the log says.
+Compares the answers that clients got with the log.
 
-The checks, for appends of unique bodies that nobody repeats:
-1. what was acknowledged stands at its index, with its body;
-2. no body stands in the log twice;
-3. what was said to have failed is not in the log;
-4. the acknowledged appends of one writer stand in the order of its calls;
-5. an append that was called after another was acknowledged stands behind it;
-6. nothing stands in the log that nobody appended, but for empty bodies (term-start entries).
+The checks, for appends of unique bodies that are never repeated:
+1. an acknowledged append is at its index, with its body;
+2. no body is in the log twice;
+3. an append that was reported as failed is not in the log;
+4. the acknowledged appends of one writer are in the order of its calls;
+5. an append that was called after another was acknowledged is behind it;
+6. every entry was appended by a client, except those with empty bodies (term-start entries).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class History:
         self._rest = ""
 
     def read_on(self) -> list[Attempt]:
-        """What was added since the last call."""
+        """The lines added since the last call."""
         if not self.path.exists():
             return []
         with open(self.path) as file:
@@ -43,7 +43,7 @@ class History:
         return fresh
 
     def first_ok_after(self, called_after_ms: float) -> Attempt | None:
-        """Of the appends that were called after that moment, the one that was acknowledged first."""
+        """Among the appends that were called after that moment, the one acknowledged first."""
         self.read_on()
         found = None
         for outcome in reversed(self.outcomes):
@@ -59,7 +59,7 @@ def check_history(
     outcomes: Sequence[Attempt], log: Mapping[int, bytes], *, body_bytes: int, limit: int = 20
 ) -> list[str]:
     """
-    Everything that is wrong, as sentences; at most C{limit} of them.
+    The errors found, as sentences; at most C{limit} of them.
 
     @param log: index to body, of the whole log.
     """
@@ -78,9 +78,9 @@ def _check_outcomes(outcomes: Iterable[Attempt], log: Mapping[int, bytes], body_
         if outcome.outcome == "ok":
             if log.get(outcome.index) != body_of(*name, body_bytes):
                 stands = log.get(outcome.index)
-                wrong.append(f"LOST: {name} was acknowledged at {outcome.index}, where {stands!r:.80} stands")
+                wrong.append(f"LOST: {name} was acknowledged at {outcome.index}, but {stands!r:.80} is there")
         elif outcome.outcome == "failed" and name in present:
-            wrong.append(f"FALSE FAILURE: {name} was said to have failed and is in the log")
+            wrong.append(f"FALSE FAILURE: {name} was reported as failed and is in the log")
     return wrong
 
 
@@ -93,7 +93,7 @@ def _check_log(outcomes: Iterable[Attempt], log: Mapping[int, bytes]) -> list[st
             continue
         name = name_of(body)
         if name in seen:
-            wrong.append(f"DOUBLED: {name} stands at {seen[name]} and at {index}")
+            wrong.append(f"DOUBLED: {name} is at {seen[name]} and at {index}")
         if name not in named:
             wrong.append(f"FOREIGN: {name} at {index} was never appended")
         seen[name] = index

@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.processes.test_ledgers -*-
 """
-Data directories read with as little code as possible, to judge the store by something that is not it.
+Reads data directories with little code, independent of the store that it checks.
 
-Works on our directories and on Java's. The members must have stopped, or the range asked for must be
+Works on our directories and on Java's. The members must have stopped, or the entries asked for must be
 committed.
 """
 
@@ -20,7 +20,7 @@ from protocols.wire.ledger.entry import BLANK_MAGIC, ENTRY_HEADER, ENTRY_HEADER_
 
 @attrs.frozen(kw_only=True)
 class Record:
-    """One record as it lies on disk; C{raw} is the header and the body."""
+    """One record as on disk; C{raw} is the header and the body."""
 
     index: int
     term: int
@@ -34,7 +34,7 @@ class Record:
 
 
 class LedgerFault(Exception):
-    """Files that are not a ledger, or ledgers that differ; the message says where."""
+    """Files are not a ledger, or ledgers differ; the message says where."""
 
 
 def _files(directory: Path) -> list[tuple[int, Path]]:
@@ -42,17 +42,17 @@ def _files(directory: Path) -> list[tuple[int, Path]]:
 
 
 def _mapped(path: Path) -> mmap.mmap | bytes:
-    """The bytes of a file; segments have their full length from the start, so they are not read whole."""
+    """The bytes of a file, mapped: segments have their full length from the start."""
     with open(path, "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
 
 
 def read_records(ledger_path: Path) -> Iterator[Record]:
     """
-    Every record from the first file to the first place where none stands.
+    Every record from the first file up to the first place without one.
 
     @param ledger_path: holds C{data} and C{index}.
-    @raise LedgerFault: a record that says another position than it has, or an index that jumps.
+    @raise LedgerFault: a record has another position than its header says, or an index is missing.
     """
     expected = -1
     for offset, path in _files(ledger_path / "data"):
@@ -74,7 +74,7 @@ def read_records(ledger_path: Path) -> Iterator[Record]:
 
 
 def index_units(ledger_path: Path, first_index: int, count: int) -> bytes:
-    """The index units of C{count} entries, as they lie on disk."""
+    """The index units of C{count} entries, as on disk."""
     wanted_from, wanted_to = first_index * INDEX_UNIT_SIZE, (first_index + count) * INDEX_UNIT_SIZE
     parts = []
     for offset, path in _files(ledger_path / "index"):
@@ -84,10 +84,11 @@ def index_units(ledger_path: Path, first_index: int, count: int) -> bytes:
 
 def assert_identical(ledger_paths: list[Path], end_index: int) -> int:
     """
-    The ledgers hold the same bytes, in data and in index, from the highest first index to C{end_index}.
+    Check that the ledgers hold the same bytes, in data and in index, from the highest first index to
+    C{end_index}.
 
-    @return: how many entries were compared.
-    @raise LedgerFault: they do not.
+    @return: number of entries compared.
+    @raise LedgerFault: they differ.
     """
     firsts = [next(read_records(path), None) for path in ledger_paths]
     if end_index < 0:

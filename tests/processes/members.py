@@ -2,8 +2,8 @@
 """
 Our members as real C{twistd} processes on loopback, alone and as a group.
 
-Everything waits with a deadline. The group is judged from outside only: by what its members answer to
-METADATA, and by their files (see L{tests.processes.ledgers}).
+Every wait has a deadline. The group is judged from outside only: by its members' answers to METADATA, and by
+their files (see L{tests.processes.ledgers}).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Member(Child):
     One member.
 
     @ivar directory: its C{store_base_dir}.
-    @ivar ledger_path: where its C{data} and C{index} are.
+    @ivar ledger_path: the directory of C{data} and C{index}.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Member(Child):
         self._group = group
 
     def metadata(self, *, seconds: float = 2.0) -> MetadataResponse | None:
-        """What it says of itself; None if it does not answer."""
+        """The member's view of itself; None if it does not answer."""
         return metadata_of(self.self_id, self.address, group=self._group, seconds=seconds)
 
 
 class Group:
     """
-    Members n0, n1, ... on free loopback ports, each with a directory of its own.
+    Members n0, n1, ... on free loopback ports, each with its own directory.
 
     @ivar members: by id.
     @ivar peers: C{host:port} by id.
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def peers_text(self) -> str:
-        """The members as clients and members are told of them."""
+        """The members in the form that clients and members take."""
         return peers_text(self.peers)
 
     def start(self) -> None:
@@ -90,20 +90,20 @@ class Group:
                 member.start()
 
     def kill(self) -> None:
-        """SIGKILL for every member, as nearly at once as signals are."""
+        """SIGKILL for every member, one right after the other."""
         for member in self.members.values():
             member.kill()
 
     def stop(self, *, seconds: float = 20.0) -> dict[str, int]:
-        """SIGTERM for every member; their exit statuses."""
+        """SIGTERM for every member. @return: their exit statuses."""
         return {peer_id: member.stop(seconds=seconds) for peer_id, member in self.members.items()}
 
     def leader(self, *, among: tuple[str, ...] | None = None, seconds: float = 20.0) -> str:
         """
-        The member that leads, agreed upon by a majority of the group.
+        The leader, as named by a majority of the group.
 
-        @param among: ask these only (the others may be paused).
-        @raise ChildError: none in time.
+        @param among: ask only these (the others may be paused).
+        @raise ChildError: no leader was named in time.
         """
         found: list[str] = []
 
@@ -120,9 +120,9 @@ class Group:
 
     def wait_settled(self, *, seconds: float = 30.0) -> int:
         """
-        Wait until every member has committed all it holds, and all hold the same.
+        Wait until every member has committed all its entries, and all hold the same.
 
-        Nobody may be writing. A leader's ledger may still grow by its term-start entry, so the state
+        No client may be writing. A leader's ledger may still grow by its term-start entry, so the state
         must be seen twice.
 
         @return: the last index.
@@ -167,5 +167,5 @@ def now_ms() -> float:
 
 
 def ended_well(status: int) -> bool:
-    """Whether a member ended in good order after SIGTERM: Twisted ends by the signal it was sent."""
+    """Whether a member ended cleanly after SIGTERM: Twisted ends itself by the same signal."""
     return status in (0, -signal.SIGTERM)

@@ -18,16 +18,16 @@ from tests.processes.children import wait_until
 TOPIC = "Numbers"
 WINDOW = 16
 
-#: Between two messages: what is sent has to be read again, too.
+#: Seconds between two messages: all of them are read again.
 PAUSE_S = 0.003
 
 
 class Producer:
     """
-    Sends numbered messages until told to stop; goes on when its broker is there again.
+    Sends numbered messages until C{stop}; continues when its broker is back.
 
     @ivar acknowledged: numbers that were answered with C{codes}.
-    @ivar sent: how many were sent.
+    @ivar sent: number of messages sent.
     """
 
     def __init__(self, broker: Broker, *, codes: tuple[int, ...]) -> None:
@@ -40,11 +40,11 @@ class Producer:
         self.sent = 0
 
     def start(self) -> None:
-        """In a thread."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """And wait for its end."""
+        """Stop the thread and wait for its end."""
         self._stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
@@ -72,7 +72,7 @@ class Producer:
             connection.close()
 
     def body(self, number: int) -> bytes:
-        """Of one message."""
+        """The body of one message."""
         return b"%d %s" % (number, b"x" * (number % 700))
 
 
@@ -85,7 +85,7 @@ class BrokerCase(SynchronousTestCase):
         self.directory = Path(held.name)
 
     def broker(self, name: str, role: str, **more: Any) -> Broker:
-        """Not started."""
+        """A broker, not started."""
         broker = Broker(name, self.directory, role=role, port=free_triple(), **more)
         self.addCleanup(broker.kill)
         return broker
@@ -98,22 +98,22 @@ class BrokerCase(SynchronousTestCase):
             one.start()
         for one in (master, slave):
             one.wait_started()
-        # One that comes later is sent the last file only, as RocketMQ does it.
+        # A slave that connects later is sent the last file only, as in RocketMQ.
         wait_until(lambda: "holds 0 bytes" in master.log_path.read_text(), seconds=60, what="the slave came")
         return master, slave
 
     def assert_same_logs(self, master: Broker, slave: Broker, messages: list[Message]) -> None:
-        """Byte for byte, as far as there are messages."""
+        """The logs are equal, byte for byte, up to the last message."""
         end = max(one.physical_offset + one.size for one in messages)
         self.assertEqual(master.log(end), slave.log(end))
 
     def wait_for(self, producer: Producer, count: int) -> None:
-        """So many more are acknowledged."""
+        """Wait until C{count} more messages are acknowledged."""
         wanted = len(producer.acknowledged) + count
         wait_until(lambda: len(producer.acknowledged) >= wanted, seconds=60, what=f"{count} more messages")
 
     def numbers(self, messages: list[Message], producer: Producer) -> list[int]:
-        """Which these are; their bodies are as they were sent."""
+        """The numbers of the messages, whose bodies must be as sent."""
         found = []
         for one in messages:
             number = int(one.body.split(b" ")[0])
@@ -123,10 +123,10 @@ class BrokerCase(SynchronousTestCase):
 
 
 class LifeTests(BrokerCase):
-    """Nothing is lost by an end in order, and little is needed to begin."""
+    """A clean end loses no message, and a broker starts with few options."""
 
     def test_restart(self) -> None:
-        """Messages of a master are on its slave; both stop, start, and have them still, and take more."""
+        """Messages of a master are on its slave; after a restart both still have them, and take more."""
         master, slave = self.pair("async-master")
         producer = Producer(master, codes=SENT)
         producer.start()
@@ -156,7 +156,7 @@ class LifeTests(BrokerCase):
         self.assert_same_logs(master, slave, messages)
 
     def test_wrong(self) -> None:
-        """A directory in use, a port that is taken, an option that is none: one clear line, and status 1."""
+        """A directory in use, a port in use, an unknown option: one clear line, and status 1."""
         master = self.broker("master", "async-master")
         master.start()
         master.wait_started()
@@ -181,7 +181,7 @@ class KillTests(BrokerCase):
     """SIGKILL of either side under load."""
 
     def test_sync_master(self) -> None:
-        """What was acknowledged with a slave's word is on both in the end, each once, in equal logs."""
+        """Messages acknowledged with a slave are on both in the end, each once, in equal logs."""
         master, slave = self.pair("sync-master")
         producer = Producer(master, codes=(0,))
         producer.start()

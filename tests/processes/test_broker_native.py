@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_broker_native -*-
-"""Our producer and C{dledger tail --broker}, and brokers that are killed under them."""
+"""Our producer and C{dledger tail --broker}, while their brokers are killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.processes.members import ROOT
 from tests.processes.test_broker import BrokerCase
 
 TOPIC = "Native"
-#: Messages of one call.
+#: Messages in one call.
 RUN = 20
 
 _DLEDGER = "from dledger.commands.main import main; main()"
@@ -26,11 +26,11 @@ _DLEDGER = "from dledger.commands.main import main; main()"
 
 class Writer:
     """
-    Puts numbered messages until told to stop, a run at a time; what may be stored is not put again.
+    Puts numbered messages until C{stop}, a run at a time; a message that may be stored is not put again.
 
-    @ivar acknowledged: numbers of runs that were stored as a whole.
-    @ivar partly: the numbers of each other run, how many of them are stored at least, and at most: not
-        necessarily the first, as a run travels in several frames, and the broker may die between two of them.
+    @ivar acknowledged: numbers of the messages of runs that were stored as a whole.
+    @ivar partly: for each other run: its numbers, and how many of them are stored at least, and at most. They
+        need not be the first ones: a run travels in several frames, and the broker may die between two.
     """
 
     def __init__(self, address: str) -> None:
@@ -42,18 +42,18 @@ class Writer:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """In a thread."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """And wait for its end."""
+        """Stop the thread and wait for its end."""
         self._stop.set()
         self._thread.join(60)
         self._client.close()
         assert not self._thread.is_alive() and self.failure is None, self.failure
 
     def wait_for(self, count: int) -> None:
-        """So many more are acknowledged, or it has failed."""
+        """Wait until C{count} more messages are acknowledged, or the writer has failed."""
         wanted = len(self.acknowledged) + count
         wait_until(
             lambda: len(self.acknowledged) >= wanted or self.failure is not None,
@@ -85,7 +85,7 @@ class NativeBrokerTests(BrokerCase):
     """Real processes."""
 
     def tail(self, address: str, *options: str) -> tuple[Any, Any]:
-        """C{dledger tail --broker}, its lines in a file. @return: process and path."""
+        """Run C{dledger tail --broker}, its output in a file. @return: process and path."""
         path = self.directory / f"tail{len(list(self.directory.glob('tail*')))}"
         with path.open("wb") as output:
             process = subprocess.Popen(
@@ -102,12 +102,12 @@ class NativeBrokerTests(BrokerCase):
 
     @staticmethod
     def offsets(path: Any) -> list[int]:
-        """Of the messages in whole lines."""
+        """The offsets of the messages, from whole lines."""
         text = path.read_text()
         return [json.loads(line)["offset"] for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def everything(self, address: str) -> tuple[list[int], list[int]]:
-        """Offsets, and numbers, of what is in a broker's log."""
+        """Offsets and numbers of all messages in a broker's log."""
         offsets, numbers = [], []
         with Client(address) as client:
             for batch in client.tail():
@@ -118,8 +118,8 @@ class NativeBrokerTests(BrokerCase):
 
     def test_kills(self) -> None:
         """
-        A follower sees every message once and in order, however often the broker is killed; what was
-        acknowledged is there, and nothing was put twice.
+        A follower sees every message once and in order while the broker is killed again and again; all
+        acknowledged messages are there, and none was put twice.
         """
         master = self.broker("master", "async-master")
         master.start()
@@ -150,7 +150,7 @@ class NativeBrokerTests(BrokerCase):
         master.end()
 
     def test_slave(self) -> None:
-        """A slave's log is shown as its master's is; a slave takes no messages."""
+        """A slave shows the same log as its master; a slave takes no messages."""
         master, slave = self.pair("async-master")
         with Client(master.address) as client:
             summary = client.put_many(TOPIC, [b"%d" % number for number in range(3000)])

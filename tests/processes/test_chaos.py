@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.processes.chaos import ACTIONS, plan_rounds, run
 
-#: More rounds by the environment, as in DLEDGER_CHAOS_ROUNDS=30.
+#: The environment may set more rounds, as in DLEDGER_CHAOS_ROUNDS=30.
 ROUNDS = int(os.environ.get("DLEDGER_CHAOS_ROUNDS", "4"))
 SEED = int(os.environ.get("DLEDGER_CHAOS_SEED", "5"))
 
@@ -20,7 +20,7 @@ class ChaosTests(SynchronousTestCase):
     """Kills and pauses under load."""
 
     def play(self, flush: str, wire: str = "auto") -> None:
-        """One run; nothing may be wrong."""
+        """Run once and expect no errors."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
             report = run(Path(name), rounds=plan_rounds(ROUNDS, SEED), flush=flush, seed=SEED, wire=wire)
         self.assertEqual(report.wrong, [], "\n".join(report.lines()))
@@ -36,11 +36,11 @@ class ChaosTests(SynchronousTestCase):
         self.play("sync")
 
     def test_remoting(self) -> None:
-        """Members and clients that speak JSON only."""
+        """Members and clients with the JSON wire only."""
         self.play("async", wire="remoting")
 
     def test_plan(self) -> None:
-        """Every action has its turn, in an order that the seed decides."""
+        """Every action has its turn, in an order that depends on the seed."""
         self.assertEqual(sorted(plan_rounds(8, 1)), sorted(ACTIONS * 2))
         self.assertEqual(plan_rounds(30, 7), plan_rounds(30, 7))
         self.assertNotEqual(plan_rounds(30, 7), plan_rounds(30, 8))

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_children -*-
-"""Children end when they should, and say why when they do not do what was waited for."""
+"""Children end when they should, and errors say what was expected of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ECHO = [sys.executable, "-u", "-c", _ECHO_PROGRAM]
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process, or only its remains."""
+    """Whether the process does not exist, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -63,11 +63,11 @@ class ChildTests(SynchronousTestCase):
         return child
 
     def said(self, child: Child, times: int) -> bool:
-        """Whether it has started so often."""
+        """Whether it has started C{times} times."""
         return child.log_tail().count("sleeping") == times
 
     def test_kill(self) -> None:
-        """After kill it is gone, and can be started again; the log goes on."""
+        """After kill the process is gone, and can be started again; its log continues."""
         child = self.child(_SLEEPER)
         for times in (1, 2):
             wait_until(partial(self.said, child, times), seconds=10, what="its output")
@@ -80,7 +80,7 @@ class ChildTests(SynchronousTestCase):
             child.start()
 
     def test_killed_while_paused(self) -> None:
-        """A paused child is not running on, and can be killed."""
+        """A paused child does not run, and can be killed."""
         child = self.child(_SLEEPER)
         child.pause()
         wait_until(
@@ -95,7 +95,7 @@ class ChildTests(SynchronousTestCase):
         self.assertEqual(self.child(_SLEEPER).stop(), -signal.SIGTERM)
 
     def test_does_not_stop(self) -> None:
-        """Who ignores SIGTERM is killed, and that is told with the log."""
+        """A child that ignores SIGTERM is killed, and the error shows its log."""
         deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
         child = self.child([sys.executable, "-u", "-c", deaf])
         wait_until(lambda: "deaf" in child.log_tail(), seconds=10, what="its output")
@@ -104,7 +104,7 @@ class ChildTests(SynchronousTestCase):
         self.assertFalse(child.is_running)
 
     def test_dies_with_its_parent(self) -> None:
-        """A child is killed by the kernel when the program that started it is."""
+        """The kernel kills a child when its parent is killed."""
         program = (
             "import sys, time\n"
             "from pathlib import Path\n"
@@ -124,7 +124,7 @@ class ChildTests(SynchronousTestCase):
         wait_until(lambda: is_gone(pid), seconds=10, what="the end of the child")
 
     def test_ending(self) -> None:
-        """The block's children are killed however it is left."""
+        """The block's children are killed when it ends, also by an exception."""
         child = self.child(_SLEEPER)
         with self.assertRaises(ZeroDivisionError), ending(child):
             raise ZeroDivisionError
@@ -132,7 +132,7 @@ class ChildTests(SynchronousTestCase):
 
 
 class TalkingChildTests(SynchronousTestCase):
-    """Lines there, lines back."""
+    """A line in, a line out."""
 
     def child(self, command: list[str]) -> TalkingChild:
         """A started child."""
@@ -144,19 +144,19 @@ class TalkingChildTests(SynchronousTestCase):
         return child
 
     def test_ask(self) -> None:
-        """Each line is answered by one."""
+        """Each line gets one line of answer."""
         child = self.child(_ECHO)
         child.wait_started()
         self.assertEqual([child.ask("a"), child.ask("b c")], ["a", "b c"])
         self.assertEqual(child.stop(), 0)
 
     def test_wrong_start(self) -> None:
-        """Another first line than C{started} is an error that shows it."""
+        """A first line other than C{started} is an error that shows it."""
         error = self.assertRaises(ChildError, self.child(_SLEEPER).wait_started)
         self.assertIn("'sleeping'", str(error))
 
     def test_no_answer(self) -> None:
-        """No answer in time is an error that says to what."""
+        """The error names the question that was not answered."""
         child = self.child(_SLEEPER)
         self.assertRaises(ChildError, child.wait_started)
         error = self.assertRaises(ChildError, child.ask, "who?", seconds=0.1)
@@ -174,7 +174,7 @@ class PortTests(SynchronousTestCase):
         self.assertTrue(max(ports) < max(floor, 12_000), ports)
 
     def test_reserved(self) -> None:
-        """A program that runs at the same time is not given the same, though nobody listens there yet."""
+        """Another running program does not get the same port, even before a process listens on it."""
         port, = free_ports(1)
         program = f"from tests.processes.children import _reserve; print(_reserve({port}))"
 
@@ -189,18 +189,18 @@ class PortTests(SynchronousTestCase):
         self.assertEqual(other_program(), "True")
 
     def test_can_be_listened_on(self) -> None:
-        """Nobody listens there."""
+        """A process can listen on them."""
         for port in free_ports(5):
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", port))
                 listener.listen()
 
     def test_peers_text(self) -> None:
-        """As members and clients read it."""
+        """The form is that of members and clients."""
         self.assertEqual(peers_text({"n0": "h:1", "n1": "h:2"}), "n0-h:1;n1-h:2")
 
     def test_wait_until(self) -> None:
-        """What was waited for in vain is named."""
+        """The error names the condition."""
         error = self.assertRaises(ChildError, wait_until, lambda: False, seconds=0.01, what="a miracle")
         self.assertIn("a miracle", str(error))
         wait_until(lambda: os.getpid(), seconds=0.0, what="nothing")

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_demo -*-
-"""The demo ends well, says what is lost when something is, and lets itself be interrupted."""
+"""The demo ends well, names lost lines, and can be interrupted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DemoTests(SynchronousTestCase):
         self.input.write_bytes(b"".join(b"line %d\n" % number for number in range(20_000)))
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Run it; its output goes to a file, so that it can be looked at meanwhile."""
+        """Run the demo; its output goes to a file, so that tests can read it meanwhile."""
         with open(self.directory / "output", "wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "demo.run", *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
@@ -44,11 +44,11 @@ class DemoTests(SynchronousTestCase):
         return process
 
     def output(self) -> str:
-        """What it has said so far."""
+        """The output so far."""
         return (self.directory / "output").read_text()
 
     def test_nothing_lost(self) -> None:
-        """Status 0, a failover time, what Spark has found, and a table of three members."""
+        """Status 0, a failover time, Spark's counts, and a table of three members."""
         status = self.start("--input", str(self.input)).wait(240)
         output = self.output()
         self.assertEqual(status, 0, output)
@@ -78,7 +78,7 @@ class DemoTests(SynchronousTestCase):
         self.assertTrue(all(is_gone(int(child)) for child in children))
 
     def start_swallowing(self) -> tuple[subprocess.Popen[str], Path]:
-        """A demo that does nothing and swallows what an interrupt raises; and the directory of its files."""
+        """A demo that only swallows the exception of an interrupt; and the directory of its files."""
         script = (
             "import demo.run as demo\n"
             "def play(directory, bodies, *, with_spark):\n"
@@ -104,7 +104,7 @@ class DemoTests(SynchronousTestCase):
         return process, directory
 
     def test_interrupt_that_is_swallowed(self) -> None:
-        """Whatever code the interrupt meets, the demo ends, and its files are gone."""
+        """In any code that the interrupt meets, the demo ends, and its files are removed."""
         process, directory = self.start_swallowing()
         process.send_signal(signal.SIGINT)
         output, _nothing = process.communicate(timeout=60)
@@ -113,7 +113,7 @@ class DemoTests(SynchronousTestCase):
         self.assertFalse(directory.exists())
 
     def test_interrupt_that_nobody_hears_of(self) -> None:
-        """Nor does it matter whether there is still somebody to tell."""
+        """The demo also ends if its output can no longer be written."""
         process, directory = self.start_swallowing()
         assert process.stdout is not None
         process.stdout.close()
@@ -129,7 +129,7 @@ class DemoTests(SynchronousTestCase):
 
 
 class JudgeTests(SynchronousTestCase):
-    """What the judge would say of a log that lost something."""
+    """The judge notices a line that is lost, doubled or out of order."""
 
     def setUp(self) -> None:
         """Three directories."""
@@ -159,12 +159,12 @@ class JudgeTests(SynchronousTestCase):
         self.assertRaises(Lost, self.judge, *[self.bodies[:-1]] * 3)
 
     def test_doubled(self) -> None:
-        """A line stands twice."""
+        """A line is in the log twice."""
         log = self.bodies[:5] + self.bodies[4:]
         self.assertRaises(Lost, self.judge, log, log, log)
 
     def test_out_of_order(self) -> None:
-        """Two lines the other way round."""
+        """Two lines are swapped."""
         log = [*self.bodies[:3], self.bodies[4], self.bodies[3], *self.bodies[5:]]
         self.assertRaises(Lost, self.judge, log, log, log)
 
@@ -174,7 +174,7 @@ class JudgeTests(SynchronousTestCase):
         self.assertRaises(Lost, self.judge, log, log, [*self.bodies, b"MARK"])
 
     def test_spark(self) -> None:
-        """What Spark finds is held against what was acknowledged, each number of it, from both places."""
+        """Each of Spark's counts, from both places, is compared with the acknowledged lines."""
         expected = expectation(self.bodies, 12)
         self.assertEqual((expected["entries"], expected["lines"], expected["last_line"]), (12, 10, 9))
         self.assertEqual(verdict(expected, {"members": dict(expected), "parquet": dict(expected)}), [])
@@ -187,7 +187,7 @@ class JudgeTests(SynchronousTestCase):
                 self.assertIn(f"Spark, {where}: {name} is ", wrong[0])
 
     def test_lines(self) -> None:
-        """Text only; a line keeps what is in it, whatever its end is."""
+        """Only text is read; a line keeps its bytes, with any line end."""
         with tempfile.TemporaryDirectory() as name:
             text, image = Path(name) / "text", Path(name) / "image"
             text.write_bytes("Grüße\r\n\r\n\ttab\n".encode())

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_group -*-
-"""Real members: they elect, replicate, survive the death of one, and stop in good order."""
+"""Real members: they elect, replicate, survive the death of one, and stop cleanly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class GroupTests(SynchronousTestCase):
         return group
 
     def stop_and_compare(self, group: Group) -> list[bytes]:
-        """All members stop well with the same files, in which nothing is wrong; the bodies in them."""
+        """Stop all members cleanly; their files must be equal and sound. @return: the bodies."""
         end_index = group.wait_settled()
         statuses = group.stop()
         self.assertTrue(all(ended_well(status) for status in statuses.values()), statuses)
@@ -56,7 +56,7 @@ class GroupTests(SynchronousTestCase):
         return [record.body for record in read_records(paths[0]) if record.body]
 
     def test_both_wires(self) -> None:
-        """Requests of both formats on one port; what one appends, the other reads."""
+        """Requests of both formats on one port; each wire reads the other's appends."""
         group = self.group()
         leader_id = group.leader()
         address = group.peers[leader_id]
@@ -90,7 +90,7 @@ class GroupTests(SynchronousTestCase):
             self.assertEqual(answer.role, "leader" if peer_id == leader_id else "follower")
 
     def test_refusals(self) -> None:
-        """A follower names the leader; strangers are turned away."""
+        """A follower names the leader; requests for another group or member are refused."""
         group = self.group()
         leader_id = group.leader()
         follower_id = next(peer_id for peer_id in group.peers if peer_id != leader_id)
@@ -103,7 +103,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(stranger.code, ResponseCode.UNKNOWN_MEMBER)
 
     def test_garbage_ends_the_connection(self) -> None:
-        """Bytes that no frame starts with cost the connection, not the member."""
+        """Bytes that are no frame cost the connection, not the member."""
         group = self.group(size=1)
         group.leader()
         with Asker(group.peers["n0"]) as asker:
@@ -113,7 +113,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(group.leader(), "n0")
 
     def test_leader_dies(self) -> None:
-        """Without its leader the group goes on; the dead one comes back and holds the same."""
+        """Without its leader the group continues; the dead one comes back and holds the same."""
         group = self.group(flush_disk_type="sync")
         with dledger.connect(group.peers_text, timeout=20.0) as log:
             bodies = [b"before %d" % number for number in range(50)]
@@ -127,8 +127,8 @@ class GroupTests(SynchronousTestCase):
 
     def test_leader_stands_still(self) -> None:
         """
-        Whoever waits for it goes on with the one that is elected instead, long before the time in which an
-        answer must be there; what was under way is unknown, and is in the log at most once.
+        A client of a stopped leader continues with the next one, long before its time limit for answers;
+        the appends under way are unknown, and are in the log at most once.
         """
         group = self.group()
         with dledger.connect(group.peers_text, timeout=120.0, answer_timeout_s=90.0) as log:
@@ -146,7 +146,7 @@ class GroupTests(SynchronousTestCase):
         self.assertLessEqual(bodies.count(b"under way"), 1)
 
     def test_no_majority(self) -> None:
-        """One member of three acknowledges nothing, and what it was sent is not there afterwards."""
+        """One member of three acknowledges no append, and does not keep it either."""
         group = self.group()
         leader_id = group.leader()
         ask(group.peers[leader_id], AppendRequest(group="default", remote_id=leader_id, bodies=(b"kept",)))
@@ -170,7 +170,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.stop_and_compare(group), [b"kept", b"without it"])
 
     def test_one_member(self) -> None:
-        """A group of one is a log of its own, and remembers over a restart."""
+        """A group of one member is a log, and keeps its entries over a restart."""
         group = self.group(size=1)
         with dledger.connect(group.peers_text) as log:
             log.append(b"a")
@@ -196,7 +196,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(self.stop_and_compare(group), [b"unharmed"])
 
     def test_tail_survives_a_member(self) -> None:
-        """A reader that follows sees every entry once, in order, though leaders die meanwhile."""
+        """A reader that follows sees every entry once, in order, while leaders die."""
         group = self.group()
         with dledger.connect(group.peers_text, timeout=20.0) as writer:
             with dledger.connect(group.peers_text, timeout=20.0) as reader:

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_ha -*-
-"""A master and a slave as real processes on real files: killed at random moments, never apart for long."""
+"""A master and a slave as real processes on real files: killed at random moments, soon equal again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes.members import ROOT
 
 
 def log_of(store: Path, end: int) -> bytes:
-    """Everything below C{end}."""
+    """The bytes of the log below C{end}."""
     files = sorted((store / "commitlog").iterdir())
     data = b"".join(path.read_bytes() for path in files)
     assert files[0].name == "0" * 20 and len(data) == FILE_SIZE * len(files)
@@ -30,7 +30,7 @@ class KillTests(SynchronousTestCase):
     """SIGKILL of either side under load."""
 
     def broker(self, name: str, *options: str) -> TalkingChild:
-        """One of the two."""
+        """One of the two brokers."""
         child = TalkingChild(
             name,
             [sys.executable, "-m", "tests.processes.ha_broker", "--port", str(self.port), "--store",
@@ -47,11 +47,11 @@ class KillTests(SynchronousTestCase):
         (self.port,) = free_ports(1)
 
     def ends(self, child: TalkingChild) -> int:
-        """Where its log ends."""
+        """The end of its log."""
         return int(json.loads(child.ask("status", seconds=60))["end_offset"])
 
     def run_rounds(self, flush: str, rounds: int) -> None:
-        """See the tests."""
+        """Run rounds of kills with one flush type."""
         rng = random.Random(7)
         puts = self.directory / "puts"
         master = self.broker("master", "--role", "SYNC_MASTER", "--flush", flush, "--puts", str(puts))

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_histories -*-
-"""Each check of a history fails on the one thing that it is there for."""
+"""Each check of a history fails on its own kind of error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CheckTests(SynchronousTestCase):
                     4: body_of(1, 1, SIZE), 5: body_of(0, 3, SIZE)}
 
     def wrong(self) -> str:
-        """The one finding."""
+        """The kind of the first error."""
         found = check_history(self.history, self.log, body_bytes=SIZE)
         self.assertTrue(found)
         return found[0].partition(":")[0]
@@ -53,7 +53,7 @@ class CheckTests(SynchronousTestCase):
         self.assertEqual(self.wrong(), "LOST")
 
     def test_another_body(self) -> None:
-        """An acknowledged append whose place another body has."""
+        """An acknowledged append whose index has another body."""
         self.log[4] = body_of(0, 2, SIZE)
         self.assertEqual(self.wrong(), "LOST")
 
@@ -63,29 +63,29 @@ class CheckTests(SynchronousTestCase):
         self.assertEqual(self.wrong(), "LOST")
 
     def test_doubled(self) -> None:
-        """A body that stands twice, even if nobody was told."""
+        """A body that is in the log twice, even without an acknowledgement."""
         self.log[6] = self.log[7] = body_of(0, 2, SIZE)
         self.assertEqual(self.wrong(), "DOUBLED")
 
     def test_false_failure(self) -> None:
-        """A body in the log of which was said that it is certainly not."""
+        """A body in the log whose append was reported as failed."""
         self.log[6] = body_of(1, 2, SIZE)
         self.assertEqual(self.wrong(), "FALSE FAILURE")
 
     def test_foreign(self) -> None:
-        """A body that nobody appended."""
+        """A body that no client appended."""
         self.log[6] = body_of(7, 0, SIZE)
         self.assertEqual(self.wrong(), "FOREIGN")
 
     def test_reordered(self) -> None:
-        """Two appends of one writer the other way round, both under way at once."""
+        """Two appends of one writer, both under way at once, in the wrong order."""
         self.history[2] = attrs.evolve(self.history[2], index=5, sent_ms=0.0, done_ms=99.0)
         self.history[6] = attrs.evolve(self.history[6], index=3, sent_ms=0.0, done_ms=99.0)
         self.log[3], self.log[5] = self.log[5], self.log[3]
         self.assertEqual(self.wrong(), "REORDERED")
 
     def test_back_in_time(self) -> None:
-        """An append that was called after another was acknowledged, and stands before it."""
+        """An append that was called after another was acknowledged, but is before it."""
         self.history[1] = attrs.evolve(self.history[1], index=3)
         self.history[2] = attrs.evolve(self.history[2], index=1)
         self.log[1], self.log[3] = self.log[3], self.log[1]
@@ -93,10 +93,10 @@ class CheckTests(SynchronousTestCase):
 
 
 class HistoryFileTests(SynchronousTestCase):
-    """A history that is still being written."""
+    """A history file that is being written."""
 
     def test_read_on(self) -> None:
-        """Whole lines only, each once; the rest when it is there."""
+        """Only whole lines are read, each once; the rest when it is complete."""
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "history"
             history = History(path)
@@ -122,7 +122,7 @@ class HistoryFileTests(SynchronousTestCase):
             self.assertIsNone(History(path).first_ok_after(100.0))
 
     def test_bodies(self) -> None:
-        """A body tells whose it is, and no two are alike."""
+        """A body names its writer, and no two bodies are equal."""
         bodies = {body_of(writer, sequence, SIZE) for writer in range(3) for sequence in range(50)}
         self.assertEqual(len(bodies), 150)
         self.assertEqual({len(body) for body in bodies}, {SIZE})

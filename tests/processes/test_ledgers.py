@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_ledgers -*-
-"""The judge of files notices every kind of difference."""
+"""The comparison of files notices every kind of difference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INDEX_BYTES = 32 * 3
 
 
 def write_ledger(path: Path, bodies: list[bytes], *, first_index: int = 0) -> None:
-    """A ledger as a member writes it, in tiny files."""
+    """Write a ledger as a member does, in tiny files."""
     (path / "data").mkdir(parents=True)
     (path / "index").mkdir()
     data, index, pos, chain = bytearray(), bytearray(32 * first_index), 0, 0
@@ -52,7 +52,7 @@ class LedgerTests(SynchronousTestCase):
             write_ledger(path, bodies)
 
     def test_read(self) -> None:
-        """Every record over several files, without the blanks and what is behind the end."""
+        """Every record over several files, without the blanks and the bytes behind the end."""
         self.write(self.bodies, self.bodies, self.bodies)
         records = list(read_records(self.paths[0]))
         self.assertEqual([record.body for record in records], self.bodies)
@@ -60,12 +60,12 @@ class LedgerTests(SynchronousTestCase):
         self.assertGreater(len(list((self.paths[0] / "data").iterdir())), 2)
 
     def test_identical(self) -> None:
-        """Equal ledgers are equal, also when one goes on behind the end that was asked for."""
+        """Equal ledgers are equal, even if one is longer than the end that was asked for."""
         self.write(self.bodies, self.bodies, [*self.bodies, b"more"])
         self.assertEqual(assert_identical(self.paths, 11), 12)
 
     def test_one_body_differs(self) -> None:
-        """The entry is named."""
+        """The error names the entry."""
         self.write(self.bodies, self.bodies, [*self.bodies[:7], b"x" * len(self.bodies[7]), *self.bodies[8:]])
         error = self.assertRaises(LedgerFault, assert_identical, self.paths, 11)
         self.assertIn("entry 7", str(error))
@@ -76,17 +76,17 @@ class LedgerTests(SynchronousTestCase):
         self.assertRaises(LedgerFault, assert_identical, self.paths, 11)
 
     def test_all_are_shorter(self) -> None:
-        """The end that was promised must be there."""
+        """The ledgers must reach the expected end."""
         self.write(self.bodies, self.bodies, self.bodies)
         self.assertRaises(LedgerFault, assert_identical, self.paths, 12)
 
     def test_one_is_empty(self) -> None:
-        """So is an empty ledger."""
+        """An empty ledger is a difference, too."""
         self.write(self.bodies, self.bodies, [])
         self.assertRaises(LedgerFault, assert_identical, self.paths, 11)
 
     def test_index_differs(self) -> None:
-        """Index units are compared as well."""
+        """Index units are compared, too."""
         self.write(self.bodies, self.bodies, self.bodies)
         path = self.paths[1] / "index" / f"{INDEX_BYTES:020}"
         path.write_bytes(b"\x01" + path.read_bytes()[1:])
@@ -94,7 +94,7 @@ class LedgerTests(SynchronousTestCase):
         self.assertIn("index files", str(error))
 
     def test_wrong_position(self) -> None:
-        """A record that says another position than it has is a fault."""
+        """A record whose header has another position is a fault."""
         self.write(self.bodies, self.bodies, self.bodies)
         path = self.paths[0] / "data" / f"{FILE_BYTES:020}"
         content = bytearray(path.read_bytes())

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_load -*-
-"""What the benchmarks measure with: meters, frames from templates, quantiles."""
+"""The tools of the benchmarks: meters, frames from templates, quantiles."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.processes.members import Group
 
 
 class MeterTests(SynchronousTestCase):
-    """Only what is acknowledged in the measured span counts."""
+    """Only acknowledgements in the measured span count."""
 
     def test_span(self) -> None:
-        """The warm-up and what comes too late are left out."""
+        """The warm-up and late acknowledgements do not count."""
         meter = Meter(begin_s=10.0, end_s=12.0)
         for sent_s, now_s, count in ((9.0, 9.5, 100), (9.9, 10.0, 3), (10.0, 11.0, 1), (11.0, 12.0, 100)):
             meter.acknowledged(sent_s, now_s, count)
@@ -43,12 +43,12 @@ class MeterTests(SynchronousTestCase):
         self.assertEqual((meter.sample().refused, meter.sample().reason), (3, "code 404"))
 
     def test_quantile(self) -> None:
-        """The smallest value that so many do not exceed."""
+        """The smallest value that the given share does not exceed."""
         self.assertEqual([quantile(range(1, 101), share) for share in (0.5, 0.99, 1.0)], [50, 99, 100])
         self.assertEqual(quantile([7.0], 0.5), 7.0)
 
     def test_number(self) -> None:
-        """As many digits as mean something."""
+        """Only significant digits."""
         self.assertEqual([number(value) for value in (12345.6, 12.34, 0.123)], ["12,346", "12.3", "0.12"])
         self.assertEqual(number(float("nan")), "-")
 
@@ -57,7 +57,7 @@ class FrameTests(SynchronousTestCase):
     """The generators' frames are those of the protocol."""
 
     def test_remoting(self) -> None:
-        """One frame per append; answers are told by opaque and code, however they are cut."""
+        """One frame per append; answers are recognised by opaque and code, with any cuts."""
         frames = RemotingFrames(group="g", remote_id="n0", body=b"hello")
         data, ids = frames.requests(3)
         commands = [decode_command(frame.data) for frame in FrameBuffer().feed(data)]
@@ -78,7 +78,7 @@ class FrameTests(SynchronousTestCase):
         self.assertEqual(seen, [(3, 200), (1, 404)])
 
     def test_native(self) -> None:
-        """Appends that are possible at once share a frame, up to a bound."""
+        """Appends that are possible at the same time share a frame, up to a bound."""
         frames = NativeFrames(group="g", remote_id="n0", body=b"hello")
         data, ids = frames.requests(600)
         decoded = [decode_frame(frame.data) for frame in FrameBuffer().feed(data)]
@@ -90,10 +90,10 @@ class FrameTests(SynchronousTestCase):
 
 
 class ProgramTests(SynchronousTestCase):
-    """The programs run, and write what they say they write."""
+    """The programs run, and write their results."""
 
     def run_program(self, program: object, *arguments: str) -> dict[str, object]:
-        """Its JSON file."""
+        """The content of its JSON file."""
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "results.json"
             result = CliRunner().invoke(program, [*arguments, "--json", str(path)])  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ class ProgramTests(SynchronousTestCase):
             self.assertTrue(0 < row["p50_ms"] <= row["p99_ms"])
 
     def test_open_ledger(self) -> None:
-        """Both ends of a ledger's life, both ways to open it."""
+        """Both kinds of end, and both ways to open."""
         rows = self.run_program(open_ledger.main, "--mebibytes", "16")["results"]
         assert isinstance(rows, list)
         self.assertEqual(
@@ -130,7 +130,7 @@ class ProgramTests(SynchronousTestCase):
         )
 
     def test_failover(self) -> None:
-        """A leader is killed, and its place is taken."""
+        """A leader is killed, and another one is elected."""
         (row,) = self.run_program(failover.main, "--kills", "1")["results"]  # type: ignore[misc]
         self.assertTrue(0 < row["p50_ms"] < 15_000)
 

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_locks -*-
-"""A directory that another process holds is not opened, whichever kind of lock it took."""
+"""A directory that another process has locked is not opened, with either kind of lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dledger.base.disk.disk import OsDisk
 from dledger.base.errors import DirectoryError
 from tests.broker.support import Opened
 
-#: Takes a lock on the first byte, as Java's C{FileChannel.tryLock(0, 1, false)} does, or the other kind.
+#: Locks the first byte, as Java's C{FileChannel.tryLock(0, 1, false)} does, or with the other kind of lock.
 _HOLDER = """
 import fcntl, sys
 file = open(sys.argv[1], "r+b")
@@ -37,7 +37,7 @@ class LockTests(SynchronousTestCase):
         return holder
 
     def test_both_kinds(self) -> None:
-        """While it is held: refused. Afterwards: ours, and neither kind can be had by others."""
+        """Opening fails while the lock is held; then it succeeds, and excludes both kinds."""
         root = self.mktemp()
         os.mkdir(root)
         path = f"{root}/lock"

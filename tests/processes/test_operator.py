@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_operator -*-
-"""What an operator does with a running group: the command line and the HTTP administration, for real."""
+"""The work of an operator on a running group: the command line and the HTTP administration, for real."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAIN = "from dledger.commands.main import main; main()"
 
 
 class OperatorTests(SynchronousTestCase):
-    """Three members with an administration each."""
+    """Three members, each with its administration."""
 
     def setUp(self) -> None:
         """Start them."""
@@ -61,7 +61,7 @@ class OperatorTests(SynchronousTestCase):
             return error.code, error.read().decode()
 
     def test_a_day(self) -> None:
-        """Append, read, look, hand over, stop, verify."""
+        """Append, read, look, transfer leadership, stop, verify."""
         lines = [f"line {number}" for number in range(500)]
         self.run_command("append", given="\n".join(lines) + "\n")
         self.run_command("append", "from the command line")
@@ -81,7 +81,7 @@ class OperatorTests(SynchronousTestCase):
             self.run_command("verify", str(member.ledger_path))
 
     def test_administration(self) -> None:
-        """Every page of every member; a member that is gone is named with the reason."""
+        """Every page of every member; a member that is down is named with the reason."""
         for peer_id in self.group.peers:
             healthy = self.fetch(peer_id, "/healthz")
             self.assertEqual(healthy[0], 200, healthy)
@@ -101,7 +101,7 @@ class OperatorTests(SynchronousTestCase):
         self.assertIn("refused", body)
 
     def test_unhealthy_without_a_majority(self) -> None:
-        """The last of three knows no leader, says so with 503, and its group is reported without one."""
+        """The last of three knows no leader and answers 503; the group's report has no leader."""
         for peer_id, member in self.group.members.items():
             if peer_id != self.leader_id:
                 member.kill()

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.processes.test_writer -*-
-"""The writer process writes down an outcome for every append, and ends when it is told to."""
+"""The writer process records an outcome for every append, and ends on C{stop}."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WriterTests(SynchronousTestCase):
     """A writer at a group of one."""
 
     def test_history(self) -> None:
-        """What it was told is what is in the log."""
+        """The outcomes agree with the log."""
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
         directory = Path(held.name)

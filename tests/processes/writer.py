@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.processes.test_writer -*-
 """
-A process that appends steadily through real clients and writes down what became of every append.
+A process that appends steadily through real clients and records the outcome of every append.
 
     python -m tests.processes.writer --peers n0-127.0.0.1:20911;... --history FILE
 
-Each of its writers is a L{dledger.client.client.LogClient} of its own. No body is ever used twice, and
-nothing is ever appended again. A line of the history, written when the outcome is known:
+Each writer has its own L{dledger.client.client.LogClient}. No body is used twice, and no append is repeated.
+A line of the history, written when the outcome is known:
 
     writer sequence outcome index sent_ms done_ms
 
 C{outcome} is C{ok}, C{failed} (certainly not in the log) or C{unknown}; the times are of the machine's
-monotonic clock. Commands: C{stop} ends submitting, waits for the outcomes that are missing, and says
+monotonic clock. Commands: C{stop} ends submitting, waits for the missing outcomes, and prints
 C{stopped}. The end of the input ends the process.
 """
 
@@ -37,7 +37,7 @@ _TURN_S = 0.01
 
 
 def body_of(writer: int, sequence: int, size: int) -> bytes:
-    """The body of one append: its name, then bytes that no other body has."""
+    """The body of one append: its name, then bytes that depend on the name."""
     name = b"%d-%d;" % (writer, sequence)
     filling = hashlib.blake2b(name, digest_size=32).digest()
     wanted = max(0, size - len(name))
@@ -97,7 +97,7 @@ class Writing:
         self._stopping = False
 
     def turn(self) -> None:
-        """Submit what the rate and the window allow."""
+        """Submit as many appends as the rate and the window allow."""
         if self._stopping:
             if not any(self._open):
                 self.finish()
@@ -122,11 +122,11 @@ class Writing:
         self._history.write(f"{writer} {sequence} {word} {index} {sent_ms:.3f} {done_ms:.3f}\n")
 
     def stop(self) -> None:
-        """Submit nothing more; finish when every outcome is known."""
+        """Submit no more appends; finish when every outcome is known."""
         self._stopping = True
 
     def finish(self) -> None:
-        """Everything is written down."""
+        """Close the history, and end the process."""
         self._history.close()
         sys.stdout.write("stopped\n")
         sys.stdout.flush()
@@ -134,7 +134,7 @@ class Writing:
 
 
 class _Commands(LineOnlyReceiver):
-    """Lines of standard input."""
+    """Commands on standard input."""
 
     delimiter = b"\n"
 
@@ -163,7 +163,7 @@ class _Commands(LineOnlyReceiver):
 def main(
     peers: str, group: str, history: str, writers: int, window: int, rate: float, body_bytes: int, wire: str
 ) -> None:
-    """Append until told to stop."""
+    """Append until C{stop}."""
     from twisted.internet import reactor as _reactor
 
     reactor: Any = _reactor

@@ -194,7 +194,7 @@ class CommitLogTests(LedgerCase):
         wanted = [("physicalOffset", "bigint")]
         self.log.write(at, struct.pack(">i", 7))
         error = self.assertRaises(DamageError, scanned, self.options)
-        self.assertIn(f"{self.log.path(at)} at {at % SIZE}: no sound message stands there", str(error))
+        self.assertIn(f"{self.log.path(at)} at {at % SIZE}: there is no sound message", str(error))
         said = self.warned()
         found = [row[0] for row in scanned({**self.options, "failOnDamage": "false"}, wanted)]
         hidden = [place for place in self.log.written if at <= place < (at // SIZE + 1) * SIZE]

@@ -278,7 +278,7 @@ class RefusalTests(ExportCase):
         """Of columns that are not there, of bytes, of all, and of one twice."""
         for partition_by, columns, words in (
             (("topic",), (), "none of the columns"), (("body",), (), "BINARY is no partition"),
-            (("term",), ("term",), "nothing is left"), (("term", "term"), (), "twice"),
+            (("term",), ("term",), "no column is left"), (("term", "term"), (), "twice"),
         ):
             settings = ExportSettings(partition_by=partition_by, columns=columns)
             self.assertSays(ExportError, words, settings=settings)
@@ -293,7 +293,7 @@ class RefusalTests(ExportCase):
         self.addCleanup(self.ledger.close)
         self.ledger.fill(20, seed=2)
         self.ledger.commit()
-        self.assertSays(ExportError, "holds another log", "offset 9", "new directory")
+        self.assertSays(ExportError, "export of another log", "offset 9", "new directory")
         self.ledger = mine
         self.assertEqual(self.export(), 0)
 

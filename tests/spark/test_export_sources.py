@@ -68,7 +68,7 @@ class MembersTests(_Case):
         self.member.records = records_of([b"another"] * 201)
         self.member.committed = 200
         error = self.assertRaises(ExportError, self.run_export, bootstrap=self.members)
-        self.assertIn("holds another log", str(error))
+        self.assertIn("export of another log", str(error))
 
     def test_lagging_member(self) -> None:
         """A member that has less than was exported is nothing new, not an error, and nothing is doubled."""
@@ -134,7 +134,7 @@ class CommitLogTests(_Case):
         error = self.assertRaises(
             ExportError, self.run_export, path=f"{self.store}-other", format="rocketmq"
         )
-        self.assertIn("holds another log", str(error))
+        self.assertIn("export of another log", str(error))
 
     def test_not_the_same_rows(self) -> None:
         """Entries and messages do not go into one directory."""

@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.spark.test_export -*-
 """
-A log into files without Spark: rows once, whatever interrupts.
+A log into files without Spark: each row exactly once, despite interruptions.
 
     source = ExportSource.of({"path": "store/dledger-n0"})
     with Exporter.open("out", source, ExportSettings()) as exporter:
         exporter.step(now_ms=0, is_last=True)
 
 The log is read in order and cut into parts: where one of its files ends (a segment), where a part has
-C{part_bytes}, and, when it is followed, where a part has been open for C{max_delay_ms}. A part stays open
-from one L{Exporter.step} to the next, so a log that grows slowly is read once. What a crash leaves of an open
-part is not visible, and is read again.
+C{part_bytes}, and, when the log is followed, where a part has been open for C{max_delay_ms}. A part stays
+open from one L{Exporter.step} to the next, so a log that grows slowly is read once. After a crash the rows of
+an open part are not visible; they are read again.
 
-Rule: only L{ExportDirectory} says how far the export is. Entries of a committed log never change, so whoever
-goes on after a crash writes the same rows, perhaps cut at other places.
+Rule: only L{ExportDirectory} says how far the export is. Entries of a committed log never change, so a run
+that continues after a crash writes the same rows, perhaps cut at other places.
 
 Knows nothing of clocks, signals and terminals.
 """
@@ -38,18 +38,18 @@ from dledger.spark.options import EARLIEST
 from dledger.spark.scan import Scan, columns_of, decoder_of
 from protocols.wire.ledger.entry import ENTRY_HEADER
 
-#: Bytes of the log in one part: as much as one task of Spark's reads.
+#: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class ExportSettings:
     """
-    How files look and where they end.
+    The form of the files, and where they end.
 
-    @ivar columns: in this order; none: all that there are.
-    @ivar max_delay_ms: when a log is followed, a part is finished so long after its first row at the latest;
-        0: only when it is full.
+    @ivar columns: in this order; empty: all columns.
+    @ivar max_delay_ms: when a log is followed, a part ends at most this many milliseconds after its first
+        row; 0: only when it is full.
     """
 
     format: str = attrs.field(default=PARQUET)
@@ -60,7 +60,7 @@ class ExportSettings:
     max_delay_ms: int = 60_000
 
     def __attrs_post_init__(self) -> None:
-        """@raise ExportError: what makes no sense."""
+        """@raise ExportError: a value makes no sense."""
         if self.format not in FORMATS:
             raise ExportError(f"format {self.format!r}: allowed are {', '.join(FORMATS)}")
         if self.compression not in COMPRESSIONS:
@@ -69,7 +69,7 @@ class ExportSettings:
             raise ExportError("a part has at least one byte, and a delay is not negative")
 
     def kept(self) -> dict[str, object]:
-        """What all parts of a directory must have in common."""
+        """The settings that all parts of a directory must have in common."""
         return {
             "format": self.format, "columns": list(self.columns), "partition_by": list(self.partition_by)
         }
@@ -78,10 +78,10 @@ class ExportSettings:
 @attrs.frozen(kw_only=True)
 class ExportSource:
     """
-    Which log, and what of it.
+    A log, and the part of it to export.
 
-    @ivar scan: with the columns of the files.
-    @ivar given: the options as they were given.
+    @ivar scan: reads the columns of the files.
+    @ivar given: the source's options as the user gave them.
     """
 
     scan: Scan
@@ -93,9 +93,9 @@ class ExportSource:
     ) -> ExportSource:
         """
         @param options: of the source, see docs/spark.md.
-        @param columns: none: all.
-        @raise OptionError: an option or a column that does not exist or makes no sense.
-        @raise ExportError: columns that cannot be partitions.
+        @param columns: empty: all.
+        @raise OptionError: an option or a column does not exist or makes no sense.
+        @raise ExportError: C{partition_by} is not possible with these columns.
         """
         known = {column.name: column.ddl for column in columns_of(Scan.of(options).options)}
         names = list(columns) or list(known)
@@ -103,12 +103,12 @@ class ExportSource:
         for name in partition_by:
             if name not in names:
                 raise ExportError(
-                    f"--partition-by {name}: that is none of the columns, which are {', '.join(names)}"
+                    f"--partition-by {name}: it is none of the columns, which are {', '.join(names)}"
                 )
             if known[name] not in ("BIGINT", "INT", "STRING"):
                 raise ExportError(f"--partition-by {name}: a column of type {known[name]} is no partition")
         if len(set(partition_by)) == len(names):
-            raise ExportError("--partition-by names all columns, so nothing is left for the files")
+            raise ExportError("--partition-by names all columns, so no column is left for the files")
         if len(set(partition_by)) < len(partition_by):
             raise ExportError("--partition-by names a column twice")
         return cls(scan=scan, given=dict(options))
@@ -117,10 +117,9 @@ class ExportSource:
 @attrs.frozen(kw_only=True)
 class Progress:
     """
-    How far it is.
+    How far this run is.
 
-    @ivar begin, next, end: first offset of this run, the one to be read next, and the end when it was last
-        looked at.
+    @ivar begin, next, end: offsets: the first of this run, the next to read, and the end when last looked at.
     @ivar rows, log_bytes: written in this run, visible or not; bytes of the log.
     """
 
@@ -139,7 +138,7 @@ class Exporter:
     C{_next} are in the open part.
 
     @ivar on_progress: called after every batch.
-    @ivar on_part: called with every part that became visible.
+    @ivar on_part: called with every part that has become visible.
     @ivar should_stop: asked before every batch.
     """
 
@@ -161,7 +160,7 @@ class Exporter:
     def open(cls, out: str | os.PathLike[str], source: ExportSource, settings: ExportSettings) -> Exporter:
         """
         @raise ExportError: see L{ExportDirectory.open}.
-        @raise ReadError: the log cannot be read; nothing was made then.
+        @raise ReadError: the log cannot be read; then no directory was made.
         """
         check_apart(out, source.scan)
         source.scan.extent()
@@ -169,13 +168,13 @@ class Exporter:
         return cls(directory, source, settings)
 
     def __enter__(self) -> Exporter:
-        """Itself."""
+        """This exporter."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the exporter."""
         self.close()
 
     @property
@@ -185,13 +184,13 @@ class Exporter:
 
     def step(self, now_ms: int, *, is_last: bool) -> None:
         """
-        Export what is committed now.
+        Export the entries that are committed now.
 
         @param now_ms: monotonic.
-        @param is_last: finish the open part at the end, however small it is.
-        @raise ReadError: the log cannot be read; another step goes on where this one stopped.
-        @raise ExportError: this is another log than before.
-        @raise OSError: nothing can be written.
+        @param is_last: end the open part at the end of the log, even a small one.
+        @raise ReadError: the log cannot be read; another step continues where this one stopped.
+        @raise ExportError: the log is not the one exported before.
+        @raise OSError: a file cannot be written.
         """
         scan = self._source.scan
         with closing(scan.log()) as log:
@@ -205,7 +204,7 @@ class Exporter:
                     self._take(run, decoder.decode(run.chunk), now_ms)
                 self._tell(extent)
             decoder.finish()
-            # What stood at the end and was left out, as an option allows, is done with, too.
+            # Records at the end that were skipped, as an option allows, are done with, too.
             self._next = max(begin, extent.end)
         self._tell(extent)
         if self._writer is not None and (is_last or self._is_due(now_ms)):
@@ -253,7 +252,7 @@ class Exporter:
         return delay_ms > 0 and now_ms - self._began_ms >= delay_ms
 
     def _close_part(self, last: int) -> None:
-        """Make the open part visible. @param last: the last offset that it stands for."""
+        """Make the open part visible. @param last: its last offset."""
         writer, first = self._writer, self.directory.next_index
         if writer is None:
             return
@@ -268,7 +267,7 @@ class Exporter:
         self.on_part(part)
 
     def close(self) -> None:
-        """Leave what is visible, drop the open part, let others in."""
+        """Drop the open part and release the directory; the visible files remain."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -278,10 +277,10 @@ class Exporter:
 @attrs.frozen(kw_only=True)
 class Run:
     """
-    Records of one file of the log that follow one another.
+    Consecutive records of one file of the log.
 
     @ivar next: the offset behind them.
-    @ivar position, size: byte of the log where they begin, and how many bytes they have.
+    @ivar position, size: their first byte in the log, and their number of bytes.
     """
 
     chunk: Chunk
@@ -292,7 +291,7 @@ class Run:
 
     @property
     def proof(self) -> dict[str, int]:
-        """What the last of the records is recognised by."""
+        """The facts by which the last of the records is recognised."""
         chunk, at = self.chunk, int(self.chunk.starts[-2])
         if self.is_bytes:
             assert chunk.data is not None
@@ -336,26 +335,26 @@ def runs_of(log: Log, chunk: Chunk) -> Iterator[Run]:
 
 def recognise(directory: ExportDirectory, scan: Scan, log: Log, extent: Extent) -> None:
     """
-    The last record that was exported must be in this log, if it is still there.
+    Check that the last record that was exported is in this log, unless it has expired.
 
     @param log: of the scan, open.
-    @raise ExportError: it is not.
+    @raise ExportError: the log has another record there.
     """
     expected = dict(directory.proof)
     at = expected.get("offset", -1)
     if not extent.begin <= at < extent.end:
         return
     found = proof_at(log, at)
-    # Nothing may be found where damage is passed over; else there is no such record.
+    # No record may be found where damage is skipped; otherwise it must be there.
     if found != expected and (found or scan.options.fail_on_damage):
         raise ExportError(
-            f"{directory.path} holds another log: its last record has {_shown(expected)}, and in this log "
-            f"there is {_shown(found)}. Name a new directory"
+            f"{directory.path} is the export of another log: its last record has {_shown(expected)}, and "
+            f"this log has {_shown(found)}. Name a new directory"
         )
 
 
 def proof_at(log: Log, offset: int) -> dict[str, int]:
-    """What the record at an offset is recognised by; nothing if none begins there."""
+    """The facts by which the record at an offset is recognised; empty if none begins there."""
     found: dict[str, int] = {}
     for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, CommitLog)):
         for run in runs_of(log, chunk):
@@ -364,11 +363,11 @@ def proof_at(log: Log, offset: int) -> dict[str, int]:
 
 
 def _shown(facts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "none that begins there"
+    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "no record that begins there"
 
 
 def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
-    """@raise ExportError: the files would stand between those of the log."""
+    """@raise ExportError: the files would be in the directory of the log."""
     path = os.path.realpath(out)
     for held in (scan.options.path, scan.options.data_path):
         if held and (path + "/").startswith(os.path.realpath(held) + "/"):

@@ -1,20 +1,20 @@
 # -*- test-case-name: tests.spark.test_export_files -*-
 """
-The directory that an export writes: what is in it, and how a part gets into it exactly once.
+The directory that an export writes: its files, and how a part gets into it exactly once.
 
     OUT/part-<first>-<last>.parquet            rows of the entries first to last, both inclusive
     OUT/term=3/part-<first>-<last>.parquet     the same with --partition-by term
-    OUT/_export.json                           how far the export is, and what it was told at its start
-    OUT/_pending/                              files that are not finished
-    OUT/_lock                                  held while somebody exports here
+    OUT/_export.json                           how far the export is, and its settings
+    OUT/_pending/                              unfinished files
+    OUT/_lock                                  held by the process that exports
 
-Readers of data sets (Spark, pyarrow, DuckDB) pass by what begins with an underscore.
+Readers of data sets (Spark, pyarrow, DuckDB) ignore names that begin with an underscore.
 
-Rule 1: a file is written in C{_pending}, brought to stable storage, and renamed: what has its name is whole
-and never changes again.
-Rule 2: before the first rename of a part, C{_export.json} says durably what will be renamed. Whoever comes
-after a crash finishes these renames and nothing else: a file that is neither here nor in C{_pending} was
-renamed and taken away by a reader, which is its right.
+Rule 1: a file is written in C{_pending}, brought to stable storage, and renamed: a file with its final name
+is whole and never changes again.
+Rule 2: before the first rename of a part, C{_export.json} durably lists the files to rename. After a crash
+the next exporter finishes these renames and nothing else: a file that is in neither place was renamed and
+taken away by a reader, which is allowed.
 Rule 3: the next part begins where C{_export.json} says, not where the files end: finished files may be moved
 away at any time.
 
@@ -39,12 +39,12 @@ STATE_NAME = "_export.json"
 PENDING_NAME = "_pending"
 LOCK_NAME = "_lock"
 _VERSION = 1
-#: What Hive, Spark and Arrow call the value that is none.
+#: The name that Hive, Spark and Arrow give to a null value.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class ExportError(Exception):
-    """An export that cannot be started or cannot go on; the message says why and what to do."""
+    """The export cannot start or continue; the message says why and what to do."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,8 +52,8 @@ class Part:
     """
     Rows that become visible together.
 
-    @ivar first, last: of its entries, inclusive.
-    @ivar files: where each is below C{_pending}, and where it will be below the directory.
+    @ivar first, last: its first and last entry, inclusive.
+    @ivar files: for each file, its path below C{_pending} and its final path below the directory.
     @ivar rows: in all files.
     """
 
@@ -64,7 +64,7 @@ class Part:
 
 
 def part_name(first: int, last: int, suffix: str, number: int = -1) -> str:
-    """The name of a file. @param number: where one part has several files in a directory."""
+    """The name of a file. @param number: numbers the files of one part in one directory; -1: there is one."""
     several = f"-{number:05d}" if number >= 0 else ""
     return f"part-{first:020d}-{last:020d}{several}.{suffix}"
 
@@ -106,12 +106,12 @@ def _write_durably(path: Path, text: str) -> None:
 
 class ExportDirectory:
     """
-    An open directory; nobody else writes to it.
+    An open directory; no other process writes to it.
 
     @ivar path: the directory.
     @ivar next_index: where the next part begins; None until the first L{begin}.
     @ivar rows: in all parts so far.
-    @ivar proof: what was told with the last part, to recognise the log by.
+    @ivar proof: given with the last part; the log is recognised by it.
     """
 
     def __init__(self, path: Path, lock: int, state: dict[str, Any]) -> None:
@@ -122,10 +122,10 @@ class ExportDirectory:
     @classmethod
     def open(cls, path: str | os.PathLike[str], settings: Mapping[str, object]) -> ExportDirectory:
         """
-        Open or make the directory, and finish the renames that a crash has interrupted.
+        Open or make the directory, and finish the renames that a crash interrupted.
 
-        @param settings: what must be the same for all parts; JSON values.
-        @raise ExportError: it is in use, is no export's, or was begun with other settings.
+        @param settings: must be the same for all parts; JSON values.
+        @raise ExportError: it is in use, has other files, or was begun with other settings.
         """
         path = Path(path)
         try:
@@ -181,13 +181,13 @@ class ExportDirectory:
         _write_durably(self.path / STATE_NAME, json.dumps(self._state, indent=1) + "\n")
 
     def begin(self, index: int) -> None:
-        """The next part begins here: at the start, and where entries are passed over."""
+        """The next part begins at C{index}: called at the start, and where entries are skipped."""
         assert self.next_index is None or index >= self.next_index, "an export never goes back"
         self._state["next"] = index
         self._save()
 
     def stage(self, name: str) -> Path:
-        """Where to write a file, or make a directory, that is to be committed; it is not there."""
+        """A new path for an unfinished file or directory, to be committed later."""
         path = self.path / PENDING_NAME / name
         if path.is_dir():
             shutil.rmtree(path)
@@ -196,17 +196,17 @@ class ExportDirectory:
         return path
 
     def discard(self, name: str) -> None:
-        """Forget what was staged under this name."""
+        """Delete the file that was staged under this name."""
         with contextlib.suppress(OSError):
             (self.path / PENDING_NAME / name).unlink()
 
     def commit(self, part: Part, proof: Mapping[str, int]) -> None:
         """
-        Make a part visible, durably; L{next_index} is behind it then.
+        Make a part visible, durably; L{next_index} is behind it afterwards.
 
         @param part: its files are below C{_pending}, closed.
-        @raise OSError: the disk is full or fails. What is visible is still right, and the next to open the
-            directory finishes the part or begins it again.
+        @raise OSError: the disk is full or fails. The visible files are still right, and the next exporter to
+            open the directory finishes the part or begins it again.
         """
         assert part.first == self.next_index, "parts follow one another"
         staging = self.path / PENDING_NAME
@@ -251,7 +251,7 @@ class ExportDirectory:
         self._save()
 
     def close(self) -> None:
-        """Leave what is committed, remove what is not, let others in."""
+        """Remove the files that are not committed, and release the directory."""
         shutil.rmtree(self.path / PENDING_NAME, ignore_errors=True)
         os.close(self._lock)
 
@@ -284,7 +284,7 @@ def _read_state(path: Path, settings: Mapping[str, object]) -> dict[str, Any]:
             raise KeyError("next")
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(
-            f"{path} is damaged ({type(error).__name__}: {error}), so it is not known how far the export is: "
+            f"{path} is damaged ({type(error).__name__}: {error}), so the progress of the export is unknown: "
             "export to a new directory"
         ) from None
     if version != _VERSION:
@@ -292,8 +292,8 @@ def _read_state(path: Path, settings: Mapping[str, object]) -> dict[str, Any]:
     for name, value in settings.items():
         if said.get(name) != value:
             raise ExportError(
-                f"{path.parent} was begun with {name}={_shown(said.get(name))}, and {_shown(value)} is asked "
-                "for now: go on as it was begun, or name a new directory"
+                f"{path.parent} was begun with {name}={_shown(said.get(name))}, and now {_shown(value)} is "
+                "asked for: use the same value as before, or name a new directory"
             )
     assert isinstance(state, dict)
     return state

@@ -1,9 +1,10 @@
 # -*- test-case-name: tests.spark.test_export_follow -*-
 """
-An export that never ends: look at the log, export what is new, say when to look again.
+An export that never ends: look at the log, export its new entries, say when to look again.
 
-Rule: a log that cannot be read for a while (its member is restarted, the network is down) is waited for,
-longer each time; but a log that could never be read is an error at once, and so are lost and damaged entries.
+Rule: if a log cannot be read for a while (its member is restarted, the network is down), the export tries
+again after ever longer waits; a log that could never be read is an error at once, and so are lost and damaged
+entries.
 
 Knows nothing of clocks, threads and signals.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from dledger.spark.export.exporter import Exporter
 from dledger.spark.log import DamageError, DataLossError, ReadError
 
-#: The longest time between two attempts.
+#: Longest time between two attempts, unless the interval is longer.
 RETRY_MS_MAX = 30_000
 
 
@@ -25,7 +26,7 @@ class Follower:
     """
 
     def __init__(self, exporter: Exporter, *, interval_ms: int) -> None:
-        """@param interval_ms: between two looks at the log when there is nothing wrong; at least 1."""
+        """@param interval_ms: between two looks at the log without an error; at least 1."""
         assert interval_ms > 0
         self.on_trouble: Callable[[ReadError, int], None] = lambda error, wait_ms: None
         self._exporter = exporter
@@ -35,13 +36,13 @@ class Follower:
 
     def turn(self, now_ms: int) -> int:
         """
-        Export what is new; may take as long as there is much of it.
+        Export the new entries; the time it takes grows with their number.
 
         @param now_ms: monotonic.
         @return: milliseconds until the next turn.
         @raise ReadError: see the rule of this module.
         @raise ExportError: as L{Exporter.step}.
-        @raise OSError: nothing can be written.
+        @raise OSError: a file cannot be written.
         """
         try:
             self._exporter.step(now_ms, is_last=False)

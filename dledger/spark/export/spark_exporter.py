@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.spark.test_export_spark -*-
 """
-The same export as L{dledger.spark.export.exporter} as jobs of Spark, for logs that one machine is too slow
-for.
+The export of L{dledger.spark.export.exporter} as Spark jobs, for logs that are too large for one machine.
 
-A job writes a part of several files below C{_pending}; the driver renames them, as after any other writer. So
-the directory must be on a file system that driver and executors share, and a task that fails and is repeated
-leaves nothing behind. The two engines may take turns on one directory.
+A job writes the files of one part below C{_pending}; the driver renames them, as L{Exporter
+<dledger.spark.export.exporter.Exporter>} does. So the driver and the executors must share the file system
+of the directory, and a task that fails and is repeated leaves no files behind. The two engines may take
+turns on one directory.
 
 Does not follow a log: that is C{spark.readStream} (docs/spark.md, "Streams").
 """
@@ -41,15 +41,15 @@ from dledger.spark.options import EARLIEST
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Tasks of one job for each that runs at a time: enough to even out, few enough to resume soon.
+#: Tasks of one job for each task that runs at a time: enough to balance the load, few enough to resume soon.
 _TASKS_PER_SLOT = 4
 
 
 class SparkExporter:
     """
-    One run of an export; L{Exporter <dledger.spark.export.exporter.Exporter>} has the same face.
+    One run of an export, with the interface of L{Exporter <dledger.spark.export.exporter.Exporter>}.
 
-    @ivar on_progress, on_part, should_stop: as there, once for each job.
+    @ivar on_progress, on_part, should_stop: as there, but called once for each job.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SparkExporter:
         """
         @param spark: a session that knows the format C{dledger}.
         @raise ExportError: see L{ExportDirectory.open}.
-        @raise ReadError: the log cannot be read; nothing was made then.
+        @raise ReadError: the log cannot be read; then no directory was made.
         """
         check_apart(out, source.scan)
         source.scan.extent()
@@ -79,22 +79,22 @@ class SparkExporter:
         return cls(directory, spark, source, settings)
 
     def __enter__(self) -> SparkExporter:
-        """Itself."""
+        """This exporter."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the exporter."""
         self.close()
 
     def step(self, now_ms: int, *, is_last: bool) -> None:
         """
-        Export all that is committed now.
+        Export the entries that are committed now.
 
         @param now_ms, is_last: for the other engine; here a part ends where its job ends.
-        @raise ReadError: the log cannot be planned.
-        @raise ExportError: this is another log than before, or a job has failed.
+        @raise ReadError: the log cannot be read while the jobs are planned.
+        @raise ExportError: the log is not the one exported before, or a job has failed.
         """
         scan = self._source.scan
         options = attrs.evolve(scan.options, partition_bytes=self._settings.part_bytes)
@@ -125,7 +125,7 @@ class SparkExporter:
         first = self.directory.next_index
         assert first is not None
         begin, end = ranges[0].begin, ranges[-1].end
-        # The JVM of a driver that was killed may go on writing for a moment: not where we look.
+        # The JVM of a driver that was killed may write for another moment: give each job its own folder.
         staged = self.directory.stage(f"job-{uuid.uuid4().hex}")
         rows = self._write(self._frame(begin, end), staged)
         part = Part(first=first, last=end - 1, files=tuple(self._files(staged, first, end - 1)), rows=rows)
@@ -154,7 +154,7 @@ class SparkExporter:
         ).load()
 
     def _write(self, frame: DataFrame, path: Path) -> int:
-        """@return: how many rows there were."""
+        """@return: the number of rows."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -182,7 +182,7 @@ class SparkExporter:
         return found
 
     def close(self) -> None:
-        """Leave what is visible, let others in. The session stays as it is."""
+        """Release the directory; the visible files and the session remain."""
         self.directory.close()
 
 
@@ -194,14 +194,14 @@ def _job_errors() -> tuple[type[Exception], ...]:
 
 
 def _reason(error: Exception) -> str:
-    """What a task has failed with: in between two tracebacks, of Python and of Java."""
+    """The message of the task's error, without the tracebacks of Python and Java around it."""
     text = str(error)
     ours = re.findall(r"^dledger\.[\w.]+: (.+)$", text, re.MULTILINE)
     return ours[-1] if ours else next((line for line in text.splitlines() if line.strip()), repr(error))
 
 
 def _json_columns(frame: DataFrame) -> list[Column]:
-    """Bodies as text where they are, else in Base64: as the other engine."""
+    """Bodies as text if they are UTF-8, else in Base64, as in the other engine."""
     from pyspark.sql import functions as f
 
     columns = []
@@ -212,7 +212,7 @@ def _json_columns(frame: DataFrame) -> list[Column]:
         body = f.col(f"`{name}`")
         is_text = f.is_valid_utf8(body.cast("string"))
         columns.append(f.when(is_text, body.cast("string")).alias(name))
-        # Spark breaks it into lines of 76.
+        # Spark breaks Base64 into lines of 76 characters.
         whole = f.translate(f.base64(body), "\r\n", "")
         columns.append(f.when(~is_text, whole).alias(f"{name}_base64"))
     return columns

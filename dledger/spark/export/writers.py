@@ -5,10 +5,10 @@ Record batches into files: Parquet, or JSON with one object a line.
 Rule: a writer keeps in memory at most one row group (L{ROW_GROUP_BYTES}) for each file, and opens the file
 when it writes the first one, so many partitions need neither many handles nor more memory than their part.
 
-A body that is UTF-8 is text in JSON, any other C{body_base64}: as in the command line's own JSON. A key
-without a value is left out, as Spark does.
+In JSON a body that is UTF-8 is text, any other is C{body_base64}, as in the command line's own JSON. A key
+without a value is left out, as in Spark.
 
-Knows nothing of logs, and not where finished files go.
+Knows nothing of logs, nor of the final place of the files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMATS = (PARQUET, JSONL)
 COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 #: Bytes of columns in memory that make one row group.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
-#: Folders in one part: more is a column that is no partition.
+#: Folders in one part; a column with more values makes no partitions.
 PARTITIONS_MAX = 2_000
 
 
@@ -44,10 +44,10 @@ class Writer(Protocol):
         """Add rows."""
 
     def close(self) -> None:
-        """Write what is left and end the file."""
+        """Write the remaining rows and end the file."""
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
 
 
 class ParquetWriter:
@@ -70,7 +70,7 @@ class ParquetWriter:
 
     def _flush(self) -> None:
         if self._writer is None:
-            # Dictionaries pay for what repeats; indexes never do, and bodies seldom.
+            # Dictionaries pay for repeated values; indexes never repeat, and bodies seldom.
             repeating = [
                 field.name for field in self._schema
                 if field.name in _REPEATING or pa.types.is_string(field.type)
@@ -93,7 +93,7 @@ class ParquetWriter:
         """See L{Writer.abandon}."""
         self._batches = []
         if self._writer is not None:
-            # It writes its footer all the same, and perhaps writing is what has failed before.
+            # Closing writes the footer, and writing may be the step that failed before.
             with contextlib.suppress(OSError):
                 self._writer.close()
 
@@ -130,7 +130,7 @@ def _anything(key: str, column: pa.Array) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: a map comes from Arrow as pairs."""
+    """The value as JSON can hold it; Arrow gives a map as a list of pairs."""
     if isinstance(value, list) and all(isinstance(item, tuple) for item in value):
         return dict(value)
     if isinstance(value, datetime.datetime):
@@ -147,7 +147,7 @@ def _fragments(kind: pa.DataType) -> Callable[[str, pa.Array], list[str]]:
 
 
 def json_lines(batch: pa.RecordBatch) -> str:
-    """An object a line, keys in the order of the columns."""
+    """One object a line, keys in the order of the columns."""
     columns: list[list[str]] = [
         _fragments(field.type)(json.dumps(field.name), batch.column(number))
         for number, field in enumerate(batch.schema)
@@ -161,7 +161,7 @@ def json_lines(batch: pa.RecordBatch) -> str:
 
 
 class JsonLinesWriter:
-    """UTF-8, buffered until there is enough for a write."""
+    """UTF-8, buffered up to L{ROW_GROUP_BYTES} characters."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -179,7 +179,7 @@ class JsonLinesWriter:
 
     def _flush(self) -> None:
         file: IO[str]
-        # A lone surrogate cannot come out of valid UTF-8, so nothing here can fail to be encoded.
+        # Valid UTF-8 has no lone surrogates, so encoding cannot fail here.
         with open(self._path, "a" if self._is_begun else "w", encoding="utf-8", newline="\n") as file:
             file.writelines(self._texts)
         self._is_begun = True
@@ -207,7 +207,7 @@ class PartWriter:
     ) -> None:
         """
         @param stage: gives the path for a name below the directory for unfinished files.
-        @param schema: of the batches that come; partition columns are not in the files.
+        @param schema: of the batches; the files leave out the partition columns.
         """
         self._stage = stage
         self._partition_by = tuple(partition_by)
@@ -252,20 +252,20 @@ class PartWriter:
         """
         End all files.
 
-        @return: name below the directory for unfinished files, and folder.
+        @return: for each file its name below the directory for unfinished files, and its folder.
         """
         for _name, writer in self._writers.values():
             writer.close()
         return [(name, folder) for folder, (name, _writer) in self._writers.items()]
 
     def abandon(self) -> None:
-        """Let go of all files as they are."""
+        """Close all files as they are."""
         for _name, writer in self._writers.values():
             writer.abandon()
 
 
 def split(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """The rows of each combination of values, in their order, with these values."""
+    """For each combination of values: the values, and its rows in their order."""
     table = pa.Table.from_batches([batch.select(list(names))])
     distinct = table.group_by(list(names)).aggregate([])
     keys = list(zip(*(distinct.column(name).to_pylist() for name in names), strict=True))

@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.sim.test_ha -*-
 """
-What replication promises, checked after every event of every simulated broker.
+The promises of replication, checked after every event of every simulated broker.
 
-H1. A slave's log is a prefix of the master's, from the file on with which the slave began. It may differ for
-a while, not for ever, where its master came back without something that it had shipped (a power cut, and
-shipping what is not flushed), and where itself came back from a power cut with what it had not flushed.
+H1. A slave's log is a prefix of the master's, from the slave's first file on. It may differ, but only for a
+while, after the master came back without bytes that it had shipped (a power cut, if it ships unflushed
+bytes), and after the slave itself came back from a power cut with unflushed bytes.
 H2. When a put is answered C{PUT_OK}, as many slaves as it had to wait for hold its bytes; a slave with
 C{SYNC_FLUSH} on stable storage, and the master as well if it has C{SYNC_FLUSH}.
-H3. What was answered C{PUT_OK} stays in the master's log, except for that power cut.
+H3. A put that was answered C{PUT_OK} stays in the master's log, except after that power cut.
 H4. Every put is answered, once, in time.
-H5. A slave with C{SYNC_FLUSH} that comes back holds what it has reported, up to the last record's end.
-H6. When all faults are over all slaves are connected, once each, and equal to the master.
-H7. A master that comes back holds what it held, but for an unflushed tail after a power cut.
+H5. A slave with C{SYNC_FLUSH} that comes back holds the bytes that it reported, up to the last record's end.
+H6. After all faults every slave is connected, once, and equal to the master.
+H7. A master that comes back holds its old log, except for an unflushed tail after a power cut.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dledger.broker.ha.config import ANY_SLAVE, HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.testing.brokers.member import SimBroker
 
-#: The grain of deadlines, and what a turn may take.
+#: Tolerance for deadlines: their granularity, and the time of a turn.
 SLACK_MS = 400
 
 
@@ -31,7 +31,7 @@ class HAInvariantError(AssertionError):
 
 
 def require(condition: bool, number: int, sentence: str) -> None:
-    """@raise HAInvariantError: unless C{condition}."""
+    """@raise HAInvariantError: C{condition} is false."""
     if not condition:
         raise HAInvariantError(f"H{number}: {sentence}")
 
@@ -39,16 +39,16 @@ def require(condition: bool, number: int, sentence: str) -> None:
 @attrs.define(eq=False)
 class _Held:
     """
-    One slave as we know it.
+    The checks' knowledge of one slave.
 
-    @ivar end: how far its log was compared; -1: not at all since its process started.
-    @ivar best_end: how far it ever reached in the master's present log.
-    @ivar promised_offset: the highest report that was right.
-    @ivar promised_begin: where its log began then.
-    @ivar flushed_offset: of its log, as it was seen last.
-    @ivar power_lost: what it had not flushed may be gone, or damaged.
-    @ivar old_session: the connection on which something may still come that its master has lost; -1: none.
-    @ivar is_divergent: it may differ: see H1.
+    @ivar end: its log was compared up to here; -1: not yet since its process started.
+    @ivar best_end: highest end that it reached in the master's present log.
+    @ivar promised_offset: the highest correct report.
+    @ivar promised_begin: the beginning of its log at that report.
+    @ivar flushed_offset: of its log, as last seen.
+    @ivar power_lost: its unflushed bytes may be lost or damaged.
+    @ivar old_session: the connection that may still carry bytes that its master has lost; -1: none.
+    @ivar is_divergent: its log may differ: see H1.
     """
 
     end: int = -1
@@ -72,7 +72,7 @@ class _Put:
 
 
 def needed_at_least(config: HAConfig) -> int:
-    """Slaves that must hold a put that was answered with success, whatever their number was."""
+    """Least number of slaves that must hold a put before it may be answered with success."""
     if not config.waits_for_slaves:
         return 0
     if config.sync_rule == ANY_SLAVE:
@@ -99,27 +99,27 @@ class HAInvariants:
 
     @property
     def _may_lose(self) -> bool:
-        """Whether a power cut of the master may take back what slaves have."""
+        """Whether the master may lose bytes that slaves have, in a power cut."""
         return not self._master.config.ha_transfer_flushed_only
 
     # -- the master -----------------------------------------------------------------------------
 
     def master_ends(self, *, power: bool) -> None:
-        """Its process is about to end, or has ended."""
+        """The master's process is about to end, or has ended."""
         self._power_lost = self._power_lost or power
 
     def master_event(self) -> None:
-        """After every event of the master."""
+        """Called after every event of the master."""
         self._flushed_offset = self._master.log.flushed_offset
 
     def master_appended(self) -> None:
-        """Its log has grown."""
+        """The master's log has grown."""
         log = self._master.log
         while len(self.history) < log.end_offset:
             self.history += log.read(len(self.history), 1 << 20)
 
     def master_started(self) -> None:
-        """A process has recovered the log."""
+        """A process of the master has recovered the log."""
         _, content = self._master.content()
         end = self._master.log.end_offset
         content = content[:end]
@@ -127,7 +127,7 @@ class HAInvariants:
         lost_from = same if same < len(self.history) else len(self.history)
         if lost_from < len(self.history) or same < end:
             is_tail = lost_from >= self._last_record_end(self._flushed_offset) and self._power_lost
-            # Bytes behind the history are of a put that died half-way, and got in all the same.
+            # Bytes behind the history are of a put that was written although its call died.
             require(is_tail or lost_from == len(self.history), 7,
                     f"the master came back with {end} bytes, {same} of them right; it had "
                     f"{len(self.history)}, and {self._flushed_offset} of them flushed")
@@ -147,7 +147,7 @@ class HAInvariants:
         self._check_kept()
 
     def _check_kept(self) -> None:
-        """H3; puts that a power cut may have taken are let go."""
+        """H3; forget the puts that a power cut may have taken."""
         waits_for_disk = self._master.config.waits_for_disk
         end = len(self.history)
         for put in self._puts:
@@ -163,7 +163,7 @@ class HAInvariants:
     # -- puts -----------------------------------------------------------------------------------
 
     def put(self, start: int, end: int, now_ms: float) -> _Put:
-        """The master has stored a message, and asks for its replication now."""
+        """The master has stored a message and now asks for its replication."""
         put = _Put(start, end, needed_at_least(self._master.config), now_ms, self._master.life)
         self._puts.append(put)
         return put
@@ -198,7 +198,7 @@ class HAInvariants:
         return start >= 0 and durable[start : put.end - begin] == self.history[put.start : put.end]
 
     def overdue(self, now_ms: float, life: int) -> None:
-        """H4, of puts that were never answered."""
+        """H4, for puts without an answer."""
         limit_ms = max(self._master.config.slave_timeout, self._master.config.sync_flush_timeout) + SLACK_MS
         for put in self._puts:
             if put.status is None and put.life == life:
@@ -206,21 +206,21 @@ class HAInvariants:
                         f"the put at {put.start} is not answered after {now_ms - put.at_ms:.0f} ms")
 
     def slave_ends(self, slave: SimBroker, *, power: bool) -> None:
-        """Its process is about to end, or has ended."""
+        """The slave's process is about to end, or has ended."""
         held = self._held[slave.host]
         held.power_lost = held.power_lost or power
 
     # -- slaves ---------------------------------------------------------------------------------
 
     def slave_started(self, slave: SimBroker) -> None:
-        """A process has recovered its log."""
+        """A process of the slave has recovered its log."""
         held = self._held[slave.host]
         held.end = held.old_session = -1
         if held.power_lost:
             begin, content = slave.content()
             log = content[: slave.log.end_offset - begin]
             same = begin + _common(log, self.history[begin:])
-            # What was flushed is there, up to the last whole record.
+            # The flushed bytes are there, up to the last whole record.
             if same < slave.log.end_offset and same >= self._last_record_end(held.flushed_offset):
                 held.is_divergent = True
         held.power_lost = False
@@ -228,12 +228,12 @@ class HAInvariants:
         if slave.config.waits_for_disk and not held.is_divergent:
             end = slave.log.end_offset
             promised = self._last_record_end(min(held.promised_offset, len(self.history)))
-            # A log that began behind the last whole record held none of what it has reported.
+            # A log that begins behind the last whole record holds none of the bytes that were reported.
             require(end >= promised or promised <= held.promised_begin, 5,
                     f"{slave.host} came back with {end} bytes, and has reported {held.promised_offset}")
 
     def slave_event(self, slave: SimBroker) -> None:
-        """After every event of a slave."""
+        """Called after every event of a slave."""
         held, log = self._held[slave.host], slave.log
         end = log.end_offset
         if end != held.end:
@@ -267,7 +267,7 @@ class HAInvariants:
     # -- the end --------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all slaves are connected and equal in length to the master."""
         sender = self._master.service.master if self._master.is_open else None
         return sender is not None and len(sender.acks) == len(self._slaves) and all(
             slave.is_open and slave.log.end_offset == len(self.history)
@@ -276,7 +276,7 @@ class HAInvariants:
         )
 
     def why_not_settled(self) -> str:
-        """For people."""
+        """The state of all brokers, for people."""
         master = self._master
         if not master.is_open:
             return "the master is not up"
@@ -286,7 +286,7 @@ class HAInvariants:
         return f"master {len(self.history)}, {links} connections; {'; '.join(ends)}"
 
     def judge(self) -> None:
-        """When a run is over: H6."""
+        """Check H6 at the end of a run."""
         require(self.is_settled(), 6, f"the faults are over, and the slaves have not caught up: "
                 f"{self.why_not_settled()}")
         for slave in self._slaves:
@@ -296,13 +296,13 @@ class HAInvariants:
 
 
 def _session_of(slave: SimBroker) -> int:
-    """Number of its connection; -1 if it is down."""
+    """Number of the slave's connection; -1 if it is down."""
     follower = slave.service.slave if slave.is_open else None
     return -1 if follower is None else follower.status().sessions
 
 
 def _common(one: bytes | bytearray, two: bytes | bytearray) -> int:
-    """How many bytes both begin with."""
+    """Length of the common prefix."""
     size = min(len(one), len(two))
     if one[:size] == two[:size]:
         return size

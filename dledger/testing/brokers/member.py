@@ -2,8 +2,8 @@
 """
 A simulated broker: the real commit log and the real replication, in a process that can be killed.
 
-The machine has a L{SimDisk}; fsyncs end later, and may miss what was written after they began. A call that
-the disk has armed may end the process, or the power, half-way.
+The machine has a L{SimDisk}; fsyncs end later, and may miss writes that came after they began. A call that
+was armed on the disk may kill the process, or cut the power, while it runs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ROOT = "/store"
 
 class HADisk(SimDisk):
     """
-    A disk that remembers that its process has died inside a call: nothing more can be changed then.
+    A disk that remembers that its process has died inside a call; it refuses all changes after that.
 
-    @ivar death: how; None while it lives.
+    @ivar death: how the process died; None while it lives.
     """
 
     death: MemberDied | None = None
@@ -49,7 +49,7 @@ class HADisk(SimDisk):
             raise
 
     def new_process(self) -> None:
-        """Whatever happened to the last one."""
+        """Forget the death of the last process."""
         self.death = None
         self._rearm()
 
@@ -60,9 +60,9 @@ class SimBroker:
 
     @ivar life: number of the process; rises when it starts and when it ends.
     @ivar is_up, is_open: a process runs; it has opened its log.
-    @ivar log, service: of the process that runs, or ran last.
+    @ivar log, service: of the running process, or of the last one.
     @ivar happened: called after every event of the process.
-    @ivar ended: called when it has ended by itself.
+    @ivar ended: called when the process has ended without being killed from outside.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SimBroker:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start a process on what is on the disk."""
+        """Start a process on the content of the disk."""
         assert not self.is_up
         self.life += 1
         self.boots += 1
@@ -148,9 +148,9 @@ class SimBroker:
             self.happened(self)
 
     def fail(self, reason: str) -> None:
-        """The broker cannot go on: its process ends."""
+        """The broker cannot continue: its process ends."""
         if self.disk.death is None:
-            # It can do nothing more than end, once everything has been told.
+            # The end comes as its own event, after the present one.
             self._clock.after(1, self.run, self.life, self._stopped_itself, reason)
 
     def _stopped_itself(self, reason: str) -> None:
@@ -158,12 +158,12 @@ class SimBroker:
         self.ended(self)
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays."""
+        """SIGKILL: the writes stay."""
         if self.is_up:
             self._end("killed", power=False)
 
     def lose_power(self) -> None:
-        """The machine is gone; its peers are not told."""
+        """The machine loses power; its peers are not told."""
         if self.is_up:
             self._end("power lost", power=True)
 
@@ -196,7 +196,7 @@ class SimBroker:
         self._clock.after(1 + int(self._rng.random() * 300), self.run, self.life, done.callback, None)
 
     def content(self, *, durable: bool = False) -> tuple[int, bytes]:
-        """Where the log's files begin, and all their bytes: as they are read, or as they would survive."""
+        """Where the log's files begin, and all their bytes, as they are read or as they would survive."""
         disk, path = self.disk, self._store.commit_log_path
         if not disk.exists(path):
             return 0, b""
@@ -209,5 +209,5 @@ class SimBroker:
         return (int(names[0]) if names else 0), b"".join(parts)
 
     def refusal(self) -> PutStatus | None:
-        """Whether a put would be refused now."""
+        """The status with which a put would be refused now; None if it would be taken."""
         return self.service.refusal() if self.is_open else PutStatus.SERVICE_NOT_AVAILABLE

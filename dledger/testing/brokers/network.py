@@ -3,13 +3,13 @@
 Byte streams between simulated machines, and the reactor of a simulated process.
 
 As L{dledger.testing.group.network}, one level lower: here the transports of Twisted protocols are simulated,
-so that the real protocols run on them, cut and joined anywhere as TCP does.
+so that the real protocols run on them; the byte streams are cut and joined anywhere, as TCP does.
 
-Rule 1: within a connection bytes arrive in order or not at all. Nothing is lost from a living one.
+Rule 1: within a connection bytes arrive in order or not at all. A living connection loses no bytes.
 Rule 2: a link that is cut holds bytes back; they arrive when it heals.
-Rule 3: a connection breaks at its two ends at different times, and one that has gone dark breaks at neither:
-whoever does not look at the time keeps it for ever.
-Rule 4: what belongs to a process ends with it: its timers, its ends of connections, its Deferreds.
+Rule 3: a connection breaks at its two ends at different times; a dark one breaks at neither end: an end
+without a timeout keeps it for ever.
+Rule 4: timers, ends of connections and Deferreds of a process end with it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from zope.interface import implementer
 
 from dledger.testing.clock import SimClock
 
-#: More unsent bytes than this hold the producer up.
+#: With more unsent bytes the producer is paused.
 WINDOW_SIZE = 16 * 1024
 
 
 class Process(Protocol):
-    """Whose events these are."""
+    """The process that events belong to."""
 
     @property
     def life(self) -> int:
-        """Number of the process; another one after its end."""
+        """Number of the process; it changes when the process ends."""
 
     def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
-        """Do C{action} in the process of that life; nothing happens when that has ended."""
+        """Run C{action} in the process with that number; do nothing if it has ended."""
 
 
 @implementer(IDelayedCall)
 class SimCall:
-    """See L{IDelayedCall}; as much of it as is used."""
+    """The used part of L{IDelayedCall}."""
 
     def __init__(self, when_s: float) -> None:
         self._when_s = when_s
@@ -60,15 +60,15 @@ class SimCall:
         return self._when_s
 
     def active(self) -> bool:
-        """Whether it is still to come."""
+        """Whether the call is still to come."""
         return self._is_active
 
     def cancel(self) -> None:
-        """It will not come."""
+        """Cancel the call."""
         self._is_active = False
 
     def done(self) -> bool:
-        """It comes now. @return: unless it was cancelled."""
+        """The time of the call has come. @return: whether to run it."""
         was, self._is_active = self._is_active, False
         return was
 
@@ -90,7 +90,7 @@ class SimReactor:
         self._began_us = clock.now_us
 
     def seconds(self) -> float:
-        """Monotonic, of this process."""
+        """Monotonic time of this process, seconds."""
         return 1000.0 + (self._clock.now_us - self._began_us) / 1e6
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kw: Any) -> SimCall:
@@ -111,9 +111,9 @@ class SimReactor:
 
 class SimTransport:
     """
-    One end of a connection. As much of Twisted's transports as the protocols use.
+    One end of a connection: the part of Twisted's transports that the protocols use.
 
-    @ivar knows: whether this end holds the connection for open.
+    @ivar knows: whether this end takes the connection for open.
     """
 
     def __init__(self, link: SimLink, process: Process, host: str, peer: IPv4Address, number: int) -> None:
@@ -138,7 +138,7 @@ class SimTransport:
         return self.link.ends[1 - self.number]
 
     def getPeer(self) -> IPv4Address:
-        """Address of the other end."""
+        """The address of the other end."""
         return self.peer
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -150,7 +150,7 @@ class SimTransport:
         self.producer = None
 
     def write(self, data: bytes) -> None:
-        """On its way, in pieces."""
+        """Send bytes; they arrive in pieces."""
         if self.knows and data:
             self.link.network.send(self, data)
             if self.in_flight > WINDOW_SIZE and self.producer is not None and not self._is_paused:
@@ -158,7 +158,7 @@ class SimTransport:
                 self.producer.pauseProducing()
 
     def drained(self) -> None:
-        """Everything has arrived."""
+        """All sent bytes have arrived."""
         if self._is_paused:
             self._is_paused = False
             self.producer.resumeProducing()
@@ -171,7 +171,7 @@ class SimTransport:
     loseConnection = abortConnection
 
     def learn(self, failure: Failure) -> None:
-        """This end sees that the connection is gone."""
+        """This end learns that the connection is gone."""
         if self.knows:
             self.knows = False
             self.protocol.connectionLost(failure)
@@ -179,9 +179,9 @@ class SimTransport:
 
 class SimLink:
     """
-    One connection: its client's end is the first.
+    One connection; the client's end is the first.
 
-    @ivar is_dark: bytes vanish in it, both ways, and nobody is told.
+    @ivar is_dark: bytes in either direction vanish, and neither end is told.
     """
 
     def __init__(self, network: SimStreams) -> None:
@@ -192,10 +192,10 @@ class SimLink:
 
 class SimStreams:
     """
-    All connections, and who listens where.
+    All connections, and the listening processes.
 
     @ivar delay_us, spread_us: one way takes the first plus up to the second.
-    @ivar piece_size: what arrives in one read, at most.
+    @ivar piece_size: most bytes that arrive in one read.
     """
 
     def __init__(self, clock: SimClock, rng: random.Random) -> None:
@@ -212,7 +212,7 @@ class SimStreams:
     # -- connecting -----------------------------------------------------------------------------
 
     def listen(self, host: str, process: Process, factory: Any) -> None:
-        """A process of C{host} takes connections."""
+        """A process of C{host} accepts connections."""
         self._listening[host] = (process, process.life, factory)
 
     def connect(self, source: str, process: Process, target: str, factory: Any) -> Deferred[Any]:
@@ -260,7 +260,7 @@ class SimStreams:
         return self.delay_us + int(self.rng.random() * self.spread_us)
 
     def send(self, end: SimTransport, data: bytes) -> None:
-        """Bytes leave C{end}, and arrive in pieces."""
+        """Bytes leave C{end} and arrive at the other one in pieces."""
         at = 0
         while at < len(data):
             size = 1 + int(self.rng.random() * self.piece_size)
@@ -291,13 +291,13 @@ class SimStreams:
         self.clock.after(self._way_us(), end.process.run, end.life, end.learn, failure)
 
     def closed_by(self, end: SimTransport) -> None:
-        """One end closes: it hears of it in the next turn, the other one as the network pleases."""
+        """One end closes: it is told in the next turn, the other one after a delay."""
         self.clock.after(1, end.process.run, end.life, end.learn, Failure(ConnectionDone()))
         if not end.link.is_dark and (end.host, end.other.host) not in self._cut:
             self._tell_later(end.other, Failure(ConnectionDone()))
 
     def died(self, host: str, *, silently: bool) -> None:
-        """The process of a machine is gone. @param silently: so is the machine; nobody is told."""
+        """The process of a machine is gone. @param silently: the machine, too; no peer is told."""
         self._listening.pop(host, None)
         for link in list(self.links):
             for end in link.ends:
@@ -315,24 +315,24 @@ class SimStreams:
     # -- faults ---------------------------------------------------------------------------------
 
     def between(self, one: str, two: str) -> list[SimLink]:
-        """Connections that some end of the two holds for open."""
+        """Connections between the two that some end takes for open."""
         self._tidy()
         return [link for link in self.links if {one, two} == {end.host for end in link.ends}]
 
     def break_between(self, one: str, two: str) -> None:
-        """Every connection of the two breaks; the ends learn of it one after the other."""
+        """Break every connection of the two; the ends learn of it at different times."""
         for link in self.between(one, two):
             for end in link.ends:
                 late_us = int(self.rng.random() * 2_000_000)
                 self.clock.after(late_us, end.process.run, end.life, end.learn, Failure(ConnectionLost()))
 
     def darken(self, one: str, two: str) -> None:
-        """Every connection of the two goes dark; new ones are possible."""
+        """Let every connection of the two go dark; new ones are possible."""
         for link in self.between(one, two):
             link.is_dark = True
 
     def half_open(self, client: str, server: str) -> None:
-        """The client's end is gone, and it may connect again; the server is not told."""
+        """The client's end is gone, and the client may connect again; the server is not told."""
         for link in self.between(client, server):
             end = link.ends[0]
             if end.host == client:
@@ -340,11 +340,11 @@ class SimStreams:
                 self.clock.after(1, end.process.run, end.life, end.learn, Failure(ConnectionLost()))
 
     def cut(self, source: str, target: str) -> None:
-        """Hold back what C{source} sends to C{target}."""
+        """Hold back the bytes from C{source} to C{target}."""
         self._cut.add((source, target))
 
     def heal_all(self) -> None:
-        """No link is cut any more; what was held back arrives."""
+        """Heal every link; the bytes held back arrive."""
         self._cut.clear()
         for link in self.links:
             for end in link.ends:
@@ -355,7 +355,7 @@ class SimStreams:
 
 @implementer(IStreamClientEndpoint)
 class SimClientEndpoint:
-    """Where another machine listens."""
+    """The endpoint of another machine."""
 
     def __init__(self, network: SimStreams, source: str, process: Process, target: str) -> None:
         self._network = network
@@ -369,22 +369,22 @@ class SimClientEndpoint:
 
 
 class SimPort:
-    """A port that is listened on."""
+    """A listening port."""
 
     def __init__(self, host: str) -> None:
         self._host = host
 
     def getHost(self) -> str:
-        """For logs."""
+        """The name of the machine, for logs."""
         return self._host
 
     def stopListening(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing."""
 
 
 @implementer(IStreamServerEndpoint)
 class SimServerEndpoint:
-    """Where this machine listens."""
+    """The endpoint on which this machine listens."""
 
     def __init__(self, network: SimStreams, host: str, process: Process) -> None:
         self._network = network

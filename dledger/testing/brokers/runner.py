@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_ha -*-
 """
-Runs many schedules of master/slave replication, on several processors, and tells how it went::
+Runs many schedules of master/slave replication, on several processors, and reports the results::
 
     python -m dledger.testing.brokers.runner --schedules 1000 --seed 1 --jobs 2
 
@@ -24,23 +24,23 @@ _WORDS = {
 
 
 def be_quiet() -> None:
-    """What simulated brokers log is nobody's business; the trace says it."""
+    """Drop the log of simulated brokers; the trace has the same events."""
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
 
 def replay_command(outcome: HAOutcome, *, seconds: float) -> str:
-    """What to type to see a failure again."""
+    """The command that runs a failed schedule again."""
     command = "python -m dledger.testing.brokers.runner --schedules 1"
     return f"{command} --seed {outcome.seed} --seconds {seconds:g} --trace"
 
 
 @click.command()
-@click.option("--schedules", default=200, show_default=True, help="How many to run.")
+@click.option("--schedules", default=200, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
 @click.option("--seconds", default=SECONDS, show_default=True, help="Simulated seconds with faults, each.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every event.")
-@click.option("--stop-at", default=5, show_default=True, help="Give up after so many failures.")
+@click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 def main(schedules: int, seed: int, seconds: float, jobs: int, trace: bool, stop_at: int) -> None:
     """Run seeded schedules of a simulated master with its slaves, and check every promise."""
     if jobs > 1:

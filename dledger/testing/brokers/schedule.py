@@ -38,7 +38,7 @@ SETTLE_S = 60.0
 
 _HOST = Host(address=bytes((127, 0, 0, 1)), port=10911)
 
-#: Faults, and what power does.
+#: Faults, and the faults of the power supply.
 FAULTS = (
     "kill_master", "kill_slave", "kill_inside", "break", "cut", "darken", "half_open", "fill_disk",
     "disk_error", "stray", "slow_disk", "slow_link",
@@ -49,7 +49,7 @@ POWER = ("power_slave", "power_master", "power_inside")
 @attrs.frozen(kw_only=True)
 class HAFocus:
     """
-    Schedules that look at one corner.
+    Schedules that test one aspect.
 
     @ivar settings: fields of L{HAOptions} that the seed does not choose; C{master} and C{slave} are merged.
     @ivar faults: names of the only faults that happen; empty for the seed's own mix.
@@ -64,11 +64,11 @@ class HAFocus:
 @attrs.frozen(kw_only=True)
 class HAOptions:
     """
-    What the seed makes of a master and its slaves.
+    The options that the seed gives a master and its slaves.
 
     @ivar master, slave: fields of L{HAConfig}.
     @ivar put_us: mean time between puts.
-    @ivar faults: names of what happens.
+    @ivar faults: names of the faults that may happen.
     """
 
     slaves: int
@@ -87,7 +87,7 @@ class HAOptions:
 
 @attrs.frozen(kw_only=True)
 class HAOutcome:
-    """How a schedule ended; C{failure} is empty if nothing is wrong."""
+    """The end of a schedule; C{failure} is empty if it passed."""
 
     seed: int
     failure: str
@@ -100,7 +100,7 @@ class HAOutcome:
 
 
 def options_of(seed: int, focus: HAFocus) -> HAOptions:
-    """The seed's options, with the focus's own in their place."""
+    """The seed's options, overridden by those of the focus."""
     rng = random.Random(f"{seed} ha")
     slaves = rng.choice((1, 1, 2, 2, 3))
     both = {
@@ -144,17 +144,17 @@ def options_of(seed: int, focus: HAFocus) -> HAOptions:
 
 
 class _Stray:
-    """Somebody who found the port, and says one thing."""
+    """A stranger that connects to the port and sends one message."""
 
     def __init__(self, says: bytes) -> None:
         self._says = says
 
     def buildProtocol(self, address: object) -> HAClient:
-        """A protocol that does not care."""
+        """A protocol for the connection."""
         return HAClient(self)
 
     def connected(self, client: HAClient) -> None:
-        """Say it."""
+        """Send the message."""
         client.transport.write(self._says)
 
     def transferred(self, client: HAClient, pieces: object) -> None:
@@ -197,7 +197,7 @@ class HAWorld:
         return broker
 
     def note(self, text: str) -> None:
-        """A line for people, and for the digest."""
+        """Add a line to the trace, and to the digest."""
         self.digest = crc32(f"{self.clock.now_us} {text}".encode(), self.digest)
         self.lines.append(f"{self.clock.now_us / 1e6:11.6f} {text}")
 
@@ -210,10 +210,10 @@ class HAWorld:
     # -- life -----------------------------------------------------------------------------------
 
     def start(self, broker: SimBroker) -> None:
-        """A process begins, unless one runs."""
+        """Start a process, unless one runs."""
         if broker.is_up:
             return
-        broker.happened = lambda _: None  # not before it has been looked at
+        broker.happened = lambda _: None  # not before the checks have seen its start
         broker.start()
         broker.happened = self._happened
         if not broker.is_open:
@@ -226,7 +226,7 @@ class HAWorld:
             self.invariants.slave_started(broker)
 
     def _ended(self, broker: SimBroker) -> None:
-        # Who stopped by itself could not sync: what was not synced is gone as after a power cut.
+        # A broker that stopped itself could not sync: unsynced bytes are lost, as after a power cut.
         self._tell_end(broker, power=not isinstance(broker.disk.death, ProcessKilled))
         self._restart_later(broker)
 
@@ -267,7 +267,7 @@ class HAWorld:
             master.fail(f"cannot append: {error}")
             return
         except DLedgerError:
-            return  # no room: nothing has changed
+            return  # no room: the log has not changed
         self.invariants.master_appended()
         put = self.invariants.put(stored.offset, stored.offset + stored.size, self.clock.now_us / 1000)
 
@@ -285,7 +285,7 @@ class HAWorld:
     # -- faults ---------------------------------------------------------------------------------
 
     def fault_later(self) -> None:
-        """The next one."""
+        """Schedule the next fault."""
         self.clock.after(int(self._fault_rng.expovariate(1 / self.options.pace_s) * 1e6), self._fault)
 
     def _fault(self) -> None:
@@ -381,7 +381,7 @@ class HAWorld:
     # -- a run ----------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        """Faults for so long, then quiet, then the verdict."""
+        """Run with faults for C{seconds}, then without, then judge."""
         for broker in (self.master, *self.slaves):
             self.clock.after(int(self._rng.random() * 500_000), self.start, broker)
         self.fault_later()
@@ -400,7 +400,7 @@ class HAWorld:
             self._run_until(self.clock.now_us / 1e6 + 1)
             ends = [slave.log.end_offset for slave in self.slaves if slave.is_open]
             if self.master.refusal() is None and max(ends, default=0) > len(self.invariants.history):
-                # What a slave has beyond its master stays until the master writes something else there.
+                # Bytes that a slave has beyond its master stay until the master writes others there.
                 self.master.run(self.master.life, self._put_one)
         self._run_until(self.clock.now_us / 1e6 + 3)
         self.invariants.overdue(self.clock.now_us / 1000, self.master.life)
@@ -416,12 +416,12 @@ class HAWorld:
 
 
 class _Somebody:
-    """A process that never ends, and never fails."""
+    """A process that never ends and never fails."""
 
     life = 0
 
     def run(self, life: int, action: Any, *arguments: Any) -> None:
-        """Do it."""
+        """Run C{action}."""
         action(*arguments)
 
 
@@ -435,7 +435,7 @@ def run_ha_schedule(
         world.run(seconds)
     except AssertionError as error:
         failure = str(error) or "".join(traceback.format_exception(error)[-4:])
-    except Exception as error:  # whatever else comes out of a simulated broker is a bug as well
+    except Exception as error:  # any other exception of a simulated broker is a bug as well
         failure = "".join(traceback.format_exception(error))
     brokers = (world.master, *world.slaves)
     return HAOutcome(

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.sim.test_clients -*-
 """
-Clients of a simulated group: they append, read and follow, and note what they were told.
+Clients of a simulated group: they append, read and follow, and record the answers.
 
 Rule 1: an append is never sent twice; without a certain answer its outcome is unknown.
 Rule 2: every body is unique in a run.
 
-What a follower shows (committed reads, tails) may lag but must be the log: it is compared at once
-with what is committed. Linearizable calls go to the history and are judged at the end.
+Entries that a follower shows (committed reads, tails) may lag but must be in the log: they are compared at
+once with the committed entries. Linearizable calls go to the history and are judged at the end.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _UNKNOWN = (LOST, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.TERM_CHANGE
 @attrs.frozen(kw_only=True)
 class Load:
     """
-    What the clients of a run do.
+    The load of a run.
 
-    @ivar clients: how many there are.
+    @ivar clients: number of clients.
     @ivar think_us: mean wait between two calls of one client.
     @ivar appends, gets, ends, follows: weights of the kinds of calls.
     @ivar bodies_max: most bodies in one append.
     @ivar body_bytes_max: longest body.
-    @ivar patience_us: a client gives a call up after this.
-    @ivar wander: share of calls that go to any member rather than to the leader that it last heard of.
+    @ivar patience_us: a client gives up a call after this time.
+    @ivar wander: share of calls that go to a random member instead of the last known leader.
     """
 
     clients: int = 3
@@ -56,7 +56,7 @@ class Load:
 
 
 class SimClient:
-    """One client: one call at a time, until the cluster says that the load is over."""
+    """One client: one call at a time, until C{is_stopped} is set."""
 
     def __init__(self, cluster: SimCluster, name: str, load: Load, rng: random.Random) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class SimClient:
         self._end_below = self._get_below + weights[2] / total
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the calls."""
         self._wait()
 
     def _wait(self) -> None:
@@ -106,7 +106,7 @@ class SimClient:
         return self._rng.choice(list(members.values()))
 
     def _call(self, ended: Callable[..., None], method: Callable[..., None], *arguments: object) -> None:
-        """Send a call there and its answer back, each with a delay; give up after a while."""
+        """Deliver a call, and its answer, each after a delay; give up after C{patience_us}."""
         clock, number = self._cluster.clock, self._call_number
         delay_us = self._cluster.network.delay_us + int(self._rng.random() * 1000)
 

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.sim.test_cluster -*-
 """
-A whole group: members, disks, network and clock from one seed, with a hand on every switch.
+A whole group: members, disks, network and clock from one seed.
 
-Nothing goes wrong by itself here; L{dledger.testing.group.faults} and scenario scripts do that. The end of
-a run is judged by L{SimCluster.settle}: when all faults are over the group must elect, commit and
-become equal, byte for byte.
+No faults happen here; L{dledger.testing.group.faults} and scenario scripts cause them. L{SimCluster.settle}
+judges the end of a run: when all faults are over the group must elect, commit and become equal, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
 from protocols.wire.ledger.messages import LeadershipTransferRequest, Response
 
 SECOND_US = 1_000_000
-#: Longest that a group may take to become equal, however slow its links and disks are.
+#: Longest time for a group to become equal, with links and disks of any speed.
 SETTLE_MAX_US = 300 * SECOND_US
 
 #: Slower than the defaults: an idle second costs less, and time-outs stay in proportion.
@@ -48,18 +48,18 @@ TIMING: Mapping[str, int] = {
 
 
 class NotLive(AssertionError):
-    """The group did not come to life again in time, though nothing was wrong any more."""
+    """The group did not commit and become equal in time, although all faults were over."""
 
 
 @attrs.frozen(kw_only=True)
 class GroupOptions:
     """
-    A group.
+    The options of a group.
 
-    @ivar settings: options of every member, over L{TIMING} and small files.
+    @ivar settings: options of every member; they override L{TIMING} and the small file sizes.
     @ivar member_settings: options of single members.
     @ivar is_native: binary frames, or JSON remoting.
-    @ivar hides_wire_version: members look like Java's to each other.
+    @ivar hides_wire_version: to each other the members look like Java's.
     """
 
     members: int = 3
@@ -78,7 +78,7 @@ class SimCluster:
     A simulated group.
 
     @ivar members: by id, C{n0} first.
-    @ivar history: what clients did.
+    @ivar history: the calls of the clients.
     """
 
     def __init__(self, options: GroupOptions, seed: int) -> None:
@@ -123,13 +123,13 @@ class SimCluster:
         return DLedgerConfig(self_id=member_id, peers=peers, **settings)  # type: ignore[arg-type]
 
     def random(self, name: str) -> random.Random:
-        """A source of chance of its own, from the seed and a name."""
+        """An independent random generator, from the seed and a name."""
         return random.Random(f"{self.seed} {name}")
 
     # -- running ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start every member, within a little while of each other."""
+        """Start every member, all within 50 simulated milliseconds."""
         rng = self.random("start")
         for member in self.members.values():
             self.clock.after(int(rng.random() * 50_000), self._start, member)
@@ -143,12 +143,12 @@ class SimCluster:
         self.clock.run_until(self.clock.now_us + int(seconds * SECOND_US))
 
     def _ended(self, member: SimMember, asked: bool) -> None:
-        """A member's process ended by itself: somebody starts it again after a while."""
+        """A member's process ended without a fault of the schedule: restart it later."""
         if self.restarts_us is not None:
             self.restart_later(member, int(self.restarts_us * (0.3 + self.world.network.chance())))
 
     def restart_later(self, member: SimMember, delay_us: int) -> None:
-        """Start a member again, and again if that does not work."""
+        """Start a member again, and retry until it starts."""
         self.clock.after(delay_us, self._restart, member, member.life)
 
     def _restart(self, member: SimMember, life: int) -> None:
@@ -195,9 +195,10 @@ class SimCluster:
 
     def settle(self, seconds: float = 30) -> None:
         """
-        After all faults: elect, commit something new everywhere, and be equal.
+        After all faults: elect, commit a new entry everywhere, and become equal.
 
-        @raise NotLive: nothing more happens for so many simulated seconds, or it takes for ever.
+        @param seconds: longest simulated time without progress.
+        @raise NotLive: no progress for C{seconds}, or not done within L{SETTLE_MAX_US}.
         """
         began_us = progressed_us = self.clock.now_us
         before = self.invariants.last_committed
@@ -210,7 +211,7 @@ class SimCluster:
                 raise NotLive(f"not live {seconds} s after all faults: {self.describe()}")
             leader = self.leader
             if leader is not None and now_us >= probe_us:
-                # More than one: what a later leader inherits is committed with its own first entry only.
+                # Repeated: the entries that a later leader inherits commit only with its own first entry.
                 self._probe(leader, probes)
                 probe_us = now_us + 2 * SECOND_US
             self.run(0.5)
@@ -222,7 +223,7 @@ class SimCluster:
             progress = self._progress()
 
     def _progress(self) -> int:
-        """Entries that the members lack, together: while it falls, a slow one is catching up."""
+        """Number of entries that the members lack together; while it falls, a slow member is catching up."""
         ends = [self.invariants.mirror(member_id).end_index for member_id in self.members]
         return sum(max(ends) - end for end in ends)
 
@@ -239,8 +240,8 @@ class SimCluster:
 
     def judge(self) -> None:
         """
-        Everything that can be said when a settled run is over: equal bytes everywhere, nothing
-        left unanswered, and a history that one log could have shown.
+        Judge a settled run: the files are equal everywhere, every call is answered, and the history is
+        linearizable.
         """
         self._compare_files()
         deadline_us = self.clock.now_us + int(3000 * TIMING["max_wait_ack_time_ms"])
@@ -265,7 +266,7 @@ class SimCluster:
                 self._shows_no_damage(member)
 
     def _shows_no_damage(self, member: SimMember) -> None:
-        """Entries with a flipped bit that nobody has read since are equal when read, or refused."""
+        """An entry with a flipped bit that was not read since is read correctly, or refused."""
         mirror = self.invariants.mirror(member.member_id)
         for index in range(mirror.begin_index, mirror.end_index + 1):
             try:
@@ -288,7 +289,7 @@ class SimCluster:
         return data, index
 
     def describe(self) -> str:
-        """Every member in a few words."""
+        """The state of every member in a few words."""
         told = []
         for member in self.members.values():
             if not member.is_up:
@@ -312,11 +313,11 @@ class SimCluster:
 
 
 def _nobody_waits(_: Response) -> None:
-    """For requests whose answer is of no interest."""
+    """Ignore the answer."""
 
 
 def _stream(disk: SimDisk, directory: str, file_size: int, start: int, end: int) -> bytes:
-    """Bytes C{start} to C{end} of a stream that is kept in files of one size."""
+    """Bytes C{start} to C{end} of a stream that is split into files of one size."""
     pieces = []
     while start < end:
         base = start - start % file_size

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.sim.test_faults -*-
 """
-What goes wrong in a schedule, and when: all from the seed.
+The faults of a schedule and their times, all from the seed.
 
 Each schedule draws its own mix: some kinds of faults are absent, some frequent (swarm testing finds
-more than all kinds at their average). Every fault ends by itself; what a run promises limits them:
-power cuts only where acks wait for fsync, damage only to a minority, and at most below what the
-member's commit mark records as durable.
+more than all kinds at their average). Every fault ends after a while. The promises of a run limit the faults:
+power cuts only where acks wait for fsync, damage only at a minority, and to records only below the end that
+the member's commit mark records as durable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Nemesis:
     """
     The source of faults of one schedule.
 
-    @ivar until_us: no fault begins after this.
+    @ivar until_us: no fault begins after this time.
 
     C{only} are names of the faults that may happen (methods without the underscore); by default the
     seed draws them. C{pace_s} is the mean time between two; by default the seed draws it.
@@ -45,7 +45,7 @@ class Nemesis:
             member.member_id for member in rng.sample(self._members, int(rng.random() * (minority + 1)))
         }
         if any(member.config.never_lead for member in self._members):
-            # Who must not lead may be the only whole holder of the last entries: nobody could lead then.
+            # A member that must not lead may be the only whole holder of the last entries: no leader then.
             self._may_be_damaged = set()
         self._mean_us = int((pace_s or rng.choice((1.0, 2.5, 5.0, 10.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in only] or self._mix()
@@ -66,7 +66,7 @@ class Nemesis:
         return chosen or kinds
 
     def start(self) -> None:
-        """The first fault comes after the first election had its time."""
+        """Begin; the first fault leaves time for the first election."""
         self._clock.after(int((1 + 3 * self._rng.random()) * SECOND_US), self._strike)
 
     def _strike(self) -> None:
@@ -123,8 +123,8 @@ class Nemesis:
 
     def _heal_slowly(self) -> None:
         """
-        A leader is cut off long enough to be deposed; when it is back, the connections to it are slow
-        at first, and their clients lose patience while something is still under way.
+        A leader is cut off long enough to be deposed; after that the connections to it are slow at first,
+        and their clients reconnect while old requests are still under way.
         """
         leader = self._cluster.leader
         if leader is None:
@@ -142,7 +142,7 @@ class Nemesis:
             self._clock.after(us + int(4 * slow_us * self._rng.random()), self._late, other, victim, slow_us)
 
     def _delay(self, source: str, target: str, us: int) -> None:
-        if self._clock.now_us < self.until_us:  # behind that nobody would end it
+        if self._clock.now_us < self.until_us:  # later no fault would end the delay
             self._cluster.network.delay_connection(source, target, us)
 
     def _split(self) -> None:
@@ -156,7 +156,7 @@ class Nemesis:
         self._cluster.network.break_between(*self._pair())
 
     def _break_late(self) -> None:
-        """A connection becomes slow; its client opens another one while the rest is still under way."""
+        """A connection becomes slow; its client opens another one while old requests are under way."""
         source, target = self._pair()
         leader = self._cluster.leader
         if leader is not None and leader.member_id != target and self._rng.random() < 0.7:
@@ -197,7 +197,7 @@ class Nemesis:
         self._clock.after(self._while_us(12), self._resume, member, member.life)
 
     def _depose(self) -> None:
-        """A leader is paused until another one has led for a while: it wakes up and believes it leads."""
+        """Pause a leader until another one has led for a while: it wakes up and believes that it leads."""
         member = self._cluster.leader
         if member is not None:
             member.pause()
@@ -260,7 +260,7 @@ class Nemesis:
         member.slow_flush_us = 0
 
     def _damage(self) -> None:
-        """Flip a bit at or below what the member recorded as durable."""
+        """Flip a bit of an index unit, or of a record that the member has recorded as durable."""
         candidates = [member for member in self._members if member.member_id in self._may_be_damaged]
         if not candidates:
             return
@@ -272,7 +272,7 @@ class Nemesis:
             self._down_for(member)
 
     def _flip_data(self, member: SimMember) -> bool:
-        """In a record that a power cut now would leave both there and recorded."""
+        """Flip a bit of a record that would survive a power cut now, together with its commit mark."""
         content = member.disk.durable_content(f"{member.config.self_path}/{COMMIT_MARK_NAME}") or b""
         slots = (decode_mark(content[:SLOT_SIZE]), decode_mark(content[SLOT_SIZE:]))
         marks = [mark for found in slots if found is not None for mark in (found[1],)]
@@ -307,7 +307,7 @@ class Nemesis:
         base = position - position % file_size
         path = f"{directory}/{base:020d}"
         if not member.disk.exists(path) or position - base >= member.disk.file_size(path):
-            return False  # not made yet, or its maker was killed in the middle
+            return False  # not made yet, or only partly, because the process was killed
         self._note(f"{member.member_id} bit flipped in {path} at {position - base}")
         member.disk.flip_bit(path, position - base, int(self._rng.random() * 8))
         return True

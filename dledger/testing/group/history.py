@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_history -*-
 """
-What clients did and saw, and whether one log could have shown them that.
+The calls and answers of clients, and whether one log could have given these answers.
 
 The model: a log to which appends are added at its end, and which reads look into. A history is
 linearizable if every call can be given one instant between its beginning and its end so that the
@@ -14,7 +14,7 @@ instant c(i), and the c(i) never fall with i. Each call bounds them from one sid
   - a read that found entry i ended after c(i); one that found the log shorter began before c(i).
 
 So the history is linearizable exactly if, with C{lowest} the running maximum of the lower bounds, no
-C{lowest} passes its upper bound. L{brute_force} says the same by trying every order; a test compares them.
+C{lowest} passes its upper bound. L{brute_force} tries every order instead; a test compares the two.
 
 Instants are stamps of one counter: no two are equal.
 """
@@ -36,7 +36,7 @@ class Call:
     @ivar kind: C{append}, C{get} (index wanted) or C{end} (highest index).
     @ivar began, ended: stamps; C{ended} is L{NEVER} without an answer.
     @ivar outcome: C{ok}, C{failed} (certainly not done), C{unknown}, for a get also C{beyond}.
-    @ivar index: wanted, or returned; -1 if there is none.
+    @ivar index: wanted, or returned; -1: none.
     @ivar body: appended, or read.
     """
 
@@ -50,25 +50,25 @@ class Call:
 
 
 class NotLinearizable(AssertionError):
-    """A history that no log could have shown."""
+    """No log could have given these answers."""
 
 
 @attrs.define
 class History:
-    """Calls in order of their beginning."""
+    """Calls in the order in which they began."""
 
     calls: list[Call] = attrs.Factory(list)
     _stamp: int = 0
 
     def begin(self, kind: str, *, client: str = "", index: int = -1, body: bytes = b"") -> Call:
-        """A call begins."""
+        """Record the beginning of a call."""
         self._stamp += 1
         call = Call(kind, self._stamp, index, body, client=client)
         self.calls.append(call)
         return call
 
     def end(self, call: Call, outcome: str, *, index: int | None = None, body: bytes | None = None) -> None:
-        """A call ends with an answer."""
+        """Record the answer to a call."""
         assert call.ended == NEVER, "a call ends once"
         self._stamp += 1
         call.outcome = outcome
@@ -83,7 +83,7 @@ class History:
 def check(calls: Sequence[Call], body_of: Callable[[int], bytes], end_index: int) -> None:
     """
     @param body_of: body of the entry of the final log at an index, 0 to C{end_index}.
-    @raise NotLinearizable: with a sentence.
+    @raise NotLinearizable: the message says why.
     """
     size = end_index + 1
     lower, upper = [0] * size, [NEVER] * size
@@ -141,8 +141,8 @@ def _bound_by_reads(
 
 def brute_force(calls: Sequence[Call]) -> bool:
     """
-    The same question for a few calls and nothing but their answers: try every order of every subset
-    of the calls that may not have happened.
+    The same question for a few calls, from their answers alone: try every order of every subset of the
+    calls that may not have happened.
     """
     certain = [call for call in calls if call.outcome in ("ok", "beyond")]
     maybe = [call for call in calls if call.kind == "append" and call.outcome == "unknown"]
@@ -153,13 +153,13 @@ def brute_force(calls: Sequence[Call]) -> bool:
 
 
 def _can_go_on(left: list[Call], log: tuple[bytes, ...]) -> bool:
-    """Whether the calls that are left can follow, in some order, on what the log holds now."""
+    """Whether the remaining calls, in some order, can follow on the present content of the log."""
     if not left:
         return True
     first_end = min(call.ended for call in left)
     for call in left:
         if call.began > first_end:
-            continue  # another one had ended before this began: that one is first
+            continue  # another one had ended before this one began: that one is first
         after = _behaves(call, log)
         if after is not None and _can_go_on([other for other in left if other is not call], after):
             return True
@@ -167,7 +167,7 @@ def _can_go_on(left: list[Call], log: tuple[bytes, ...]) -> bool:
 
 
 def _behaves(call: Call, log: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
-    """The log after the call, or None if its answer is not what the log says now."""
+    """The log after the call, or None if its answer contradicts the log."""
     if call.kind == "append":
         fits = call.outcome == "unknown" or call.index == len(log)
         return (*log, call.body) if fits else None

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.sim.test_invariants -*-
 """
-What must hold in a group after every step, by the numbers of docs/invariants.md.
+The invariants of a group, checked after every step; the numbers are those of docs/invariants.md.
 
-The checks look at one thing at a time: the member that stepped, the entries that were just written,
-the answer that is just being given. What every member holds is mirrored here as a list of terms, read
-back from its store, so that a check costs what changed and no more.
+Each check looks at one change: the member that stepped, the entries that were just written, the answer that
+is being given. The content of every member is mirrored here as a list of terms, read back from its store, so
+that the cost of a check depends on the change alone.
 
 A failed check raises L{InvariantError}, which names the number.
 """
@@ -38,7 +38,7 @@ class InvariantError(AssertionError):
     """
     An invariant does not hold.
 
-    @ivar number: which, see docs/invariants.md.
+    @ivar number: its number in docs/invariants.md.
     """
 
     def __init__(self, number: int, sentence: str) -> None:
@@ -75,7 +75,7 @@ class CheckedMember(Protocol):
 @attrs.define
 class Mirror:
     """
-    What one member's store holds: the terms of its entries, from C{begin_index} on, and the stream
+    The content of one member's store: the terms of its entries, from C{begin_index} on, and the stream
     offset behind each record.
     """
 
@@ -89,12 +89,12 @@ class Mirror:
         return self.begin_index + len(self.terms) - 1 if self.terms else -1
 
     def term_of(self, index: int) -> int:
-        """Term of an entry, -1 if it is not there."""
+        """Term of an entry, -1 if the member does not hold it."""
         at = index - self.begin_index
         return self.terms[at] if 0 <= at < len(self.terms) else -1
 
     def cut_to(self, end_index: int) -> None:
-        """Forget everything behind C{end_index}."""
+        """Forget all entries behind C{end_index}."""
         keep = max(end_index + 1 - self.begin_index, 0)
         del self.terms[keep:]
         del self.ends[keep:]
@@ -102,7 +102,7 @@ class Mirror:
 
 @attrs.define
 class _Seen:
-    """The last numbers of one member; C{committed_index} and C{led_term} of this life."""
+    """The last values of one member; C{committed_index} and C{led_term} since its process started."""
 
     term: int = 0
     committed_index: int = -1
@@ -115,7 +115,7 @@ class GroupInvariants:
     """
     The checks of one group.
 
-    @ivar records: (index, term) to the record that anybody ever held there, and the term before it.
+    @ivar records: (index, term) to the record that any member ever held there, and the term before it.
     @ivar committed: index to the term of the entry that was committed there.
     @ivar committed_in: index to the term of the leader that committed it.
     """
@@ -138,11 +138,11 @@ class GroupInvariants:
         return len(self._leaders)
 
     def add(self, member: CheckedMember) -> None:
-        """A member exists."""
+        """Register a member."""
         self._members[member.member_id] = member
 
     def mirror(self, member_id: str) -> Mirror:
-        """What a member's store holds, as far as it told us."""
+        """The content of a member's store, as of its last event."""
         return self._seen[member_id].mirror
 
     def body_of(self, index: int) -> bytes:
@@ -156,7 +156,7 @@ class GroupInvariants:
     # -- the ledger ---------------------------------------------------------------------------
 
     def started(self, member: CheckedMember) -> None:
-        """A member has recovered: read all that it holds."""
+        """A member has recovered: read all its entries."""
         seen = self._seen[member.member_id]
         seen.term = member.persisted_term
         seen.committed_index = -1
@@ -172,7 +172,7 @@ class GroupInvariants:
             self._read(member, seen.mirror, begin, ledger.ledger_end_index)
 
     def written(self, member: CheckedMember, first_index: int, count: int) -> None:
-        """A write ended."""
+        """A write ended: read the entries back."""
         mirror = self._seen[member.member_id].mirror
         if not mirror.terms:
             mirror.begin_index = first_index
@@ -181,7 +181,7 @@ class GroupInvariants:
         self._read(member, mirror, first_index, first_index + count - 1)
 
     def truncated(self, member: CheckedMember, end_index: int) -> None:
-        """A truncation ended; it is checked that nothing committed was cut."""
+        """A truncation ended: check that no committed entry was cut."""
         seen = self._seen[member.member_id]
         mirror = seen.mirror
         for index in range(max(end_index, mirror.begin_index), mirror.end_index + 1):
@@ -227,7 +227,7 @@ class GroupInvariants:
                     records[index, term] = (record, before)
                 else:
                     require(before in (known[1], -2), 3,
-                            f"{member.member_id}: before ({index}, t{term}) stands t{before}, "
+                            f"{member.member_id}: before ({index}, t{term}) is t{before}, "
                             f"elsewhere t{known[1]}")
                 mirror.terms.append(term)
                 mirror.ends.append(pos + size)
@@ -266,12 +266,12 @@ class GroupInvariants:
                         f"t{committed_term}); it has t{mirror.term_of(index)} there")
 
     def _is_whole(self, member_id: str, state: MemberState, seen: _Seen) -> None:
-        """Whole again: it holds what may have been committed with its help before it was damaged."""
+        """A repaired member holds all entries that may have been committed with its help before."""
         for index, term in self.committed.items():
             helped = self.committed_in[index] <= state.start_term and index <= seen.repair_end_index
             if helped and index >= seen.mirror.begin_index:
                 require(seen.mirror.term_of(index) == term, 4,
-                        f"{member_id} takes itself for repaired, but lacks the committed ({index}, t{term})")
+                        f"{member_id} considers itself repaired, but lacks the committed ({index}, t{term})")
         seen.repair_end_index = state.repair_end_index
 
     def _committed(self, member: CheckedMember, state: MemberState, first: int, last: int) -> None:
@@ -301,14 +301,14 @@ class GroupInvariants:
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
 
     def _owes(self, member_id: str, index: int) -> bool:
-        """Whether a damaged member remembers that it held C{index}: it does not vote until it does again."""
+        """Whether a damaged member remembers that it held C{index}; it votes again when it holds it again."""
         ledger = self._members[member_id].ledger
         return ledger is not None and bool(ledger.repair_end_index >= index)
 
     def is_safe(self, member_id: str, index: int) -> bool:
         """
-        Whether a member holds C{index} in the way that this group promises: on stable storage with
-        sync flushing, else at least in its files.
+        Whether a member holds C{index} as this group promises: on stable storage with sync flushing, else
+        in its files.
         """
         if not self.is_sync:
             return True
@@ -318,7 +318,7 @@ class GroupInvariants:
         record = self.records[index, mirror.terms[at]][0]
         return member.is_durable(mirror.ends[at] - len(record), len(record))
 
-    # -- what is said ---------------------------------------------------------------------------
+    # -- messages -------------------------------------------------------------------------------
 
     def asks(self, member: CheckedMember, request: Request) -> None:
         """A member sends a request."""
@@ -361,7 +361,7 @@ class GroupInvariants:
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
 
     def bounded(self, member: CheckedMember) -> None:
-        """Tables and queues of a member are no longer than they may be. Looked at now and then."""
+        """Tables and queues of a member keep their bounds. Checked at each checkpoint."""
         core, config = member.core, member.config
         followers = len(config.peers) - 1
         asked = followers * (config.max_inflight_pushes + 8) + 64
@@ -377,5 +377,5 @@ class GroupInvariants:
         """An append is answered SUCCESS."""
         for index, body in enumerate(bodies, first_index):
             told = f"{member.member_id} acknowledged {index}"
-            require(index in self.committed, 4, f"{told}, which nobody committed")
+            require(index in self.committed, 4, f"{told}, which is not committed")
             require(self.body_of(index) == body, 4, f"{told} with another body")

@@ -2,9 +2,9 @@
 """
 One simulated member: the real core, driver and store in a process that can be killed.
 
-It does what a node does around them, on simulated time: ticks, fsyncs that end later, proposals of
-one turn in one input, reads served up to their read index. Rule: what belongs to a process carries
-its C{life}; what outlived it is dropped.
+It does the work of a node on simulated time: ticks, fsyncs that end later, the proposals of one turn in one
+input, reads served up to their read index. Rule: an event of a process carries its C{life}; an event of an
+earlier process is dropped.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from protocols.wire.ledger.messages import Request, Response
 
-#: What a client is told when its connection breaks before the answer.
+#: The answer to a client whose connection breaks first.
 LOST = ResponseCode.NETWORK_ERROR
 
-#: A client's callback: code, first index or index read, bodies, who leads.
+#: A client's callback: code, first index or index read, bodies, id of the leader.
 Done = Callable[[ResponseCode, int, "tuple[bytes, ...]", "str | None"], None]
 
 
 @attrs.define(eq=False)
 class World:
     """
-    What the members of a group share.
+    The common surroundings of the members of a group.
 
-    @ivar flush_us: how long an fsync takes now, on average.
-    @ivar turn_us: proposals and reads that come within so long share one input.
-    @ivar ended: a member's process ended by itself; called with the member, whether it was asked to.
+    @ivar flush_us: mean time of an fsync now.
+    @ivar turn_us: proposals and reads within this time share one input.
+    @ivar ended: called when a process ended without a fault of the schedule: the member, and whether it was
+        asked to stop.
     """
 
     clock: SimClock
@@ -61,7 +62,7 @@ class World:
 
 
 class WatchedCore(DLedgerCore):
-    """The real core, looked at before and after every step."""
+    """The real core; the checks see every step."""
 
     watcher: SimMember
 
@@ -87,7 +88,7 @@ class WatchedCore(DLedgerCore):
 
 
 class WatchedTerms(TermFile):
-    """The real term file; what it has made durable is noted."""
+    """The real term file; its last durable term is recorded in the member."""
 
     watcher: SimMember
 
@@ -104,7 +105,7 @@ class SimMember:
     @ivar persisted_term: the last term that a C{save} made durable, or that a process began with.
 
     @ivar life: number of the process; odd while one runs.
-    @ivar damaged: indexes of entries in whose record or unit a bit was flipped at some time.
+    @ivar damaged: indexes of entries of which a bit of the record or index unit was ever flipped.
     @ivar start_error: why it could not start the last time; None if it could.
     """
 
@@ -150,9 +151,9 @@ class SimMember:
 
     def start(self) -> bool:
         """
-        Start a process on what is on the disk.
+        Start a process on the content of the disk.
 
-        @return: whether it came up; C{start_error} says why not.
+        @return: whether it started; if not, C{start_error} says why.
         """
         assert not self.is_up
         self.life += 1
@@ -204,7 +205,7 @@ class SimMember:
         return core, terms
 
     def kill(self) -> None:
-        """SIGKILL: what was written stays."""
+        """SIGKILL: the writes stay."""
         if self.is_up:
             self._end("killed")
 
@@ -251,7 +252,7 @@ class SimMember:
             self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT: what came meanwhile is read now."""
+        """SIGCONT: the events that were held back are handled now."""
         if not self.is_paused:
             return
         self.note("resumed")
@@ -262,7 +263,7 @@ class SimMember:
             self.feed(ev.Ticked())
         keys = list(backlog)
         while keys and self.life == life:
-            # What came on one connection stays in order; which one is read next is anybody's guess.
+            # Events of one connection stay in order; the next connection is chosen at random.
             at = int(self._rng.random() * len(keys))
             action, arguments = backlog[keys[at]].popleft()
             if not backlog[keys[at]]:
@@ -279,13 +280,13 @@ class SimMember:
         return self.is_paused
 
     def note(self, text: str) -> None:
-        """A line in the trace."""
+        """Add a line to the trace."""
         self.world.trace.note(self.world.clock.now_us, f"{self.member_id} {text}")
 
     # -- inputs -----------------------------------------------------------------------------------
 
     def feed(self, happened: ev.Input) -> None:
-        """Give the core an input, now or when the process runs again."""
+        """Give the core an input, now or when the process is resumed."""
         if not self.is_up:
             return
         if self.is_paused:
@@ -329,13 +330,13 @@ class SimMember:
     # -- peers ------------------------------------------------------------------------------------
 
     def request_came(self, connection: Connection, opaque: int, request: Request) -> None:
-        """A request of a peer."""
+        """A request of a peer arrives."""
         token = self._token()
         self._requests[token] = (connection, opaque, request)
         self.driver.feed(ev.RequestReceived(token=token, request=request))
 
     def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
-        """An answer of a peer."""
+        """An answer of a peer arrives."""
         self.feed(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=response))
 
     def request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
@@ -352,7 +353,7 @@ class SimMember:
             self.feed(ev.PeerDisconnected(peer_id=connection.client))
 
     def ask(self, request: Request, done: Callable[[Response], None]) -> None:
-        """A request that comes from nowhere on the network: an operator's, or a script's."""
+        """A request that does not come over the network: an operator's, or a script's."""
         token = self._token()
         self._asked[token] = done
         self.feed(ev.RequestReceived(token=token, request=request))
@@ -392,13 +393,13 @@ class SimMember:
             self.driver.feed(ev.ReadRequested(tuple(tokens)))
 
     def read_committed(self, index: int, done: Done, *, most: int = 1) -> None:
-        """A client's get or pull of committed entries arrives; any member answers."""
+        """A client's get or pull of committed entries arrives; every member answers it."""
         if not self.is_up:
             done(LOST, -1, (), None)
         elif not self.hold_back(self.read_committed, (index, done)):
             try:
                 self._serve(index, min(self.core.committed_index, index + most - 1), done)
-            except MemberDied as death:  # while it noted that what it read is damaged
+            except MemberDied as death:  # while it recorded that an entry is damaged
                 self._died_inside(death)
                 done(LOST, -1, (), None)
 
@@ -477,7 +478,7 @@ class SimMember:
             return
         self._job = job
         took_us = int((self.world.flush_us + self.slow_flush_us) * 2 * self._rng.random())
-        # An fsync is sure of what was written before it began; what comes later may miss it.
+        # An fsync covers all writes before its beginning; it may miss later ones.
         barrier = self.disk.begin_sync() if self._rng.random() < 0.7 else None
         self.world.clock.after(took_us, self._run_flush, self.life, flush_id, job, barrier)
 
@@ -503,7 +504,7 @@ class SimMember:
         try:
             if job is not None:
                 self.ledger.finish_flush(job)
-                end_index = job.end_index  # a truncation in the meantime has lowered it
+                end_index = job.end_index  # a truncation meanwhile may have lowered it
         except MemberDied as death:
             self._died_inside(death)
             return

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.sim.test_network -*-
 """
-Connections between members as TCP gives them, and what goes wrong with them.
+Connections between members, with the guarantees of TCP, and their faults.
 
-Rule 1: within a connection bytes arrive in order or not at all. Nothing is lost from a living one.
-Rule 2: a link that is cut holds bytes back; they arrive when it heals, if the connection is still
-there at the receiver. Neither side is told.
-Rule 3: a connection breaks at its two ends at different times. What was sent before may arrive
-after the sender has opened the next one: only the receiver can prevent that it is acted upon, by
-closing a peer's old connection when a new one speaks (C{closes_old}; a mutant turns it off).
+Rule 1: within a connection bytes arrive in order or not at all. A living connection loses no bytes.
+Rule 2: a link that is cut holds bytes back; they arrive when it heals, if the receiver still has the
+connection. Neither side is told.
+Rule 3: a connection breaks at its two ends at different times. Messages sent before may arrive after the
+sender has opened the next connection: only the receiver can ignore them, by closing a peer's old connection
+when a new one speaks (C{closes_old}; a mutant turns it off).
 
 A member has one connection to each peer for its own requests; answers come back on it. Messages
 pass through the real codecs.
@@ -31,7 +31,7 @@ from protocols.wire.remoting import RemotingCommand, decode_command, encode_comm
 #: Number on its connection, id of the request, message.
 _Sent = tuple[int, int, Request | Response]
 
-#: Requests that tell the receiver whose connection it is.
+#: Requests that tell the receiver the sender's id.
 _TELLING = (RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH)
 
 
@@ -43,22 +43,22 @@ class Endpoint(Protocol):
         """Whether its process runs."""
 
     def hold_back(self, action: Callable[..., None], arguments: tuple[object, ...]) -> bool:
-        """A paused process reads later. @return: whether it is paused and took the action."""
+        """Take an action of a paused process for later. @return: whether it is paused."""
 
     def request_came(self, connection: Connection, opaque: int, request: Request) -> None:
-        """A request of a peer."""
+        """A request of a peer arrives."""
 
     def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
-        """An answer to a request of this member."""
+        """An answer to a request of this member arrives."""
 
     def request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """There will be no answer."""
+        """A request will not be answered."""
 
     def connection_closed(self, connection: Connection, *, is_last: bool) -> None:
         """
         An incoming connection is gone: requests on it are not answered any more.
 
-        @param is_last: its client has no other one open here.
+        @param is_last: its client has no other connection open here.
         """
 
 
@@ -68,11 +68,11 @@ class Connection:
     One TCP connection.
 
     @ivar client, server: member ids; requests flow from the first to the second.
-    @ivar knows_client, knows_server: whether the end holds the connection for open.
+    @ivar knows_client, knows_server: whether this end takes the connection for open.
     @ivar outstanding: requests that the client waits for.
     @ivar last_us: arrival of the last bytes so far, per direction.
-    @ivar extra_us: requests on it take so much longer.
-    @ivar stalled: bytes that a cut link holds back, per direction.
+    @ivar extra_us: additional delay of requests on it.
+    @ivar stalled: messages that a cut link holds back, per direction.
     """
 
     number: int
@@ -96,7 +96,7 @@ class WireCodec:
         self._hides = hides_wire_version
 
     def request_through(self, request: Request, opaque: int) -> Request:
-        """What the receiver decodes."""
+        """The request as the receiver decodes it."""
         if self.is_native:
             _, message = push.decode_frame(push.encode_request_frame(request, opaque))
         else:
@@ -110,7 +110,7 @@ class WireCodec:
         return message
 
     def response_through(self, response: Response, opaque: int) -> Response:
-        """What the asker decodes."""
+        """The response as the asker decodes it."""
         if self.is_native:
             _, message = push.decode_frame(push.encode_response_frame(response, opaque))
         else:
@@ -133,7 +133,7 @@ class SimNetwork:
     @ivar delay_us, spread_us: one way takes the first plus up to the second.
     @ivar spike: chance of a much longer way, up to C{spike_us}.
     @ivar closes_old: see rule 3.
-    @ivar pushes: how many pushes of a kind one member sent to another.
+    @ivar pushes: number of pushes of a kind from one member to another.
     """
 
     def __init__(self, clock: SimClock, rng: random.Random, codec: WireCodec) -> None:
@@ -158,11 +158,11 @@ class SimNetwork:
         self._number = 0
 
     def chance(self) -> float:
-        """A number from 0 to 1, not included."""
+        """A number from 0 to 1, 1 not included."""
         return self._rng.random()
 
     def add(self, member_id: str, endpoint: Endpoint) -> None:
-        """A member exists."""
+        """Register a member."""
         self._endpoints[member_id] = endpoint
         self._lives[member_id] = 0
 
@@ -173,11 +173,11 @@ class SimNetwork:
         return (source, target) in self._cut
 
     def cut(self, source: str, target: str) -> None:
-        """Hold back what C{source} sends to C{target} (one way)."""
+        """Hold back the messages from C{source} to C{target} (one way)."""
         self._cut.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
-        """Let bytes through again, the held ones first."""
+        """Let messages through again, those held back first."""
         if (source, target) not in self._cut:
             return
         self._cut.discard((source, target))
@@ -190,7 +190,7 @@ class SimNetwork:
                 del self._stalling[connection.number]
 
     def heal_all(self) -> None:
-        """No link is cut any more, and no connection is slower than the others."""
+        """Heal every link; no connection is slower than the others afterwards."""
         self._next_extra_us.clear()
         for connection in self._outgoing.values():
             connection.extra_us = 0
@@ -205,9 +205,9 @@ class SimNetwork:
 
     def break_between(self, client: str, server: str, *, late_us: int = 0) -> None:
         """
-        The connection for C{client}'s requests breaks: its client knows at once, its server later.
+        Break the connection for C{client}'s requests: the client learns at once, the server later.
 
-        @param late_us: what is under way still arrives within so many microseconds.
+        @param late_us: messages under way still arrive within this many microseconds.
         """
         connection = self._outgoing.get((client, server))
         if connection is None:
@@ -223,7 +223,7 @@ class SimNetwork:
             self.clock.after(int(rng.random() * late_us), self._server_learns, connection)
 
     def lose(self, client: str, server: str) -> None:
-        """The connection for C{client}'s requests is gone at both ends, with all it carried."""
+        """Drop the connection for C{client}'s requests at both ends, with all messages on it."""
         connection = self._outgoing.get((client, server))
         if connection is not None:
             connection.cut_after = [-1, -1]
@@ -233,8 +233,8 @@ class SimNetwork:
 
     def reconnect(self, client: str, server: str, *, late_us: int) -> None:
         """
-        The client gives its connection up and opens another one; the server does not notice, and
-        what is under way still arrives, for C{late_us} microseconds.
+        The client gives up its connection and opens another one; the server does not notice, and messages
+        under way still arrive, for C{late_us} microseconds.
         """
         connection = self._outgoing.get((client, server))
         if connection is not None:
@@ -243,7 +243,7 @@ class SimNetwork:
             self.clock.after(late_us, self._server_learns, connection)
 
     def delay_connection(self, client: str, server: str, us: int) -> None:
-        """Every request on the connection of C{client} (the next one if it has none) takes C{us} longer."""
+        """Delay requests on C{client}'s connection (the next one if it has none) by C{us} more."""
         connection = self._outgoing.get((client, server))
         if connection is not None:
             connection.extra_us = us
@@ -348,7 +348,7 @@ class SimNetwork:
         return connection
 
     def reply(self, connection: Connection, opaque: int, response: Response) -> None:
-        """Send an answer on the connection that its request came on."""
+        """Send an answer on the connection of its request."""
         if connection.knows_server:
             self._send(connection, 1, opaque, self._codec.response_through(response, opaque))
 

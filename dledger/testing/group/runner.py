@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_runner -*-
 """
-Runs many schedules, on several processors, and tells how it went::
+Runs many schedules, on several processors, and reports the results::
 
     python -m dledger.testing --schedules 1000 --seed 1 --jobs 2
 
@@ -24,20 +24,20 @@ _WORDS = {
 
 
 def replay_command(outcome: Outcome, *, seconds: float, members: int | None) -> str:
-    """What to type to see a failure again."""
+    """The command that runs a failed schedule again."""
     chosen = f" --members {members}" if members else ""
     command = "python -m dledger.testing --schedules 1"
     return f"{command} --seed {outcome.seed} --seconds {seconds:g}{chosen} --trace"
 
 
 @click.command()
-@click.option("--schedules", default=200, show_default=True, help="How many to run.")
+@click.option("--schedules", default=200, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
 @click.option("--seconds", default=60.0, show_default=True, help="Simulated seconds with faults, each.")
 @click.option("--members", type=click.Choice(["3", "5"]), help="Size of the group; else by seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
-@click.option("--stop-at", default=5, show_default=True, help="Give up after so many failures.")
+@click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 def main(
     schedules: int, seed: int, seconds: float, members: str | None, jobs: int, trace: bool, stop_at: int
 ) -> None:

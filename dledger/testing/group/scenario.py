@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_scenarios -*-
 """
-Scripts of what happens to a group, one command a line; see docs/how-to-debug.md for all of them.
+Scripts of events in a group, one command a line; docs/how-to-debug.md lists the commands.
 
     nodes 3 flush_disk_type=sync
     lead n0
@@ -9,9 +9,9 @@ Scripts of what happens to a group, one command a line; see docs/how-to-debug.md
     expect log n1 - a b
     expect answer a SUCCESS
 
-Nobody stands for election unless the script says C{lead} or C{elections on}: time passes without
-surprises. C{status} is followed by the lines that it should print; C{python -m dledger.testing.group.scenario
---rewrite FILE} writes them anew.
+No member stands for election unless the script says C{lead} or C{elections on}: the result depends on the
+script alone. The lines behind C{status} are its expected output; C{python -m dledger.testing.group.scenario
+--rewrite FILE} updates them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from protocols.wire.ledger.messages import (
 )
 
 _FAR_MS = 1 << 40
-#: Nobody loses patience within any script.
+#: Heartbeats that a follower may miss: no election within any script.
 _PATIENT = 1_000_000
 
 
@@ -50,7 +50,7 @@ class ScriptFailed(AssertionError):
 
 @attrs.define
 class _Group:
-    """What C{nodes} made."""
+    """The group that C{nodes} made, and the answers in it."""
 
     cluster: SimCluster
     answers: dict[str, tuple[str, int, tuple[bytes, ...]]] = attrs.Factory(dict)
@@ -61,7 +61,7 @@ class Scenario:
     """
     One script, run line by line.
 
-    @ivar printed: the script again, with what C{status} prints now.
+    @ivar printed: the script with the present output of C{status}.
     """
 
     def __init__(self, text: str, *, name: str = "script", seed: int = 1) -> None:
@@ -149,7 +149,7 @@ class Scenario:
             member.core._elector._deadline_ms = _FAR_MS
 
     def _do_elections(self, switch: str) -> None:
-        """C{elections on|off}: whether members stand for election by themselves."""
+        """C{elections on|off}: whether members stand for election on a timeout."""
         assert self._group is not None
         self._group.elections = switch == "on"
         for member in self._cluster.members.values():
@@ -171,7 +171,7 @@ class Scenario:
         raise ScriptFailed(f"{member_id} does not get to lead: {self._cluster.describe()}")
 
     def _do_stand(self, member_id: str) -> None:
-        """C{stand n0}: n0 stands for election once, whatever comes of it."""
+        """C{stand n0}: n0 stands for election once, won or lost."""
         self._member(member_id).core._elector._deadline_ms = 0
         self._cluster.run(0.2)
 
@@ -179,11 +179,11 @@ class Scenario:
         return member.is_up and member.core.status().role == "leader"
 
     def _do_advance(self, seconds: str) -> None:
-        """C{advance 2.5}: so many seconds pass."""
+        """C{advance 2.5}: let 2.5 simulated seconds pass."""
         self._cluster.run(float(seconds))
 
     def _do_settle(self) -> None:
-        """C{settle}: end all faults; the group must become live and equal, and the history must hold."""
+        """C{settle}: end all faults; the group must become live and equal, its history linearizable."""
         self._do_elections("on")
         self._cluster.end_faults()
         self._cluster.settle()
@@ -231,11 +231,11 @@ class Scenario:
         self._cluster.run(0.0001)
 
     def _do_get(self, member_id: str, index: str, label: str) -> None:
-        """C{get n0 3 r}: a get of entry 3 as far as n0 knows it to be committed."""
+        """C{get n0 3 r}: a get of entry 3 at n0, if n0 knows it is committed; the answer is labelled r."""
         self._member(member_id).read_committed(int(index), self._told(label))
 
     def _do_transfer(self, member_id: str, label: str = "transfer") -> None:
-        """C{transfer n1}: the leader is asked to hand over to n1."""
+        """C{transfer n1}: ask the leader to hand over to n1."""
         assert self._group is not None
         answers = self._group.answers
 
@@ -247,7 +247,7 @@ class Scenario:
     # -- faults -------------------------------------------------------------------------------------
 
     def _links(self, words: tuple[str, ...]) -> list[tuple[str, str]]:
-        """C{n0>n1}: one way; C{n0 n1}: both ways; C{n0}: n0 and everybody."""
+        """C{n0>n1}: one way; C{n0 n1}: both ways; C{n0}: between n0 and all others, both ways."""
         if len(words) == 2:
             return [(words[0], words[1]), (words[1], words[0])]
         source, arrow, target = words[0].partition(">")
@@ -258,12 +258,12 @@ class Scenario:
         return [(source, other) for other in others] + [(other, source) for other in others]
 
     def _do_cut(self, *words: str) -> None:
-        """C{cut n0 n1}, C{cut n0>n1}, C{cut n0}: hold back what goes there."""
+        """C{cut n0 n1}, C{cut n0>n1}, C{cut n0}: hold back the messages on these links."""
         for source, target in self._links(words):
             self._cluster.network.cut(source, target)
 
     def _do_heal(self, *words: str) -> None:
-        """C{heal n0 n1}, C{heal n0>n1}, C{heal n0}, C{heal}: let it through again."""
+        """C{heal n0 n1}, C{heal n0>n1}, C{heal n0}, C{heal}: let the messages through again."""
         if not words:
             self._cluster.network.heal_all()
             return
@@ -271,16 +271,16 @@ class Scenario:
             self._cluster.network.heal(source, target)
 
     def _do_lose(self, *words: str) -> None:
-        """C{lose n0 n1}: connections between them break, what is under way or held back is lost."""
+        """C{lose n0 n1}: break the connections; messages under way or held back are lost."""
         for source, target in self._links(words):
             self._cluster.network.lose(source, target)
 
     def _do_delay(self, source: str, target: str, seconds: str) -> None:
-        """C{delay n0 n1 3}: n0's connection to n1 carries everything so much later from now on."""
+        """C{delay n0 n1 3}: requests on n0's connection to n1 take 3 seconds longer from now on."""
         self._cluster.network.delay_connection(source, target, int(float(seconds) * SECOND_US))
 
     def _do_reconnect(self, source: str, target: str, seconds: str) -> None:
-        """C{reconnect n0 n1 5}: n0 opens a new connection; the old one delivers for so long."""
+        """C{reconnect n0 n1 5}: n0 opens a new connection; the old one delivers for 5 more seconds."""
         self._cluster.network.reconnect(source, target, late_us=int(float(seconds) * SECOND_US))
 
     def _do_crash(self, *ids: str) -> None:
@@ -299,7 +299,7 @@ class Scenario:
             self._boot(self._member(member_id))
 
     def _do_pause(self, member_id: str) -> None:
-        """C{pause n0}: the process is stopped but not ended."""
+        """C{pause n0}: stop the process without ending it."""
         self._member(member_id).pause()
 
     def _do_resume(self, member_id: str) -> None:
@@ -346,8 +346,8 @@ class Scenario:
 
     def _do_inject(self, member_id: str, label: str, kind: str, *settings: str) -> None:
         """
-        C{inject n1 x COMMIT term=3 by=n0 commit=7 [entry=n0:4[-6]]}: n1 is sent this; the code of
-        its answer is labelled x. Kinds: COMPARE TRUNCATE APPEND COMMIT VOTE HEART_BEAT.
+        C{inject n1 x COMMIT term=3 by=n0 commit=7 [entry=n0:4[-6]]}: send n1 this request; the code of its
+        answer is labelled x. Kinds: COMPARE TRUNCATE APPEND COMMIT VOTE HEART_BEAT.
         """
         assert self._group is not None
         answers = self._group.answers
@@ -456,7 +456,7 @@ class Scenario:
         return bodies
 
     def _status(self, number: int, *, rewrite: bool) -> int:
-        """Compare (or write anew) the indented lines behind C{status}."""
+        """Compare (or rewrite) the indented lines behind C{status}."""
         told = [f"    {line}" for line in self._cluster.describe().split(", ")]
         end = number
         while end < len(self._lines) and self._lines[end].startswith("    "):
@@ -468,7 +468,7 @@ class Scenario:
 
 
 def _typed(settings: dict[str, str]) -> dict[str, object]:
-    """Options as text to options with their types."""
+    """Options given as text, converted to their types."""
     peers = ";".join(f"n{number}-sim:1" for number in range(9))
     config = from_mapping({"peers": peers, **settings})
     return {name: getattr(config, name) for name in settings}
@@ -481,7 +481,7 @@ def _same(expected: object, found: object, what: str) -> None:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--rewrite", is_flag=True, help="Write what status prints into the scripts.")
+@click.option("--rewrite", is_flag=True, help="Write the output of status into the scripts.")
 def main(files: tuple[Path, ...], rewrite: bool) -> None:
     """Run scenario scripts."""
     failed = False

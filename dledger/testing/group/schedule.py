@@ -20,12 +20,12 @@ from dledger.testing.group.faults import Nemesis
 @attrs.frozen(kw_only=True)
 class Outcome:
     """
-    How a schedule ended.
+    The end of a schedule.
 
-    @ivar failure: what is wrong, in a sentence or a traceback; empty if nothing is.
+    @ivar failure: what is wrong, in a sentence or a traceback; empty if it passed.
     @ivar lines: the last steps, if it failed; all of them if that was asked for.
     @ivar digest: of every step; the same for the same seed and code.
-    @ivar acknowledged, committed, elections, restarts: how much happened.
+    @ivar acknowledged, committed, elections, restarts: totals of the run.
     """
 
     seed: int
@@ -42,7 +42,7 @@ class Outcome:
 @attrs.frozen(kw_only=True)
 class Focus:
     """
-    Schedules that look at one corner.
+    Schedules that test one aspect.
 
     @ivar settings: options that the seed does not choose.
     @ivar faults: names of the only faults that happen; empty for the seed's own mix.
@@ -58,7 +58,7 @@ class Focus:
     group: Mapping[str, Any] = attrs.Factory(dict)
 
     def narrow(self, options: GroupOptions, load: Load) -> tuple[GroupOptions, Load]:
-        """The seed's options with this focus's own in their place."""
+        """The seed's options, overridden by those of this focus."""
         settings = {**options.settings, **self.settings}
         if self.faults:
             settings["store_type"] = "file"  # a store in memory survives no kill
@@ -69,7 +69,7 @@ EVERYTHING = Focus()
 
 
 def options_of(seed: int, members: int | None = None) -> tuple[GroupOptions, Load]:
-    """What the seed makes of the group and of its load."""
+    """The options that the seed gives the group and its load."""
     rng = random.Random(f"{seed} options")
     count = rng.choice((3, 3, 3, 5)) if members is None else members
     sync = rng.random() < 0.6
@@ -144,7 +144,7 @@ def run_schedule(
         cluster.judge()
     except AssertionError as error:
         failure = str(error) or "".join(traceback.format_exception(error)[-4:])
-    except Exception as error:  # whatever else comes out of a simulated member is a bug as well
+    except Exception as error:  # any other exception of a simulated member is a bug as well
         failure = "".join(traceback.format_exception(error))
     return _outcome(cluster, seed, failure)
 
