@@ -22,7 +22,6 @@ from dledger.node.service import (
     STOP_TIME_OUT_S,
     FlushThread,
     MemberService,
-    end_process,
     listen_description,
     peer_endpoints,
     wall_clock,
@@ -333,23 +332,6 @@ class AddressTests(SynchronousTestCase):
 class EndTests(SynchronousTestCase):
     """How a process ends when its member cannot go on."""
 
-    def test_end_process(self) -> None:
-        """The reason is recorded, and the reactor stopped once it runs."""
-        reactor: Any = MemoryReactorClock()
-        recorded: list[str] = []
-        calls: list[Any] = []
-        reactor.callWhenRunning = lambda call, *args: calls.append((call, args))
-        reactor.running = True
-        stops: list[str] = []
-        reactor.stop = lambda: stops.append("stop")
-        end_process(reactor, lambda: recorded.append("1"))("no room")
-        self.assertEqual((recorded, stops), (["1"], []))
-        ((call, args),) = calls
-        call(*args)
-        self.assertEqual(stops, ["stop"])
-        reactor.running = False
-        call(*args)
-        self.assertEqual(stops, ["stop"])
 
 
 class ThreadTests(SynchronousTestCase):
