@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.twistd.test_common,tests.twistd.test_member,tests.twistd.test_broker -*-
+# -*- test-case-name: tests.twistd,tests.spark.test_sidecar -*-
 """
 What the services of C{twistd} have in common: how options are given, and what a process of theirs is like.
 
