@@ -1,7 +1,7 @@
 """
 dledger: a replicated commit log.
 
-C{connect} is the front door of the client; everything else is imported from its own package.
+C{connect} opens a log for a client; everything else is imported from its own package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 try:
     __version__ = version("dledger")
-except PackageNotFoundError:  # running from a tree that was never installed
+except PackageNotFoundError:  # the source tree is not installed
     __version__ = "0.0.0+tree"
 
 
@@ -26,7 +26,7 @@ def connect(
     @param timeout: seconds in which a call has an outcome, retries included.
     @param options: see L{dledger.client.blocking.connect}.
     """
-    # Here, not above: whoever wants the core alone must not get Twisted with it.
+    # A late import: a program that uses the core alone must not load Twisted.
     from dledger.client.blocking import connect as open_log
 
     return open_log(peers, group=group, timeout=timeout, **options)

@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.admin.test_cluster -*-
 """
-Every member of a group asked at once: over HTTP where its administration is known, else on its log port.
+Asks every member of a group at once: over HTTP if its administration is known, else on its log port.
 
-Rule: who does not answer is in the result with the reason, and nobody is waited for beyond the deadline.
+Rule: a member that does not answer is in the result with the reason; the deadline bounds every wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dledger.client.members import Members
 from dledger.client.values import MemberInfo
 from dledger.node.status import NodeStatus
 
-#: Nobody is waited for longer, seconds.
+#: Longest wait for an answer, seconds.
 DEADLINE_S = 2.0
 _ANSWER_BYTES_MAX = 1 << 20
 
@@ -33,12 +33,12 @@ _ANSWER_BYTES_MAX = 1 << 20
 @attrs.frozen(kw_only=True)
 class MemberReport:
     """
-    One member, as it describes itself.
+    Status of one member, as it describes itself.
 
-    @ivar source: C{self}, C{admin} or C{log}: how it was asked.
-    @ivar lag: entries that its end is behind the end of the leader; -1 when not known.
-    @ivar problem: why there is no answer; empty if there is one.
-    @ivar health: why it does not serve although it answers; empty if it does, or did not say.
+    @ivar source: way of asking: C{self}, C{admin} or C{log}.
+    @ivar lag: number of entries from its end to the leader's end; -1 if not known.
+    @ivar problem: reason for a missing answer; empty if it answered.
+    @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
     """
 
     member_id: str
@@ -58,9 +58,9 @@ class MemberReport:
 
 def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, Any]) -> MemberReport:
     """
-    What the C{/status} page of a member says.
+    The report of a member from its C{/status} page.
 
-    @raise ValueError: it is not such a page, or of another member.
+    @raise ValueError: C{document} is not such a page, or of another member.
     """
     member = document.get("member")
     if not isinstance(member, dict):
@@ -83,7 +83,7 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
 
 
 def report_of_info(info: MemberInfo) -> MemberReport:
-    """What a member's METADATA says."""
+    """The report of a member from its METADATA."""
     return MemberReport(
         member_id=info.member_id,
         address=info.address,
@@ -99,7 +99,7 @@ def report_of_info(info: MemberInfo) -> MemberReport:
 
 
 def with_lag(reports: tuple[MemberReport, ...]) -> tuple[MemberReport, ...]:
-    """The same, each with how far it is behind the leader (of several, the one with the highest term)."""
+    """The reports with their lag behind the leader (of several, the one with the highest term)."""
     leaders = [report for report in reports if report.role == "leader" and report.end_index >= -1]
     if not leaders:
         return reports
@@ -114,7 +114,7 @@ async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) ->
     """
     The document at C{url}/status.
 
-    @raise ValueError: the answer is not JSON of a bounded size, or not 200.
+    @raise ValueError: the answer's status is not 200, or it is too long or not a JSON object.
     """
     client = treq.client.HTTPClient(agent)
     asked: Deferred[Any] = client.get(f"{url.rstrip('/')}/status", timeout=timeout_s, reactor=clock)
@@ -131,7 +131,7 @@ async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) ->
 
 class _Status(Protocol):
     def status(self) -> NodeStatus:
-        """The picture of now."""
+        """The current status."""
 
 
 class ClusterSurvey:
@@ -159,7 +159,7 @@ class ClusterSurvey:
         self._deadline_s = deadline_s
 
     async def run(self) -> tuple[MemberReport, ...]:
-        """Everybody, in order of ids, this member included."""
+        """Reports of all members, this one included, in order of ids."""
         status = self._node.status()
         me = status.member.self_id
         asked: dict[str, Deferred[MemberReport]] = {}
@@ -230,7 +230,7 @@ def _own_report(status: NodeStatus, address: str) -> MemberReport:
 
 
 def sentence(failure: Failure) -> str:
-    """Why somebody did not answer, in few words."""
+    """The reason for a missing answer, in few words."""
     if failure.check(ConnectionRefusedError):
         return "connection refused"
     error = failure.value

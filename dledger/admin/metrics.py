@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.admin.test_metrics -*-
 """
-A node's numbers for Prometheus: read when asked, from one frozen picture; nothing is kept here.
+A node's metrics for Prometheus, read on request from one frozen status; this module keeps no state.
 
-Names: one prefix, base units, C{_total} for what only rises. Every series carries C{group} and
-C{self_id}, C{remote_id} where it is about another member.
+Names: one prefix, base units, C{_total} for counters. Every series carries C{group} and C{self_id}, and
+C{remote_id} if it is about another member.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ PEER_STATES = ("compare", "truncate", "append", "unknown")
 
 _Number = Callable[[NodeStatus], float]
 
-#: Name, help, and where the number comes from.
+#: Name, help, and the function that reads the number.
 GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("has_leader", "1 if this member knows a leader.", lambda s: s.member.leader_id is not None),
     ("is_leader", "1 if this member leads.", lambda s: s.member.role == "leader"),
     ("is_repairing", "1 while entries lost to damage are missing.", lambda s: s.member.is_repairing),
-    ("is_disk_full", "1 while appends are refused for want of room.", lambda s: s.is_disk_full),
+    ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.is_disk_full),
     ("term", "Raft term.", lambda s: s.member.term),
     ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),
     ("end_index", "Last index present; -1 when empty.", lambda s: s.member.ledger_end_index),
     ("committed_index", "Last index known to be committed.", lambda s: s.member.committed_index),
-    ("applied_index", "Last index that readers are shown.", lambda s: s.member.committed_index),
+    ("applied_index", "Last index that readers can see.", lambda s: s.member.committed_index),
     ("flushed_index", "Last index on stable storage.", lambda s: s.member.flushed_index),
-    ("pending_appends", "Appends without an outcome yet.", lambda s: s.member.pending_appends),
+    ("pending_appends", "Appends without an outcome.", lambda s: s.member.pending_appends),
     ("pending_reads", "Reads that wait for the read index.", lambda s: s.member.pending_reads),
     ("pull_waiters", "Long polls that wait for entries.", lambda s: s.pull_waiters),
     ("connections", "Incoming connections.", lambda s: s.connections),
-    ("unsynced_bytes", "Written and not known to be on stable storage.", lambda s: s.unsynced_bytes),
+    ("unsynced_bytes", "Written bytes not known to be on stable storage.", lambda s: s.unsynced_bytes),
     ("disk_free_bytes", "Free bytes of the store's file system.", lambda s: s.disk_free_bytes),
     ("disk_total_bytes", "Size of the store's file system.", lambda s: s.disk_total_bytes),
-    ("uptime_seconds", "Since the node started.", lambda s: s.uptime_s),
+    ("uptime_seconds", "Seconds since the node started.", lambda s: s.uptime_s),
 )
 
 
@@ -51,41 +51,43 @@ def _events(*names: str) -> _Number:
 COUNTERS: tuple[tuple[str, str, _Number], ...] = (
     ("leader_changes_total", "Changes of role or leader seen here.", _events("role-changed")),
     ("appends_total", "Entries committed for callers of this member.", lambda s: s.appends),
-    ("append_bytes_total", "Bytes of their bodies.", lambda s: s.append_bytes),
+    ("append_bytes_total", "Bytes of bodies of these entries.", lambda s: s.append_bytes),
     ("gets_total", "GET requests answered with an entry.", lambda s: s.gets),
     ("pulls_total", "PULL requests answered.", lambda s: s.pulls),
-    ("pulled_bytes_total", "Bytes of records sent for them.", lambda s: s.pulled_bytes),
+    ("pulled_bytes_total", "Bytes of records sent for PULL.", lambda s: s.pulled_bytes),
     ("requests_total", "Requests received.", lambda s: s.requests),
     ("requests_abandoned_total", "Requests dropped with their connection.", lambda s: s.requests_abandoned),
     ("fsync_failures_total", "Failed fsyncs; the member stops at the first.", lambda s: s.fsync_failures),
-    ("repairs_total", "Repairs of a damaged log brought to an end.", _events("repaired")),
+    ("repairs_total", "Finished repairs of a damaged log.", _events("repaired")),
     ("truncations_total", "Truncations of the log by a leader.", _events("truncating")),
     ("retention_deleted_segments_total", "Segments deleted by age or size.", lambda s: s.segments_deleted),
-    ("wire_errors_total", "Connections ended because the format was broken.", lambda s: s.wire_errors),
+    ("wire_errors_total", "Connections ended because of malformed bytes.", lambda s: s.wire_errors),
     ("body_errors_total", "Requests refused because of their body.", lambda s: s.body_errors),
     ("connections_refused_total", "Connections refused.", lambda s: s.connections_refused),
     ("reactor_stalls_total", "Ticks that the reactor missed.", lambda s: s.stalls),
-    ("reactor_stall_seconds_total", "How long the reactor stood still in all.", lambda s: s.stall_s),
+    ("reactor_stall_seconds_total", "Total time of reactor stalls.", lambda s: s.stall_s),
 )
 
-#: Name, help, name of the label, and the table that the numbers come from.
+#: Name, help, name of the label, and the function that reads the table of numbers.
 TABLES: tuple[tuple[str, str, str, Callable[[NodeStatus], Mapping[str, int]]], ...] = (
     ("refusals_total", "Requests answered with this code.", "code", lambda s: s.refusals),
     ("events_total", "Events that the core reported.", "event", lambda s: s.reports),
-    ("votes_total", "Votes that this member answered so.", "result", lambda s: s.votes),
+    ("votes_total", "Vote requests answered with this result.", "result", lambda s: s.votes),
 )
 
 
 class NodeCollector(Collector):
     """
-    @param status: gives the picture to show.
+    Makes the metrics of one node.
+
+    @param status: returns the node's current status.
     """
 
     def __init__(self, status: Callable[[], NodeStatus]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, from one picture."""
+        """Every metric family, from one status."""
         status = self._status()
         names = ("group", "self_id")
         who = (status.member.group, status.member.self_id)
@@ -133,8 +135,8 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
         return
     match = gauge("peer_match_index", "Highest index that the peer is known to hold.")
     lag = gauge("peer_lag_entries", "Entries that the peer is behind.")
-    inflight = gauge("peer_inflight_pushes", "Pushes without an answer yet.")
-    heard = gauge("peer_last_heard_seconds", "Since anything came from the peer; -1 for never.")
+    inflight = gauge("peer_inflight_pushes", "Pushes without an answer.")
+    heard = gauge("peer_last_heard_seconds", "Seconds since the peer was last heard; -1 for never.")
     state = gauge("peer_state", "1 for the state that the peer is in.", "state")
     for peer in status.member.peers:
         labelled = (*who, peer.peer_id)
@@ -150,12 +152,12 @@ def _peers(status: NodeStatus, names: tuple[str, ...], who: tuple[str, ...]) -> 
 
 
 def make_registry(status: Callable[[], NodeStatus]) -> CollectorRegistry:
-    """A registry of this node alone: several nodes may live in one process."""
+    """A registry for this node only: one process may run several nodes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(NodeCollector(status))
     return registry
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """The text that Prometheus reads."""
+    """The metrics in Prometheus's text format."""
     return generate_latest(registry)

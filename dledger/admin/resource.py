@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.admin.test_resource -*-
 """
-The administration of one member over HTTP: what it says of itself, and of its group::
+The administration of one member over HTTP: its own status, and that of its group::
 
-    GET /          what there is
+    GET /          list of pages
     GET /status    this member
-    GET /cluster   every member, and who did not answer and why
+    GET /cluster   every member, or the reason why it did not answer
     GET /healthz   200 when the member serves, 503 with the reason when it does not
-    GET /metrics   for Prometheus
+    GET /metrics   metrics for Prometheus
 
-Everything but C{/metrics} is JSON, errors included. Nothing here changes anything.
+All pages except C{/metrics} are JSON, errors included. No page changes anything.
 
-Rule: it listens on the loopback interface unless an interface is named: there is no password.
+Rule: it listens on the loopback interface unless an interface is named, as there is no password.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from dledger.node.status import NodeStatus
 
 _INDEX = {
     "/status": "this member",
-    "/cluster": "every member, and who did not answer and why",
+    "/cluster": "every member, or the reason why it did not answer",
     "/healthz": "200 when this member serves, else 503 and the reason",
-    "/metrics": "for Prometheus",
+    "/metrics": "metrics for Prometheus",
 }
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class StatusSource(Protocol):
-    """What is needed of a node."""
+    """The part of a node that this module needs."""
 
     def status(self) -> NodeStatus:
-        """The picture of now."""
+        """The current status."""
 
 
 def health_problem(status: NodeStatus) -> str | None:
-    """Why this member does not serve; None when it does."""
+    """The reason why this member does not serve; None if it serves."""
     if status.state != "running":
         return f"the member is {status.state}" + (f": {status.reason}" if status.reason else "")
     if status.member.is_repairing:
@@ -67,7 +67,7 @@ def health_problem(status: NodeStatus) -> str | None:
 
 
 def status_json(status: NodeStatus) -> dict[str, Any]:
-    """A picture as plain values, with health."""
+    """A status as plain values, with the member's health."""
     problem = health_problem(status)
     return {
         **attrs.asdict(status, recurse=True),
@@ -81,7 +81,7 @@ class AdminApp:
     """
     The pages.
 
-    @param survey: asks every member, for C{/cluster}.
+    @param survey: asks every member; used by C{/cluster}.
     """
 
     app = Klein()
@@ -94,17 +94,17 @@ class AdminApp:
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
-        """What there is."""
+        """List of pages."""
         return _json(request, 200, {"service": "dledger", "pages": _INDEX})
 
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:
-        """This member."""
+        """Status of this member."""
         return _json(request, 200, status_json(self._node.status()))
 
     @app.route("/cluster", methods=["GET"])
     async def cluster(self, request: IRequest) -> bytes:
-        """Every member."""
+        """Status of every member."""
         reports = await self._survey()
         leaders = sorted({report.member_id for report in reports if report.role == "leader"})
         return _json(
@@ -130,7 +130,7 @@ class AdminApp:
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
-        """For Prometheus."""
+        """Metrics for Prometheus."""
         request.setHeader(b"content-type", _METRICS_TYPE.encode("ascii"))
         return exposition(self._registry)
 
@@ -141,14 +141,14 @@ class AdminApp:
 
     @app.handle_errors(MethodNotAllowed)
     def method_not_allowed(self, request: IRequest, failure: Failure) -> bytes:
-        """Everything here is for reading."""
+        """A method other than GET."""
         methods = sorted(getattr(failure.value, "valid_methods", None) or ["GET"])
         request.setHeader(b"allow", ", ".join(methods).encode("ascii"))
         return _json(request, 405, {"error": "method not allowed", "allowed": methods})
 
     @app.handle_errors(Exception)
     def failed(self, request: IRequest, failure: Failure) -> bytes:
-        """Our fault; the reason is for the log."""
+        """An error of ours: log it, and tell the client no details."""
         if isinstance(failure.value, HTTPException):
             return _json(request, failure.value.code or 500, {"error": failure.value.name.lower()})
         self.log.failure("a page of the administration failed", failure)
@@ -164,7 +164,7 @@ def _json(request: IRequest, status: int, document: Mapping[str, Any]) -> bytes:
 
 def loopback_unless_told(endpoint: str) -> str:
     """
-    An endpoint string with the loopback interface named if it names none; a bare number is a port.
+    An endpoint string, with the loopback interface added if it names none; a bare number is a port.
     """
     if endpoint.isdecimal():
         endpoint = f"tcp:{endpoint}"
@@ -179,7 +179,7 @@ def loopback_unless_told(endpoint: str) -> str:
 
 
 class AdminService(StreamServerEndpointService):
-    """Listens while the member runs."""
+    """The HTTP server of a running member."""
 
     def __init__(self, endpoint: Any, site: Site, survey: ClusterSurvey) -> None:
         super().__init__(endpoint, site)
@@ -193,8 +193,8 @@ class AdminService(StreamServerEndpointService):
 
 def access_line(wall_s: Callable[[], float]) -> Any:
     """
-    How a request is written to the log: as usual, but with the time of C{wall_s} (seconds since 1970). The
-    time that Twisted hands over is the reactor's, and a member's counts from when the machine was started.
+    A formatter for the access log that uses the time of C{wall_s} (seconds since 1970). Twisted passes the
+    reactor's time, which is monotonic in a member and no time of day.
     """
 
     @provider(IAccessLogFormatter)
@@ -210,10 +210,12 @@ def make_admin_service(
     admin_urls: Mapping[str, str] | None = None,
 ) -> IService:
     """
+    The service that serves the pages.
+
+    @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     @param wall_s: seconds since 1970, for the access log.
-    @param endpoint: endpoint string, as C{tcp:8080}; on the loopback interface unless it names one.
-    @param admin_urls: member id to the base URL of its administration; members that are not in it are
-        asked on their log port.
+    @param admin_urls: member id to the base URL of its administration; other members are asked on their
+        log port.
     """
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
     app = AdminApp(node, survey.run)

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.base.test_ahead -*-
 """
-Batches one after the other, of which one is read ahead of who asks for them.
+Reading batches in order, one batch ahead of the reader.
 
-Rule 1: at most one batch is asked for ahead of the reader; who does not read is not sent more.
-Rule 2: a reading that is closed ends; it does not fail.
+Rule 1: at most one batch is requested ahead of the reader; an idle reader is not sent more.
+Rule 2: a closed reading ends; it does not fail.
 
-What a batch is, and where it comes from, is not known here.
+This module knows neither the content nor the source of a batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _B = TypeVar("_B")
 
 class ReadingAhead(Generic[_B]):
     """
-    Whoever inherits says how a batch is read, and sets C{_is_done} when there will be no more.
+    Base class: a subclass reads the batches, and sets C{_is_done} when no more will come.
     """
 
     def __init__(self, end: Callable[[], _B]) -> None:
         """
-        @param end: makes what stands for a batch at the end; it is false, as no batch is.
+        @param end: makes the value that is returned at the end; it is falsy, unlike any batch.
         """
         self._end = end
         self._is_done = False
@@ -57,11 +57,11 @@ class ReadingAhead(Generic[_B]):
         return batch
 
     def close(self) -> None:
-        """Ask for nothing more; who waits for a batch is told that there is none."""
+        """Request nothing more; a waiting reader gets the end value."""
         self._is_done = True
         ahead, self._ahead = self._ahead, None
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
         if ahead is not None:
-            ahead.addErrback(lambda _: None)  # nobody will ask how it ended
+            ahead.addErrback(lambda _: None)  # its result is no longer needed

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.base.test_endpoints -*-
 """
-Where members are: C{host:port} to a client endpoint.
+Client endpoints for addresses C{host:port}.
 
 Twisted's C{HostnameEndpoint} makes a C{LoopingCall}, which imports the global reactor and so installs
-one; a program that uses us beside a reactor of its own choice must not find it installed. Hence this one:
-all addresses of a name, one after the other.
+one. That would spoil a program that installs a reactor of its own choice later. Hence this endpoint: it
+tries all addresses of a name, one after the other.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ EndpointFor = Callable[[str], IStreamClientEndpoint]
 
 @implementer(IResolutionReceiver)
 class _Addresses:
-    """Collects what a name stands for."""
+    """Collects the addresses of a name."""
 
     def __init__(self) -> None:
         self.found: Deferred[list[IPv4Address | IPv6Address]] = Deferred()
         self._addresses: list[IPv4Address | IPv6Address] = []
 
     def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
-        """Nothing to note."""
+        """Nothing to do."""
 
     def addressResolved(self, address: IAddress) -> None:
-        """One more."""
+        """Add one address."""
         if isinstance(address, IPv4Address | IPv6Address):
             self._addresses.append(address)
 
     def resolutionComplete(self) -> None:
-        """That was all."""
+        """Hand out the addresses."""
         if not self.found.called:
             self.found.callback(self._addresses)
 
 
 @implementer(IStreamClientEndpoint)
 class HostEndpoint:
-    """Connects to the first address of a host that takes the connection."""
+    """Connects to the first address of a host that accepts the connection."""
 
     def __init__(self, reactor: Any, host: str, port: int, timeout_s: float) -> None:
         self._reactor = reactor
@@ -65,7 +65,7 @@ class HostEndpoint:
         self._timeout_s = timeout_s
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """@return: fires with the protocol; fails as the last address failed."""
+        """@return: fires with the protocol; fails with the error of the last address."""
         return Deferred.fromCoroutine(self._connect(protocolFactory))
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.client.test_blocking -*-
 """
-A reactor of our own in a thread of its own, for programs that have none.
+A private reactor in its own thread, for programs without a reactor.
 
-Rule: the global reactor is neither installed nor touched; a program that runs one may use this beside
-it, and any number of these may run at once.
+Rule: the global reactor is neither installed nor touched. A program may use this beside a reactor of its
+own, and any number of these threads may run at once.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _STOP_WAIT_S = 5.0
 
 
 def new_reactor() -> Any:
-    """The best reactor of this platform, not installed."""
+    """The best reactor for this platform, not installed."""
     try:
         from twisted.internet.epollreactor import EPollReactor as Best
     except ImportError:
         from twisted.internet.selectreactor import SelectReactor as Best
     reactor = Best()
-    # Else the thread would be taken for the one of the program's own reactor.
+    # Else Twisted would take this thread for the thread of the program's own reactor.
     reactor._registerAsIOThread = False
     return reactor
 
 
 class Outcome(Generic[_T]):
     """
-    What comes of something that goes on in another thread, for one that waits.
+    The result of work on the reactor thread, for a caller that blocks on it.
 
-    Not a Future: C{with} takes the Condition of one by Python code, in which Ctrl-C would leave it taken, and
-    the reactor's thread would wait for that for ever. A plain lock is taken in one piece.
+    Not a Future: a Future's Condition is acquired by Python code. Ctrl-C there could leave it taken, and the
+    reactor's thread would wait for ever. A plain lock is acquired atomically.
     """
 
     def __init__(self) -> None:
@@ -51,13 +51,13 @@ class Outcome(Generic[_T]):
         self._error: BaseException | None = None
 
     def set_result(self, result: _T) -> None:
-        """It went well. @raise InvalidStateError: there is an outcome already."""
+        """Set the result. @raise InvalidStateError: there is an outcome already."""
         self._must_be_open()
         self._result = result
         self._tell()
 
     def set_exception(self, error: BaseException) -> None:
-        """It has failed. @raise InvalidStateError: there is an outcome already."""
+        """Set the error. @raise InvalidStateError: there is an outcome already."""
         self._must_be_open()
         self._error = error
         self._tell()
@@ -69,15 +69,15 @@ class Outcome(Generic[_T]):
     def _tell(self) -> None:
         try:
             self._untold.release()
-        except RuntimeError:  # by another thread, in between
+        except RuntimeError:  # another thread released it in between
             raise InvalidStateError("there is an outcome already") from None
 
     def result(self, timeout: float | None = None) -> _T:
         """
-        Wait for it.
+        Wait for the result, and return it or raise its error.
 
         @param timeout: seconds; None: for ever.
-        @raise TimeoutError: it did not come in time; one may ask again.
+        @raise TimeoutError: there is no outcome yet; the caller may wait again.
         """
         if not self._untold.acquire(timeout=-1 if timeout is None else timeout):
             raise TimeoutError
@@ -89,16 +89,18 @@ class Outcome(Generic[_T]):
 
 class ReactorThread:
     """
-    Invariant: whoever waits for an outcome is in C{_open} until it is told; nobody is when the thread ends.
+    A reactor in its own thread.
 
-    @ivar reactor: runs until L{stop}; everything with it happens through L{run} and L{wait}.
+    Invariant: C{_open} holds every outcome until it is set; it is empty when the thread ends.
+
+    @ivar reactor: runs until L{stop}; use it only through L{run}, L{start}, L{begin} and L{wait}.
     """
 
     def __init__(self, name: str, reactor: Any = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
-        # Held while another thread wakes the reactor up. Its pipe is not closed meanwhile: the number of a
-        # file that is closed may be that of another one by the time that it is written to.
+        # Held while another thread wakes the reactor up, so that its pipe is not closed meanwhile: after a
+        # close, the descriptor's number may belong to another file when it is written to.
         self._gate = threading.Lock()
         self._is_over = False
         self._open: set[Future[Any] | Outcome[Any]] = set()
@@ -110,13 +112,13 @@ class ReactorThread:
         reactor.run(installSignalHandlers=False)
         with self._gate:
             self._is_over = True
-            # A reactor that is over keeps its wake-up pipe and poll object until it is collected.
+            # A stopped reactor keeps its wake-up pipe and poll object until it is garbage-collected.
             for reader in list(getattr(reactor, "_internalReaders", ())):
                 reader.connectionLost(None)
             poller = getattr(reactor, "_poller", None)
             if poller is not None:
                 poller.close()
-        self._tell_closed()  # also who asked when the reactor did not look any more
+        self._tell_closed()  # includes calls that came after the reactor's last turn
 
     @property
     def is_stopped(self) -> bool:
@@ -124,12 +126,12 @@ class ReactorThread:
         return self._is_stopped
 
     def run(self, call: Callable[..., object], *args: object) -> None:
-        """Have C{call} run in the reactor's thread, soon."""
+        """Run C{call} in the reactor's thread, soon. @raise DLedgerError: the thread was stopped."""
         if self._is_stopped or not self._call(call, *args):
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
 
     def _call(self, call: Callable[..., object], *args: object) -> bool:
-        """@return: False if the reactor is over."""
+        """@return: False if the reactor has ended."""
         with self._gate:
             if not self._is_over:
                 self.reactor.callFromThread(call, *args)
@@ -139,8 +141,8 @@ class ReactorThread:
         """
         Call C{story} in the reactor's thread.
 
-        @return: has the outcome of its Deferred, for whoever collects Futures. To wait for it there is
-            L{begin}.
+        @return: the outcome of its Deferred, for callers that collect Futures. To wait for an outcome
+            use L{begin}.
         """
         future: Future[_T] = Future()
         self._run(story, future)
@@ -150,7 +152,7 @@ class ReactorThread:
         """
         Call C{story} in the reactor's thread.
 
-        @return: has the outcome of its Deferred. Waiting for it can be interrupted with Ctrl-C.
+        @return: the outcome of its Deferred. Ctrl-C can interrupt the wait for it.
         """
         outcome: Outcome[_T] = Outcome()
         self._run(story, outcome)
@@ -161,7 +163,7 @@ class ReactorThread:
 
         def settle(result: _T | Failure) -> None:
             self._open.discard(future)
-            with suppress(InvalidStateError):  # too late, or nobody waits any more
+            with suppress(InvalidStateError):  # the outcome was set or cancelled before
                 if isinstance(result, Failure):
                     assert result.value is not None
                     future.set_exception(result.value)
@@ -181,13 +183,13 @@ class ReactorThread:
             raise
 
     def wait(self, story: Callable[[], Deferred[_T]]) -> _T:
-        """The outcome of L{begin}, waited for."""
+        """L{begin}, and wait for the result."""
         return self.begin(story).result()
 
     def stop(self, last: Callable[[], object]) -> None:
         """
-        Run C{last} in the reactor's thread, stop the reactor, and wait for its thread. Who still waits
-        for the outcome of something is told that there will be none.
+        Run C{last} in the reactor's thread, stop the reactor, and wait for its thread, at most
+        C{_STOP_WAIT_S} seconds. Every open outcome fails.
         """
         if self._is_stopped:
             return
@@ -197,7 +199,7 @@ class ReactorThread:
             try:
                 last()
             finally:
-                # One more turn, so that what C{last} told waiting threads is out.
+                # Give the reactor one more turn, so that the outcomes set by C{last} are delivered.
                 self.reactor.callLater(0, self._end_reactor)
 
         self._call(end)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_timing -*-
 """
-Waiting: for many answers up to a deadline, and ever longer between attempts.
+Waiting: for many answers up to a deadline, and with growing pauses between attempts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 class Gathering(Generic[_T]):
     """
-    Collects the outcomes of several Deferreds by name; who is late is left out.
+    Collects the outcomes of several Deferreds by name; late ones are left out.
 
-    @ivar outcome: fires once with the outcomes that were there: when all are, or when time is up.
-    @param answered: told of every success as it comes.
+    @ivar outcome: fires once with the collected outcomes, when all have come or when time is up.
+    @param answered: called with every success as it arrives.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Gathering(Generic[_T]):
             self.close()
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """End the wait; C{outcome} fires with the outcomes collected before."""
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
@@ -77,8 +77,8 @@ class Gathering(Generic[_T]):
 @attrs.define(kw_only=True)
 class Backoff:
     """
-    Waits that double from C{first_s} to C{most_s}, each between half and one and a half of that, so
-    that clients that were refused together do not come back together.
+    Waits that double from C{first_s} to C{most_s}, each multiplied by a random factor of 0.5 to 1.5, so
+    that clients that were refused together do not retry together.
     """
 
     rng: random.Random
@@ -88,11 +88,11 @@ class Backoff:
 
     @property
     def attempts(self) -> int:
-        """How often L{next_s} was asked since the last success."""
+        """Number of calls of L{next_s} since the last L{reset}."""
         return self._attempts
 
     def reset(self) -> None:
-        """Something worked: the next wait is short again."""
+        """After a success: the next wait is short again."""
         self._attempts = 0
 
     def next_s(self) -> float:

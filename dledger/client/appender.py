@@ -1,21 +1,21 @@
 # -*- test-case-name: tests.client.test_appender,tests.client.test_append_order -*-
 """
-The road of a client's appends: one queue, frames in flight to one leader, outcomes::
+The append path of a client: one queue, frames in flight to one leader, outcomes::
 
     call -> queue -> frame in flight -> committed | unknown | refused for good
               ^                |
               +---- refused ---+   only when no later frame of ours can be in the log
 
 Rule 1: bodies are written in the order of the calls. A refused frame is held until every frame sent
-after it is settled; it is sent again only if all of those were refused too. If a later one went
-through, or may have, sending it again would overtake, so its bodies fail.
-Rule 2: only what certainly did not happen is sent again. A lost connection, a time-out, 502, 501 and
-every code that is not known to come before the write mean "unknown", and unknown is never retried.
-Rule 3: a frame to a leader that did not advertise our wire waits for the one before it: Java's
-server takes requests of one connection in four threads, in any order.
+after it is settled; it is sent again only if all of those were refused too. If a later frame was, or may
+have been, written, sending the refused one again would break the order, so its bodies fail.
+Rule 2: only bodies that are certainly not in the log are sent again. A lost connection, a time-out, 502,
+501 and every code that is not known to precede the write mean "unknown", and unknown is never retried.
+Rule 3: a frame to a leader that did not advertise our wire waits for the frame before it: Java's
+server handles requests of one connection in four threads, in any order.
 Rule 4: everything is bounded: pending bodies and bytes, waiting calls, frames and bytes in flight.
 
-An append whose outcome is unknown may still reach the log behind appends that were made after it.
+An append whose outcome is unknown may still reach the log behind later appends.
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Response
 
 _SWEEP_S = 0.1
-#: Elections take about a second; whoever waits for one looks this often at least.
+#: Longest pause, before jitter, between two searches for a leader: elections take about a second.
 _PAUSE_MAX_S = 0.25
 
 class Appender:
     """
-    Invariants: C{_frames} holds sent frames in order, none of them settled; C{_unanswered} counts
-    those of them that are not held as refused; nothing is sent while one is held; C{_passed} is the
+    Queues, sends and settles the appends of one client.
+
+    Invariants: C{_frames} holds the unsettled frames in the order of sending; C{_unanswered} counts
+    those that are not held as refused; nothing is sent while a frame is held; C{_passed} is the
     number of the last frame that is or may be in the log.
     """
 
@@ -106,8 +108,8 @@ class Appender:
 
     def submit(self, bodies: Sequence[bytes], done: Done) -> None:
         """
-        Append C{bodies} in order; C{done} is called once, never from within this call unless
-        the bodies are refused here. The sequence must not be changed afterwards.
+        Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
+        empty or refused here. The sequence must not be changed afterwards.
         """
         count = len(bodies)
         if not count:
@@ -137,7 +139,7 @@ class Appender:
             if kind is not bytes:
                 return f"a body must be bytes, not {kind.__name__}"
         if size > BODY_BYTES_MAX and max(map(len, bodies)) > BODY_BYTES_MAX:
-            return f"a body of {max(map(len, bodies))} bytes; at most {BODY_BYTES_MAX} can be stored"
+            return f"a body has {max(map(len, bodies))} bytes; at most {BODY_BYTES_MAX} can be stored"
         return None
 
     def _fits(self, call: Call) -> bool:
@@ -158,7 +160,7 @@ class Appender:
                 ResponseCode.LEADER_PENDING_FULL,
                 failed=len(call.bodies),
                 reason=f"{self.pending_count} bodies of {self.pending_bytes} bytes are pending in this "
-                f"client; at most {limits.pending_count_max} of {limits.pending_bytes_max}",
+                f"client; at most {limits.pending_count_max} of {limits.pending_bytes_max} bytes are allowed",
             )
         )
 
@@ -219,7 +221,7 @@ class Appender:
     def _cut(
         self, count_max: int, bytes_max: int
     ) -> tuple[list[bytes], list[tuple[Call, int, int]], int]:
-        """The next bodies of the queue: at least one if there is any, then up to both bounds."""
+        """The next bodies of the queue: at least one unless it is empty, then up to both bounds."""
         bodies: list[bytes] = []
         parts: list[tuple[Call, int, int]] = []
         size = 0
@@ -265,7 +267,7 @@ class Appender:
     def _answered(self, frame: Frame, result: Response | Exception) -> None:
         self._is_in_turn = True
         if frame.is_settled:
-            return  # its calls were given up and the connection with them
+            return  # its calls and its connection were given up
         self._unanswered -= 1
         self._in_flight_bytes -= frame.size
         if isinstance(result, RequestRefused):
@@ -299,13 +301,13 @@ class Appender:
             self._settle_unknown(frame, error)
 
     def _doubt(self, leader: MemberConnection) -> None:
-        """Before the next frame, see who leads."""
+        """Look for the leader again before the next frame."""
         if self._leader is leader:
             self._leader = None
 
     def _refused(self, frame: Frame, error: DLedgerError) -> None:
         if error.code not in PASSING or frame.number < self._passed:
-            # It stays so; or a later frame went through before, and it is too late to go again.
+            # The refusal is final, or a later frame is or may be in the log: do not send this one again.
             self._settle_failed(frame, error)
             return
         frame.refusal = self._refusal = error
@@ -350,7 +352,7 @@ class Appender:
         self._tell(finished)
 
     def _remove(self, frame: Frame) -> list[Frame]:
-        """Take a frame that is or may be in the log out; returns refused ones that it overtook."""
+        """Remove a frame that is or may be in the log; returns the refused frames that it overtook."""
         self._passed = max(self._passed, frame.number)
         if self._frames[0] is frame:
             self._frames.popleft()
@@ -391,7 +393,7 @@ class Appender:
             self._finish(call, finished)
 
     def _finish(self, call: Call, finished: list[Call]) -> None:
-        call.failed += len(call.bodies) - call.sent  # of a call that broke, the rest is not sent
+        call.failed += len(call.bodies) - call.sent  # the rest of a failed call is not sent
         call.is_finished = True
         if call.is_admitted:
             self.pending_count -= len(call.bodies)
@@ -399,7 +401,7 @@ class Appender:
         finished.append(call)
 
     def _resolve_held(self) -> None:
-        """Once nothing sent can be in the log any more, put what was refused back, in order."""
+        """Once every sent frame is settled or refused, put the refused bodies back in order."""
         if not self._is_held or self._unanswered:
             return
         self._is_held = False
@@ -424,7 +426,7 @@ class Appender:
     def _wait_then_pump(self) -> None:
         if self._resuming is not None or self._is_closed:
             return
-        # The first redirect is followed at once: it is the ordinary way to find the leader.
+        # Follow the first redirect at once: it is the usual way to find the leader.
         redirected = self._hint is not None and not self._backoff.attempts
         wait_s = self._backoff.next_s()
         self._resuming = self._clock.callLater(0 if redirected else wait_s, self._resume)
@@ -438,7 +440,7 @@ class Appender:
             try:
                 call.done(outcome_of(call))
             except Exception:
-                self.log.failure("the caller of an append failed on its outcome")
+                self.log.failure("the callback of an append raised an error")
 
     # The leader
 
@@ -477,7 +479,7 @@ class Appender:
         finished: list[Call] = []
         refused: dict[Call, int] | None = None
         for call in self._calls():
-            # Calls stand in the order of their deadlines: the first that has time ends the look.
+            # Calls are in the order of their deadlines: the first one with time left ends the loop.
             if not call.is_finished:
                 if call.deadline_s > now_s:
                     break
@@ -498,7 +500,7 @@ class Appender:
             self._watch()
 
     def _held_counts(self) -> dict[Call, int]:
-        """How many bodies of each call are in frames that were refused and are held."""
+        """Number of bodies of each call in held frames."""
         counts: dict[Call, int] = {}
         for frame in self._frames:
             if frame.refusal is not None:
@@ -507,7 +509,7 @@ class Appender:
         return counts
 
     def _give_up(self, call: Call, held_counts: dict[Call, int], finished: list[Call]) -> None:
-        """Its time is over: what is in unanswered frames is unknown, the rest is not in the log."""
+        """Finish a call at its deadline: bodies in unanswered frames are unknown, the rest have failed."""
         held = held_counts.get(call, 0)
         call.failed += held
         call.unknown += call.open - held
@@ -523,7 +525,7 @@ class Appender:
         self._finish(call, finished)
 
     def close(self) -> None:
-        """Fail everything: what was sent is unknown, the rest is not in the log."""
+        """Fail every call: bodies in unanswered frames are unknown, the rest are not in the log."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -7,7 +7,7 @@ The client for programs without a reactor: every call waits for its outcome::
         for entry in log.tail(index):
             ...
 
-Times are in seconds. Ctrl-C interrupts every wait; an append that was being waited for then has an
+Times are in seconds. Ctrl-C interrupts every wait; the append that was waiting then has an
 unknown outcome. A L{Log} may be used from several threads; the order of calls is kept per thread.
 """
 
@@ -36,19 +36,19 @@ from dledger.client.values import (
 from protocols.wire.ledger.codes import Consistency
 
 _PROGRESS_S = 0.1
-#: Bytes of bodies that one append_many has under way at most, whatever its window.
+#: Most bytes of bodies that one append_many has under way; checked before each body, for any window.
 _WINDOW_BYTES = 8 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class AppendSummary:
     """
-    What L{Log.append_many} did.
+    Result of L{Log.append_many}.
 
-    @ivar count: bodies that were acknowledged: all of them.
-    @ivar first_index, last_index: indexes of the first and the last; -1 when there was none. Entries
-        of other writers may stand between them.
-    @ivar seconds: from the first body to the last acknowledgement.
+    @ivar count: number of bodies, all of them acknowledged.
+    @ivar first_index, last_index: indexes of the first and the last entry; -1 without bodies. Entries
+        of other writers may lie between them.
+    @ivar seconds: seconds from the first body to the last acknowledgement.
     """
 
     count: int
@@ -66,8 +66,8 @@ class AppendInterrupted(KeyboardInterrupt):
     """
     Ctrl-C in L{Log.append_many}.
 
-    @ivar acknowledged: bodies that were acknowledged.
-    @ivar unknown: bodies that were under way: each may be in the log, now or later.
+    @ivar acknowledged: number of acknowledged bodies.
+    @ivar unknown: number of bodies under way: each may be in the log, now or later.
     """
 
     def __init__(self, acknowledged: int, unknown: int) -> None:
@@ -78,7 +78,7 @@ class AppendInterrupted(KeyboardInterrupt):
 
 class Log:
     """
-    A group's log, for one program. Use as a context manager, or L{close} it.
+    A group's log, for one program. Use it as a context manager, or L{close} it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Log:
     ) -> None:
         """
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param options: further ones of L{LogClient}.
+        @param options: other options of L{LogClient}.
         """
         self._thread: ReactorThread | None = None
         reactor_thread = ReactorThread(f"dledger-{group}")
@@ -120,8 +120,8 @@ class Log:
         """
         Append one entry; returns when it is committed.
 
-        @raise AppendFailed: it is certainly not in the log.
-        @raise UnknownOutcome: it may be, now or later.
+        @raise AppendFailed: the entry is certainly not in the log.
+        @raise UnknownOutcome: the entry may be in the log, now or later.
         """
         return self._reactor.wait(lambda: self._client.append(body))
 
@@ -134,24 +134,26 @@ class Log:
         """
         Append every body that C{bodies} yields, in order, with up to C{window} under way.
 
-        @param bodies: pulled in the calling thread, and only as fast as the log takes them; each body
-            goes out without waiting for the next.
-        @param progress: called in the calling thread, now and then and at the end, with the number of
+        @param bodies: bodies to append. The calling thread pulls them, only as fast as the log takes
+            them; each body is sent without waiting for the next.
+        @param window: maximum number of bodies under way.
+        @param progress: called in the calling thread, repeatedly and at the end, with the number of
             bodies acknowledged so far.
-        @raise AppendError: the first that was not acknowledged ends it: nothing more is pulled, and
-            what is under way is waited for. L{UnknownOutcome} if any body may be in the log without
-            having been acknowledged, else L{AppendFailed}. The fact C{acknowledged} is the number
-            of bodies from the start that all are in the log; C{acknowledged_later}, if it is there,
-            of those behind the first that was not acknowledged which are in the log all the same.
-        @raise AppendInterrupted: Ctrl-C; a KeyboardInterrupt that counts.
+        @raise AppendError: a body was not acknowledged. The call then pulls no more bodies and waits
+            for those under way. L{UnknownOutcome} if any body may be in the log without an
+            acknowledgement, else L{AppendFailed}. The fact C{acknowledged} is the number of bodies
+            before the first one without acknowledgement; C{acknowledged_later}, if present, is the
+            number of acknowledged bodies behind that one.
+        @raise AppendInterrupted: Ctrl-C; the exception carries the counts.
         """
         return _Feed(self._client, self._reactor, window, progress).run(bodies)
 
     def get(self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE) -> Entry:
         """
-        One entry.
+        Read one entry.
 
-        @raise DLedgerError: INDEX_OUT_OF_RANGE, INDEX_LESS_THAN_LOCAL_BEGIN, or no leader in time.
+        @raise DLedgerError: INDEX_OUT_OF_RANGE, INDEX_LESS_THAN_LOCAL_BEGIN, or the last error before
+            the deadline.
         """
         return self._reactor.wait(lambda: self._client.get(index, consistency))
 
@@ -161,10 +163,10 @@ class Log:
         """
         Committed entries from C{from_index} on.
 
-        @param from_index: negative: so many before the committed end.
-        @param follow: go on for ever; else end with what is committed when reading begins.
-        @param timeout: end when nothing came for so many seconds (following), or give up with an
-            error when no member served for so long.
+        @param from_index: first index; a negative one counts back from the committed end.
+        @param follow: read for ever; else end at the committed index of the start.
+        @param timeout: seconds. With C{follow}: end after that time without a new entry. Else: raise
+            an error after that time without a serving member.
         """
         reactor = self._reactor
         tail = self._client.tail(from_index, follow, timeout_s=None if follow else timeout)
@@ -185,11 +187,11 @@ class Log:
                 reactor.run(tail.close)
 
     def status(self) -> tuple[MemberInfo, ...]:
-        """What each member says of itself; who does not answer within 2 s has a C{problem}."""
+        """The status of each member; a member that does not answer within 2 s has a C{problem}."""
         return self._reactor.wait(self._client.status)
 
     def metadata(self) -> MemberInfo:
-        """What the leader says of itself. @raise DLedgerError: there is none."""
+        """The leader's own status. @raise DLedgerError: no leader answered in time."""
         return self._reactor.wait(self._client.metadata)
 
     def transfer(self, to: str, term: int | None = None) -> int:
@@ -197,7 +199,7 @@ class Log:
         return self._reactor.wait(lambda: self._client.transfer(to, term=term))
 
     def close(self) -> None:
-        """End every connection; what waits in other threads fails."""
+        """End every connection; calls that wait in other threads fail."""
         if self._thread is not None:
             self._thread.stop(self._client.close)
 
@@ -215,14 +217,14 @@ class Log:
 
 class _Feed:
     """
-    Hands bodies from the calling thread to the reactor's, as many at once as have gathered.
+    Hands bodies from the calling thread to the reactor's, all gathered ones at once.
 
-    Everything below is guarded by C{_lock}, whichever thread touches it. C{_news} is locked but for the
-    time between a change that the calling thread waits for and its look at it.
+    C{_lock} guards all state below, in both threads. C{_news} is locked except between a change that the
+    calling thread waits for and that thread's reaction to it.
 
-    Both are plain locks, and not a Condition: Ctrl-C may come between any two instructions of Python code
-    in the calling thread. C{with} takes a plain lock and gives it back without any; in
-    C{Condition.__enter__} the lock could be left taken, and the reactor's thread would stand still.
+    Both are plain locks instead of a Condition: Ctrl-C may come between any two Python instructions
+    in the calling thread. C{with} acquires and releases a plain lock without executing Python code; in
+    C{Condition.__enter__} Ctrl-C could leave the lock taken, and the reactor's thread would block.
     """
 
     def __init__(
@@ -248,7 +250,7 @@ class _Feed:
         self._under_way_bytes = 0
         self._put = 0
         self._acknowledged = 0
-        self._unbroken = -1  # bodies from the start that are all in the log; -1 while all are
+        self._unbroken = -1  # bodies acknowledged before the first failure; -1 without a failure
         self._failed = 0
         self._unknown = 0
         self._first_index = -1
@@ -256,13 +258,13 @@ class _Feed:
         self._error: AppendError | None = None
 
     def run(self, bodies: Iterable[bytes]) -> AppendSummary:
-        """Feed all of them."""
+        """Append all bodies, and wait for their outcomes."""
         started_s = time.monotonic()
         try:
             try:
                 self._pull(bodies)
             except Exception:
-                # The source has failed: what it gave before has an outcome all the same.
+                # The source has failed: wait for the outcomes of the bodies that it gave before.
                 self._wait_for_all()
                 raise
             self._wait_for_all()
@@ -313,7 +315,7 @@ class _Feed:
                         return True
                     self._is_scheduled = True
                     break
-                # Not for every one that leaves: half a window at a time costs half as many switches.
+                # Wake up when half the window is free, not for each acknowledged body: fewer switches.
                 self._wake_below = self._window // 2
             self._news.acquire()
         self._reactor.run(self._submit)
@@ -352,7 +354,7 @@ class _Feed:
             self._under_way -= len(bodies)
             self._under_way_bytes -= sum(map(len, bodies))
             if self._under_way <= self._wake_below or self._error is not None:
-                if self._news.locked():  # nobody else gives it back
+                if self._news.locked():  # no other thread releases it
                     self._news.release()
 
 
@@ -376,7 +378,7 @@ def connect(
 
     @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
     @param timeout: seconds in which a call has an outcome, retries included.
-    @param options: further ones of L{Log} and L{LogClient}: C{wire}, C{limits}, ...
-    @raise ValueError: peers that cannot be understood.
+    @param options: other options of L{Log} and L{LogClient}: C{wire}, C{limits}, ...
+    @raise ValueError: C{peers} is malformed.
     """
     return Log(peers, group=group, timeout=timeout, **options)

@@ -2,10 +2,10 @@
 """
 The client of a group: append, read, follow, hand leadership over. Deferred API.
 
-Reads are repeated until the deadline whatever happens to the connection. Appends are repeated only
-while they certainly did not happen, see L{dledger.client.appender}.
+Reads are retried until the deadline, even when the connection is lost. Appends are retried only while they
+are certainly not in the log, see L{dledger.client.appender}.
 
-L{dledger.client.blocking} has the same for programs without a reactor.
+L{dledger.client.blocking} offers the same to programs without a reactor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
-#: A read that met one of these is repeated.
+#: A read that fails with one of these codes is retried.
 _PASSING = frozenset(
     {
         ResponseCode.TIMEOUT,
@@ -59,9 +59,9 @@ _TRANSFER_TIMEOUT_S = 10.0
 
 class LogClient:
     """
-    One client of one group. Everything happens in the reactor's thread.
+    One client of one group. All calls and callbacks are in the reactor's thread.
 
-    Calls made before anything is connected wait for a leader, up to the deadline.
+    Calls made before a connection exists wait for a leader, up to the deadline.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class LogClient:
         """
         @param peers: C{n0-host:port;n1-host:port} or member id to C{host:port}; some of the members
             are enough, the others are learnt.
-        @param wire: C{auto}: native frames to members that understand them; C{remoting}: never;
-            C{binary}: always.
+        @param wire: native frames go, with C{auto}, to members that understand them; with C{remoting}
+            to no member; with C{binary} to all.
         @param timeout_s: seconds in which a call has an outcome, retries included.
-        @param answer_timeout_s: seconds after which a connection on which an answer is missing is
-            given up; sooner when another member leads by then (L{dledger.client.rivals}). Longer
-            than C{max_wait_ack_time_ms} of the members, or a slow commit is taken for a lost one.
-        @param is_ordered: to Java members, whose server takes requests in any order: one append at
-            a time. False trades the order of calls for speed there.
-        @param endpoint_for: from an address to a client endpoint (default: TCP).
+        @param answer_timeout_s: seconds without an answer after which a connection is given up; sooner
+            if another member leads by then (L{dledger.client.rivals}). Must exceed
+            C{max_wait_ack_time_ms} of the members, else a slow commit counts as a lost one.
+        @param is_ordered: send one append at a time to Java members, whose server takes requests in
+            any order. False gives up the order of calls there for speed.
+        @param endpoint_for: makes a client endpoint from an address (default: TCP).
         """
         if timeout_s <= 0 or answer_timeout_s <= 0:
             raise ValueError(f"timeout_s={timeout_s} and answer_timeout_s={answer_timeout_s} must be above 0")
@@ -125,21 +125,21 @@ class LogClient:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Member id to C{host:port}, as given and as learnt."""
+        """Member id to C{host:port}, of given and of learnt members."""
         return dict(self._members.addresses)
 
     @property
     def pending_count(self) -> int:
-        """Bodies that have no outcome yet."""
+        """Number of bodies without an outcome."""
         return self._appender.pending_count
 
     def submit(self, bodies: Sequence[bytes], done: Done) -> None:
         """
-        The road with the least overhead: append C{bodies} in order, one callback for all of them.
+        Append C{bodies} in order, with one callback for all of them. This call has the least overhead.
 
         @param bodies: 0 to 4194256 bytes each; the sequence must not be changed afterwards.
         @param done: called once with a tuple of L{Appended}, or with an L{AppendError}; within this
-            call only when the bodies are refused here (pending full, not bytes, too large).
+            call only if there are no bodies or they are refused here (pending full, not bytes, too large).
         """
         self._appender.submit(bodies, done)
 
@@ -147,9 +147,9 @@ class LogClient:
         """
         Append C{bodies} in order.
 
-        @return: fires with the runs of consecutive indexes that they got, in order. Fails with
+        @return: fires with the runs of consecutive indexes of the bodies, in order. Fails with
             L{AppendFailed <dledger.client.values.AppendFailed>} or L{UnknownOutcome
-            <dledger.client.values.UnknownOutcome>}, which tell what was acknowledged all the same.
+            <dledger.client.values.UnknownOutcome>}, which also tell the acknowledged bodies.
             Cancelling stops the wait, not the append.
         """
         waiter: Deferred[tuple[Appended, ...]] = Deferred()
@@ -160,7 +160,7 @@ class LogClient:
         """
         Append C{body} as one entry and wait until it is committed.
 
-        @return: as L{append_many}, for one.
+        @return: as of L{append_many}, with a single L{Appended}.
         """
         waiter: Deferred[Appended] = Deferred()
         self._appender.submit((body,), partial(_fire_one, waiter))
@@ -172,11 +172,11 @@ class LogClient:
         """
         Read one entry.
 
-        @param consistency: C{linearizable}: the leader, after it made sure that it leads;
-            C{committed}: any member, which may lag behind. A Java member knows neither: its leader
-            answers, also with entries that are not committed.
+        @param consistency: C{linearizable}: the leader answers, after it made sure that it leads;
+            C{committed}: any member answers, and may lag behind. Java members support neither: a Java
+            leader answers, also with entries that are not committed.
         @return: fires with the entry. Fails with L{DLedgerError}: INDEX_OUT_OF_RANGE,
-            INDEX_LESS_THAN_LOCAL_BEGIN, or what went wrong last before the deadline.
+            INDEX_LESS_THAN_LOCAL_BEGIN, or the last error before the deadline.
         """
         return Deferred.fromCoroutine(self._get(index, Consistency(consistency)))
 
@@ -200,7 +200,7 @@ class LogClient:
     async def _ask(
         self, request_for: Any, answer_timeout_s: float, *, at_leader: bool
     ) -> Response:
-        """Ask until somebody says SUCCESS or a refusal that stays, or the time is over."""
+        """Ask until a member answers SUCCESS or a final refusal, or the time is over."""
         deadline_s = self._clock.seconds() + self._timeout_s
         backoff = Backoff(rng=self._members.rng)
         error: DLedgerError
@@ -275,10 +275,10 @@ class LogClient:
         """
         Committed entries from C{from_index} on, as an asynchronous iterator.
 
-        @param from_index: negative: so many before the committed end.
-        @param follow: go on for ever; else end with what is committed when reading begins.
-        @param timeout_s: fail when no member served for so long. Default: never when following, else
-            the client's time-out.
+        @param from_index: first index; a negative one counts back from the committed end.
+        @param follow: read for ever; else end at the committed index of the start.
+        @param timeout_s: fail after that many seconds without a serving member. Default: never when
+            following, else the client's time-out.
         """
         if timeout_s is None and not follow:
             timeout_s = self._timeout_s
@@ -296,14 +296,14 @@ class LogClient:
 
     def status(self, deadline_s: float = 2.0) -> Deferred[tuple[MemberInfo, ...]]:
         """
-        @return: fires, after C{deadline_s} seconds at most, with what each member says of itself, in
-            order of ids; who does not answer has a C{problem}. Never fails.
+        @return: fires, after C{deadline_s} seconds at most, with the status of each member, in order
+            of ids; a member that does not answer has a C{problem}. Never fails.
         """
         return Deferred.fromCoroutine(self._members.ask_all(deadline_s))
 
     def metadata(self) -> Deferred[MemberInfo]:
         """
-        @return: fires with what the leader says of itself; fails when there is none.
+        @return: fires with the leader's own status; fails if no leader answers in time.
         """
         return Deferred.fromCoroutine(self._leader_info())
 
@@ -332,10 +332,10 @@ class LogClient:
         Hand leadership over to member C{to}.
 
         @param term: the leader's term; needed only for a Java leader, which does not tell it.
-        @return: fires with the new term, or the present one when C{to} leads already (-1 where the
-            leader does not tell). Fails with
+        @return: fires with the new term, or the current one if C{to} leads already (-1 if the
+            leader does not tell it). Fails with
             L{DLedgerError}: UNKNOWN_MEMBER, FALL_BEHIND_TOO_MUCH, TAKE_LEADERSHIP_FAILED, ...;
-            NETWORK_ERROR or TIMEOUT: it may have happened.
+            after NETWORK_ERROR or TIMEOUT the transfer may have happened.
         """
         return Deferred.fromCoroutine(self._transfer(to, term))
 
@@ -345,17 +345,17 @@ class LogClient:
         if to not in self._members.addresses:
             raise DLedgerError(
                 ResponseCode.UNKNOWN_MEMBER,
-                reason=f"{to!r} is not a member; there are {', '.join(sorted(self._members.addresses))}",
+                reason=f"{to!r} is not a member; members are {', '.join(sorted(self._members.addresses))}",
             )
         info = await self._leader_info()
         if info.member_id == to:
             return info.term
         if term is None:
             term = info.term
-        if term < 0 and info.wire_version < 1:  # a member of ours takes -1 for "whichever it is"
+        if term < 0 and info.wire_version < 1:  # a member of ours accepts -1 for its current term
             raise DLedgerError(
                 ResponseCode.UNEXPECTED_ARGUMENT,
-                reason=f"leader {info.member_id} does not tell its term (a Java member): it must be given",
+                reason=f"leader {info.member_id} does not tell its term (a Java member): name the term",
             )
         leader = await self._leader()
         request = LeadershipTransferRequest(
@@ -373,7 +373,7 @@ class LogClient:
         return answer.term
 
     def close(self) -> None:
-        """End everything: what was sent and not answered is unknown, what was not sent has failed."""
+        """End all calls: appends in unanswered frames are unknown, the rest have failed."""
         if self._is_closed:
             return
         self._is_closed = True

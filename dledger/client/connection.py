@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.client.test_connection -*-
 """
-One connection to one member: requests out, answers matched by their number.
+One connection to one member: sends requests, and matches answers to them by number.
 
 Rule 1: every request's C{done} is called exactly once, with the response or an exception.
-Rule 2: an answer that nobody waits for is dropped; bytes that are not frames cost the connection.
+Rule 2: an answer without a waiting request is dropped; bytes that are not frames end the connection.
 Rule 3: when a request failed with L{RequestLost}, its bytes may have reached the member.
 
-Knows nothing of leaders, order or retries.
+This module knows nothing of leaders, order or retries.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from protocols.wire.remoting import (
     encode_command,
 )
 
-#: Called once with the answer, or with why there is none.
+#: Called once with the answer, or with the reason for its absence.
 Done = Callable[[Response | Exception], None]
 
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
 class RequestLost(Exception):
-    """The connection ended after the request was written: whether it was acted on is not known."""
+    """The request has no valid answer: it is unknown whether the member executed it."""
 
 
 class RequestRefused(DLedgerError):
@@ -55,11 +55,13 @@ class RequestRefused(DLedgerError):
 
 class MemberConnection(Protocol):
     """
+    The client's side of a connection.
+
     @ivar member_id: id of the member that requests are addressed to.
     @ivar native: whether requests are written as native frames.
     @ivar metadata: the member's last METADATA answer; None before the first.
     @ivar turn_ended: called after all answers of one read were handed out.
-    @ivar lost: called once when the connection has ended and every request was told.
+    @ivar lost: called once, after the connection has ended and every request has failed.
     """
 
     log = Logger()
@@ -82,7 +84,7 @@ class MemberConnection(Protocol):
 
     @property
     def outstanding(self) -> int:
-        """Requests without an answer yet."""
+        """Number of requests without an answer."""
         return len(self._waiting)
 
     @property
@@ -91,7 +93,7 @@ class MemberConnection(Protocol):
         return self.metadata.wire_version if self.metadata is not None else 0
 
     def connectionMade(self) -> None:
-        """Small frames must not wait for more."""
+        """Set up the transport: small frames are sent without delay."""
         self.is_connected = True
         assert self.transport is not None
         self._outlet = Outlet(self.transport)
@@ -105,7 +107,7 @@ class MemberConnection(Protocol):
         Write C{message}; C{done} is called once with its answer, or with L{RequestLost} or
         L{RequestRefused}.
         """
-        assert self.is_connected, "a connection that ended takes no requests"
+        assert self.is_connected, "an ended connection takes no requests"
         opaque = self._opaque = (self._opaque + 1) & _OPAQUE_MASK
         self._waiting[opaque] = (message.kind, done)
         self.last_used_s = self._clock.seconds()
@@ -118,10 +120,10 @@ class MemberConnection(Protocol):
 
     def ask(self, message: Request, timeout_s: float) -> Deferred[Response]:
         """
-        As L{request}, for one who waits.
+        As L{request}, with a Deferred and a time-out.
 
         @return: fires with the answer; fails with L{RequestLost}, L{RequestRefused}, or
-            L{DLedgerError} TIMEOUT after C{timeout_s} seconds. Cancelling forgets the answer.
+            L{DLedgerError} TIMEOUT after C{timeout_s} seconds. Cancelling discards the answer.
         """
         if not self.is_connected:
             return fail(RequestLost(f"{self.member_id}: {self._ended_because or 'not connected'}"))
@@ -151,7 +153,7 @@ class MemberConnection(Protocol):
             )
 
     def dataReceived(self, data: bytes) -> None:
-        """Hand out all answers of one read, then tell C{turn_ended} once."""
+        """Hand out all answers of one read, then call C{turn_ended} once."""
         try:
             self._hand_out(self._frames.feed(data))
         except FrameError as error:
@@ -162,10 +164,10 @@ class MemberConnection(Protocol):
             self.turn_ended()
 
     def _broken(self, error: WireError, sound: list[Frame]) -> None:
-        # Answers that came whole before the garbage are answers all the same.
+        # Whole answers before the malformed bytes still count.
         with suppress(WireError):
             self._hand_out(sound)
-        self.abort(f"the format was broken: {error}")
+        self.abort(f"malformed bytes: {error}")
 
     def _hand_out(self, frames: list[Frame]) -> None:
         for kind, frame in frames:
@@ -193,7 +195,7 @@ class MemberConnection(Protocol):
                 reason=f"{self.member_id}: {(command.remark or 'refused').strip()}",
             )
         if command.code != REMOTING_SUCCESS:
-            # SYSTEM_ERROR: a handler was at work when it failed, so anything may have happened.
+            # SYSTEM_ERROR: a handler failed while it worked, so the outcome is unknown.
             return RequestLost(f"{self.member_id}: remoting error {command.code}: {command.remark}")
         try:
             return decode_response(kind, command.body)
@@ -211,7 +213,7 @@ class MemberConnection(Protocol):
             transport.abortConnection()
 
     def close(self) -> None:
-        """End the connection without noise."""
+        """End the connection without logging."""
         self._ended_because = self._ended_because or "closed"
         if self.is_connected:
             self.is_connected = False
@@ -219,7 +221,7 @@ class MemberConnection(Protocol):
             transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Every request without an answer is told, in the order of sending."""
+        """Fail every request without an answer, in the order of sending."""
         self.is_connected = False
         why = self._ended_because or reason.getErrorMessage()
         self._ended_because = why

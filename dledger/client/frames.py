@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.client.test_appender -*-
 """
-What L{dledger.client.appender} works on: calls, frames, the bounds, and which answers mean what.
+The data of L{dledger.client.appender}: calls, frames, bounds, and the meaning of answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dledger.client.values import Appended, AppendError, AppendFailed, UnknownOu
 from dledger.config import ENTRY_HEADER_BYTES, MAX_RECORD_BYTES
 from protocols.wire.ledger.codes import ResponseCode
 
-#: Refusals that pass: the same bodies are sent again, in order.
+#: Temporary refusals: the same bodies are sent again, in order.
 PASSING = frozenset(
     {
         ResponseCode.NOT_LEADER,
@@ -24,7 +24,7 @@ PASSING = frozenset(
         ResponseCode.LEADER_TRANSFERRING,
     }
 )
-#: Refusals that come before anything is written, and stay.
+#: Final refusals, which precede any write.
 FINAL = frozenset(
     {
         ResponseCode.UNSUPPORTED,
@@ -39,7 +39,7 @@ FINAL = frozenset(
 BODY_BYTES_MAX = MAX_RECORD_BYTES - ENTRY_HEADER_BYTES
 
 Outcome = tuple[Appended, ...] | AppendError
-#: Called once per call, with what was appended or how it failed.
+#: Called once per call, with the appended entries or the error.
 Done = Callable[[Outcome], None]
 
 
@@ -48,12 +48,13 @@ class AppendLimits:
     """
     Bounds of one client's appends.
 
-    @ivar pending_count_max, pending_bytes_max: bodies that have no outcome yet.
-    @ivar when_full: C{fail}: a call beyond that fails at once with LEADER_PENDING_FULL; C{wait}: it
-        waits, up to C{waiting_calls_max} calls.
-    @ivar frame_count_max, frame_bytes_max: bodies in one native frame; a remoting frame has one.
+    @ivar pending_count_max, pending_bytes_max: number and bytes of bodies without an outcome.
+    @ivar when_full: C{fail}: a call beyond these bounds fails at once with LEADER_PENDING_FULL;
+        C{wait}: it waits, and at most C{waiting_calls_max} calls wait.
+    @ivar frame_count_max, frame_bytes_max: bodies in one native frame, and their bytes; a remoting
+        frame has one body.
     @ivar frames_in_flight_max: native frames without an answer; bodies gather meanwhile.
-    @ivar remoting_in_flight_max: likewise, to a member of ours over remoting.
+    @ivar remoting_in_flight_max: remoting frames without an answer, to a member of ours.
     @ivar in_flight_bytes_max: bytes of bodies in frames without an answer.
     """
 
@@ -69,7 +70,7 @@ class AppendLimits:
 
 
 class Call:
-    """One call: its bodies, how many are in frames, what came of them."""
+    """One call: its bodies, the number of them in frames, and their outcomes."""
 
     __slots__ = (
         "bodies", "deadline_s", "done", "error", "failed", "is_admitted", "is_finished", "open",
@@ -87,12 +88,12 @@ class Call:
         self.failed = 0
         self.unknown = 0
         self.error: DLedgerError | None = None
-        self.is_admitted = False  # counted as pending; false while it waits for room
+        self.is_admitted = False  # counted as pending; False while the call waits for room
         self.is_finished = False
 
 
 class Frame:
-    """Bodies that travel together; C{refusal} is set while a refused frame is held."""
+    """Bodies that are sent together; C{refusal} is set while a refused frame is held."""
 
     __slots__ = ("count", "is_settled", "leader", "number", "parts", "refusal", "sent_s", "size")
 
@@ -116,7 +117,7 @@ class Frame:
 
 
 def outcome_of(call: Call) -> Outcome:
-    """What the caller of a finished call is told."""
+    """The outcome of a finished call, for its callback."""
     error = call.error
     appended = tuple(sorted(call.outcomes, key=_offset) if len(call.outcomes) > 1 else call.outcomes)
     if error is None:

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.client.test_members -*-
 """
-The members of one group as a client sees them: addresses, connections, and who leads.
+The members of one group as a client sees them: addresses, connections, and the leader.
 
-Rule 1: at most one connection per member, made when somebody asks for it, shared by all.
-Rule 2: a connection is handed out only after the member said in METADATA who it is and what it speaks.
-Rule 3: a leader is who says of itself that it leads; of several, the one with the highest term.
+Rule 1: at most one connection per member, made on demand and shared by all users.
+Rule 2: a connection is handed out only after the member told its id and wire version in METADATA.
+Rule 3: a leader is a member that names itself as leader; of several, the one with the highest term.
 
-Knows nothing of appends or entries.
+This module knows nothing of appends or entries.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from dledger.config import parse_peers
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
-#: After the first member that says it leads, others are waited for so long: a leader that was cut
-#: off still believes in itself, and one with a higher term wins.
+#: Seconds to wait for other answers after a member has claimed to lead: a leader that was cut off still
+#: claims it, and a leader with a higher term wins.
 _RIVALS_WAIT_S = 0.05
-#: After the first answer, the others are waited for so long: a member that stands still must not
-#: hide for a whole time-out that the others have elected a leader meanwhile.
+#: Seconds to wait for other answers after the first one: a frozen member must not hide for a whole
+#: time-out that the others have elected a leader meanwhile.
 _OTHERS_WAIT_S = 0.25
 
-#: The server closes a connection that was idle for 120 s; ours goes first, so that no request
-#: meets a connection that is being closed.
+#: Seconds. The server closes a connection that was idle for 120 s; the client closes it earlier, so
+#: that no request meets a connection that is being closed.
 IDLE_CLOSE_S = 60.0
 
 class Members:
     """
-    Invariant: C{_connections} holds connections that were probed and are alive; C{_attempts} holds
-    members that are being connected to, each with everybody who waits.
+    Connections to the members, and the search for the leader.
 
-    @ivar problems: member id to why it could not be asked last time; gone once it answered.
-    @ivar leader_id: who led when last looked for; None when nobody did.
+    Invariant: C{_connections} holds probed, live connections; C{_attempts} holds the members with a
+    connection attempt, each with its waiting callers.
+
+    @ivar problems: member id to the reason why its last request failed; removed once it answers.
+    @ivar leader_id: leader found by the last search; None if it found none.
     """
 
     log = Logger()
@@ -84,13 +86,13 @@ class Members:
         self._is_closed = False
 
     def connected(self, member_id: str) -> MemberConnection | None:
-        """The connection to a member if there is one that works."""
+        """The live connection to a member, or None."""
         connection = self._connections.get(member_id)
         return connection if connection is not None and connection.is_connected else None
 
     def connection(self, member_id: str) -> Deferred[MemberConnection]:
         """
-        @return: fires with a connection that was probed; fails with the reason (also noted in
+        @return: fires with a probed connection; fails with the reason (also noted in
             C{problems}). Cancelling stops the wait only.
         """
         existing = self.connected(member_id)
@@ -115,7 +117,7 @@ class Members:
         try:
             await self.metadata(protocol)
         except BaseException:
-            protocol.abort("it was no use")
+            protocol.abort("the member could not be probed")
             raise
         return protocol
 
@@ -144,9 +146,10 @@ class Members:
 
     async def metadata(self, connection: MemberConnection) -> MetadataResponse:
         """
-        Ask the member at the other end of C{connection}, and learn what it speaks.
+        Ask the member at the other end of C{connection}, and learn its wire version.
 
-        @raise DLedgerError: it is another member, of another group, or does not answer in time.
+        @raise DLedgerError: it is another member, or of another group, or does not answer in time.
+        @raise RequestLost: the connection ended.
         """
         request = MetadataRequest(group=self.group, remote_id=connection.member_id)
         response: Response = await connection.ask(request, self._answer_timeout_s)
@@ -161,7 +164,7 @@ class Members:
         if self._wire == "auto" and response.wire_version >= 1:
             connection.native = True
         for peer_id, address in response.peers.items():
-            # Addresses that the caller gave are kept: they may be the ones that work from here.
+            # Keep addresses that the caller gave: perhaps only they work from this host.
             self.addresses.setdefault(peer_id, address)
         self.problems.pop(connection.member_id, None)
         return response
@@ -176,7 +179,7 @@ class Members:
 
     def ask(self, member_id: str) -> Deferred[MetadataResponse]:
         """
-        @return: fires with the member's METADATA, asked now; fails with why not (also noted in
+        @return: fires with the member's current METADATA; fails with the reason (also noted in
             C{problems}).
         """
         asked = Deferred.fromCoroutine(self._ask(member_id))
@@ -189,9 +192,9 @@ class Members:
 
     def leader(self, hint: str | None = None) -> Deferred[MemberConnection | None]:
         """
-        @param hint: who is said to lead; asked first.
-        @return: fires with a connection to the member that leads, or None when none is found now.
-            One search serves all who ask meanwhile. Cancelling stops the wait only.
+        @param hint: id of the supposed leader; asked first.
+        @return: fires with a connection to the member that leads, or None if none is found now.
+            Concurrent callers share one search. Cancelling stops the wait only.
         """
         waiter: Deferred[MemberConnection | None] = Deferred()
         self._seekers.append(waiter)
@@ -237,7 +240,7 @@ class Members:
     async def _follow_rumour(
         self, answers: Mapping[str, MetadataResponse | Failure]
     ) -> MemberConnection | None:
-        """Ask a member that others take for the leader, and that was not known, or too slow to answer."""
+        """Ask a member that others name as leader, and that was unknown or did not answer in time."""
         named_by_others = {
             answer.leader_id for answer in answers.values() if not isinstance(answer, Failure)
         }
@@ -252,7 +255,7 @@ class Members:
         return None
 
     async def ask_all(self, deadline_s: float) -> tuple[MemberInfo, ...]:
-        """What every member says of itself, in order of ids; who did not answer says why."""
+        """The status of every member, in order of ids; without an answer it has a C{problem}."""
         member_ids = sorted(self.addresses)
         answers = await self.ask_these(member_ids, deadline_s)
         infos = []
@@ -273,9 +276,9 @@ class Members:
         answered: Callable[[Gathering[MetadataResponse], str, MetadataResponse], None] | None = None,
     ) -> dict[str, MetadataResponse | Failure]:
         """
-        METADATA of several members, as far as it is there within C{deadline_s} seconds.
+        METADATA of the members that answer within C{deadline_s} seconds.
 
-        @param answered: told of every answer as it comes; it may end the wait.
+        @param answered: called with every answer as it arrives; it may end the wait.
         """
         asked = {member_id: self.ask(member_id) for member_id in list(member_ids)}
         gathering = Gathering(self._clock, asked, deadline_s=deadline_s, answered=answered)
@@ -287,7 +290,7 @@ class Members:
             self._gatherings.discard(gathering)
 
     def info(self, member_id: str, answer: MetadataResponse) -> MemberInfo:
-        """A member's answer, with its address."""
+        """A member's status: its answer with its address."""
         return MemberInfo(
             member_id=member_id,
             address=self.addresses[member_id],

@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.client.test_rivals -*-
 """
-What to do about a leader that owes an answer: ask the others whether one of them leads by now.
+A leader that owes an answer: ask the other members whether one of them leads by now.
 
-A process that stands still (SIGSTOP, swap, a frozen virtual machine) keeps its connections, so it looks like
-one that is slow. Its group has elected another leader within a second or two; whoever still waited for the
-whole time-out would lose twice that. A slow commit is no reason to leave: the connection is given up only
-when another member says that it leads in a higher term than the one in which ours said so. What was sent over
-it has the outcome of a lost connection then, no better and no worse than after the time-out.
+A frozen process (SIGSTOP, swap, a frozen virtual machine) keeps its connections, so it looks like a slow one.
+Its group elects another leader within a second or two; a client that waited for the whole time-out would lose
+twice that time. A slow commit is no reason to leave: the connection is given up only when another member
+claims to lead in a higher term than ours did. Requests sent over it then have the outcome of a lost
+connection, no better and no worse than after the time-out.
 
-Java members do not tell their term: they are waited for.
+Java members do not tell their term, so the client waits for them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dledger.client.connection import MemberConnection
 from dledger.client.members import Members
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 
-#: An answer that is missing for so long, seconds, is a reason to look round.
+#: Seconds without an answer after which another leader is looked for.
 SILENT_S = 1.0
-#: Between one look and the next, seconds.
+#: Seconds between two looks.
 AGAIN_S = 0.4
-#: Others are waited for so long, seconds.
+#: Seconds to wait for the answers of the others.
 _OTHERS_S = 1.0
 
 
 class Rivals:
-    """Looks for another leader, for all who wait on the same one: one look at a time."""
+    """Looks for another leader on behalf of all waiting requests, one look at a time."""
 
     log = Logger()
 
@@ -44,8 +44,8 @@ class Rivals:
 
     def look(self, leader: MemberConnection) -> None:
         """
-        Somebody has waited for C{leader} for L{SILENT_S} or longer. If another member leads instead, the
-        connection is ended, now or soon; if not, nothing happens. May be called as often as one likes.
+        Look for another leader, as a request has waited for C{leader} for L{SILENT_S} or longer. If another
+        member leads instead, the connection is ended soon; if not, nothing happens. May be called often.
         """
         if self._is_looking or self._clock.seconds() < self._next_s or not leader.is_connected:
             return
@@ -73,7 +73,7 @@ class Rivals:
         if rivals and leader.is_connected:
             highest = max(rivals)
             self._members.leader_id = rivals[highest]
-            leader.abort(f"it is silent, and {rivals[highest]} leads in term {highest}")
+            leader.abort(f"no answer, and {rivals[highest]} leads in term {highest}")
 
     def _failed(self, failure: Failure) -> None:
         self.log.failure("looking for another leader failed", failure)
@@ -83,7 +83,7 @@ class Rivals:
         self._next_s = self._clock.seconds() + AGAIN_S
 
     def ask(self, leader: MemberConnection, request: Request, timeout_s: float) -> Deferred[Response]:
-        """As L{MemberConnection.ask}, with a look for another leader while the answer is missing."""
+        """As L{MemberConnection.ask}, and look for another leader while the answer is missing."""
         answer = leader.ask(request, timeout_s)
         if answer.called:
             return answer

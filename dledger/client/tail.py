@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.client.test_tail -*-
 """
-Reading on: committed entries from an index, batch by batch, without a gap and without a repeat.
+Reading committed entries from an index on, batch by batch, without a gap and without a repeat.
 
-Rule 1: the next index wanted is ours to know; a member that sends anything else is left.
-Rule 2: any member serves what it knows to be committed, so a lost one is replaced by the next:
-followers first, the leader last.
-Rule 3: at most one batch is asked for ahead of the reader; who does not read is not sent more.
+Rule 1: the reader keeps the next index; a member that sends any other index is left.
+Rule 2: any member serves the entries that it knows to be committed, so a lost member is replaced by
+another one: followers first, the leader last.
+Rule 3: at most one batch is requested ahead of the reader; an idle reader is not sent more.
 
-Members of ours are asked with PULL over native frames (long poll). Over remoting, entries are read one
-by one with GET: from our members committed ones only; B{a Java leader shows entries that are not
-committed yet}, and they may be gone later.
+Our members are asked with PULL over native frames (long poll). Over remoting, entries are read one
+by one with GET: our members return only committed ones; B{a Java leader also returns entries that are not
+committed yet}, which may be gone later.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import GetRequest, GetResponse, PullRequest, PullResponse, Response
 
-#: GETs under way at once where PULL is not understood.
+#: Number of GETs under way at once, where a member has no PULL.
 _GETS_AT_ONCE = 32
-#: Pause before the end of the log is looked at again where there is no long poll.
+#: Seconds before the end of the log is polled again, where there is no long poll.
 _POLL_S = 0.1
 
 
@@ -59,9 +59,9 @@ class Tail(ReadingAhead[list[Entry]]):
         wait_ms: int = 1_000,
     ) -> None:
         """
-        @param from_index: first index wanted; negative: so many before the committed end.
-        @param follow: go on for ever; else end with what is committed when reading begins.
-        @param timeout_s: give up when no member served for so long; None for never.
+        @param from_index: first index; a negative one counts back from the committed end.
+        @param follow: read for ever; else end at the committed index of the start.
+        @param timeout_s: give up after that many seconds without a serving member; None: never.
         """
         super().__init__(list)
         self.next_index = from_index if from_index >= 0 else -1
@@ -73,7 +73,7 @@ class Tail(ReadingAhead[list[Entry]]):
         self._answer_timeout_s = answer_timeout_s
         self._batch_bytes_max = batch_bytes_max
         self._wait_ms = wait_ms if follow else 0
-        self._end_index = -1  # last one wanted, inclusive; -1: none known
+        self._end_index = -1  # last index wanted, inclusive; -1: not known
         self._is_placed = False
         self._connection: MemberConnection | None = None
         self._gets_only: set[str] = set()
@@ -98,8 +98,8 @@ class Tail(ReadingAhead[list[Entry]]):
         """
         @return: fires with one or more consecutive entries; with none at the end (never when
             following). Fails with L{DLedgerError}: INDEX_LESS_THAN_LOCAL_BEGIN (the fact
-            C{first_index} names the first index that some member still has), or what kept every
-            member from serving. Cancelling, or calling L{close}, ends the tail.
+            C{first_index} is the first index that some member still has), or the last problem
+            when no member serves. Cancelling, or calling L{close}, ends the tail.
         """
         return self._next_batch()
 
@@ -159,7 +159,7 @@ class Tail(ReadingAhead[list[Entry]]):
             if self._from_index < 0:
                 raise DLedgerError(
                     ResponseCode.UNSUPPORTED,
-                    reason="these members do not tell their end: name the first index wanted",
+                    reason="these members do not tell their end index: give a first index of 0 or more",
                 )
         elif self._from_index < 0:
             begins = [info.begin_index for info in infos if info.begin_index >= 0]
@@ -181,7 +181,7 @@ class Tail(ReadingAhead[list[Entry]]):
                     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN,
                     index=self.next_index,
                     first_index=first_index,
-                    reason=f"entry {self.next_index} has expired; the first one still there is {first_index}",
+                    reason=f"entry {self.next_index} has expired; the first remaining entry is {first_index}",
                 )
             if self._problem is not None:
                 await self._pause()
@@ -237,14 +237,14 @@ class Tail(ReadingAhead[list[Entry]]):
             raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)
         if answer.entries is None:
             if answer.leader_id is None or self._end_index >= 0:
-                # Cut off from its group, or not as far as the end that was promised: ask another.
-                raise RequestLost(f"{connection.member_id} knows of nothing behind {answer.committed_index}")
+                # The member is cut off from its group, or lags behind the end index: ask another one.
+                raise RequestLost(f"{connection.member_id} has no entry behind {answer.committed_index}")
             self._served()
             if self._clock.seconds() - asked_s < self._wait_ms / 2000:
-                await deferLater(self._clock, _POLL_S)  # it has too many who wait to let us be one of them
+                await deferLater(self._clock, _POLL_S)  # too many readers wait there already: poll
             return []
         if answer.entries.first_index != self.next_index:
-            raise WireError(f"asked for entry {self.next_index}, was sent {answer.entries.first_index}")
+            raise WireError(f"asked for entry {self.next_index}, received {answer.entries.first_index}")
         return entries_of(answer.entries)
 
     async def _get_from(self, connection: MemberConnection) -> list[Entry] | None:
@@ -282,7 +282,7 @@ class Tail(ReadingAhead[list[Entry]]):
                     return await self._no_entry(connection, answer)
                 break
             if answer.entries.first_index != index:
-                raise WireError(f"asked for entry {index}, was sent {answer.entries.first_index}")
+                raise WireError(f"asked for entry {index}, received {answer.entries.first_index}")
             entries += entries_of(answer.entries)
         return entries
 
@@ -294,6 +294,6 @@ class Tail(ReadingAhead[list[Entry]]):
             await deferLater(self._clock, _POLL_S)
             return []
         if answer.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            # GET does not say what is still there.
+            # GET does not tell the first remaining index.
             self._expired[connection.member_id] = self.next_index + 1
         raise DLedgerError(answer.code, member_id=connection.member_id, index=self.next_index)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.client.test_values -*-
 """
-What the client hands to its callers: results, entries, and the two ways in which an append fails.
+Values that the client returns: results, entries, and the two errors of an append.
 
 Rule: an append that may be in the log is never reported as failed. C{AppendFailed} says "certainly
 not in the log", C{UnknownOutcome} says "may be, now or later"; there is no third kind.
@@ -22,14 +22,14 @@ from protocols.wire.ledger.messages import EntryBatch
 @attrs.frozen(kw_only=True)
 class Appended:
     """
-    Bodies of one call that are committed, with consecutive indexes.
+    Committed bodies of one call with consecutive indexes.
 
-    @ivar index: index of the first one.
-    @ivar term: term they were written in.
-    @ivar pos: stream offset in bytes of the first one's record; -1 when it is not known (the
-        answer names it for the first body of a frame only, and calls of one turn share frames).
+    @ivar index: index of the first entry.
+    @ivar term: term of the entries.
+    @ivar pos: stream offset in bytes of the first entry's record; -1 if not known (an answer
+        names it for the first body of a frame only, and calls of one turn share frames).
     @ivar count: number of entries.
-    @ivar offset: which body of the call the first one is, from 0.
+    @ivar offset: position of the first body in the call, from 0.
     """
 
     index: int
@@ -40,15 +40,15 @@ class Appended:
 
     @property
     def last_index(self) -> int:
-        """Index of the last one, inclusive."""
+        """Index of the last entry, inclusive."""
         return self.index + self.count - 1
 
 
 class AppendError(DLedgerError):
     """
-    A call of which not every body was acknowledged.
+    A call in which at least one body was not acknowledged.
 
-    @ivar appended: what was acknowledged all the same (only calls with many bodies).
+    @ivar appended: runs of acknowledged bodies (only in calls with many bodies).
     @ivar failed: number of bodies that are certainly not in the log.
     @ivar unknown: number of bodies that may be in the log, now or later.
     """
@@ -69,14 +69,14 @@ class AppendError(DLedgerError):
 
 
 class AppendFailed(AppendError):
-    """What was not acknowledged is certainly not in the log: appending it again is safe."""
+    """The bodies without acknowledgement are certainly not in the log: appending them again is safe."""
 
 
 class UnknownOutcome(AppendError):
     """
-    Something of the call may be in the log, now or later: appending it again may append it twice.
+    Bodies of the call may be in the log, now or later: appending them again may append them twice.
 
-    Never retried by the client. Who must know reads the log.
+    The client never retries them. Read the log to find out.
     """
 
 
@@ -85,7 +85,7 @@ class Entry:
     """
     A committed entry.
 
-    @ivar pos: stream offset of its record in bytes.
+    @ivar pos: stream offset in bytes of its record.
     """
 
     index: int
@@ -97,14 +97,14 @@ class Entry:
 @attrs.frozen(kw_only=True)
 class MemberInfo:
     """
-    What one member says of itself on its log port, or why it does not.
+    A member's status from its log port, or the reason for its absence.
 
-    @ivar role: C{leader}, C{follower}, C{candidate}; empty if it did not say (Java).
-    @ivar term: -1 if it did not say.
-    @ivar begin_index, end_index, committed_index: -2 if it did not say.
-    @ivar leader_id: whom it takes for the leader.
+    @ivar role: C{leader}, C{follower}, C{candidate}; empty if not told (Java).
+    @ivar term: term; -1 if not told.
+    @ivar begin_index, end_index, committed_index: indexes; -2 if not told.
+    @ivar leader_id: the member that it considers the leader; None without one.
     @ivar wire_version: native wire version; 0 for a Java member.
-    @ivar problem: why it did not answer; empty if it did.
+    @ivar problem: reason for a missing answer; empty if it answered.
     """
 
     member_id: str
@@ -121,10 +121,10 @@ class MemberInfo:
 
 def entries_of(batch: EntryBatch) -> list[Entry]:
     """
-    The entries of a batch, with every recorded CRC checked.
+    The entries of a batch, after a check of every recorded C{bodyCrc}.
 
-    @raise WireError: sizes that do not add up, an index out of line, a body that is not what its
-        C{bodyCrc} says (0 means "not recorded").
+    @raise WireError: the sizes do not add up, an index is not consecutive, or a body does not match its
+        C{bodyCrc} (0 means "not recorded").
     """
     entries: list[Entry] = []
     records = batch.records
@@ -140,10 +140,10 @@ def entries_of(batch: EntryBatch) -> list[Entry]:
         if length < 0 or size != ENTRY_HEADER_SIZE + length or end > left:
             raise WireError(f"entry {expected}: size={size}, body_length={length}, {left - offset} left")
         if index != expected:
-            raise WireError(f"entry {expected}: the record says index={index}")
+            raise WireError(f"entry {expected}: the record has index={index}")
         body = records[offset + ENTRY_HEADER_SIZE : end]
         if body_crc and (crc32(body) ^ body_crc) & 0xFFFFFFFF:
-            raise WireError(f"entry {index}: its body does not have the recorded CRC")
+            raise WireError(f"entry {index}: its body does not match the recorded CRC")
         entries.append(Entry(index=index, term=term, pos=pos, body=body))
         offset = end
         expected += 1

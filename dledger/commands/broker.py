@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.commands.test_broker -*-
 """
-C{dledger tail --broker}: the messages in a RocketMQ broker's log, each on a line, in the order of the log.
+C{dledger tail --broker}: the messages in a RocketMQ broker's log, one per line, in the order of the log.
 
-What is damaged is shown as what it is, and does not end the output. A broker that goes is waited for when it
-is followed; that is said beside the output.
+A damaged record is shown as damaged and does not end the output. With --follow, a lost broker is waited for,
+and a line on standard error says so.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dledger.commands.rocketmq import body_json, columns_of, fields_of
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import Message, decode_message, plain_body
 
-#: How messages may be shown; C{text} is C{rocketmq} here.
+#: Styles of messages; C{text} is the same as C{rocketmq} here.
 STYLES = ("text", "rocketmq", "json", "raw")
 
 
 def read_offset(context: click.Context, param: click.Parameter, value: str | None) -> From | None:
-    """An offset in a log, or one of its ends; None if none was given."""
+    """An offset in a log, or one of its ends; None if the option was not given."""
     if value is None:
         return None
     if value == "begin":
@@ -35,17 +35,17 @@ def read_offset(context: click.Context, param: click.Parameter, value: str | Non
     if value == "end":
         return "end"
     if not (value.isascii() and value.isdecimal() and len(value) < 19):
-        raise click.BadParameter(f"{value!r} is neither an offset, 0 or more, nor begin or end")
+        raise click.BadParameter(f"{value!r} is not an offset (0 or more), begin or end")
     return int(value)
 
 
 @attrs.frozen(kw_only=True)
 class Wanted:
     """
-    What of a log is to be shown.
+    The part of a log to show.
 
-    @ivar topics: empty for all.
-    @ivar count: of messages at most; None for all.
+    @ivar topics: topics to show; empty for all.
+    @ivar count: maximum number of messages; None for all.
     """
 
     from_offset: From
@@ -55,7 +55,7 @@ class Wanted:
 
 
 def _read(record: bytes, offset: int) -> tuple[Message | None, bytes, str]:
-    """A message, its body as it was sent, and what is wrong with either."""
+    """A message, its body as it was sent, and the problem with either."""
     try:
         message = decode_message(record, physical_offset=offset)
     except WireError as error:
@@ -68,9 +68,9 @@ def _read(record: bytes, offset: int) -> tuple[Message | None, bytes, str]:
 
 def record_line(record: bytes, offset: int, style: str) -> tuple[str, bytes]:
     """
-    Topic of a record, and what is shown of it.
+    Topic of a record, and its line of output.
 
-    @return: the topic is empty if it cannot be told.
+    @return: topic and line; the topic is empty for a damaged record.
     """
     message, body, problem = _read(record, offset)
     if style == "raw":
@@ -93,11 +93,11 @@ def tail_broker(address: str, wanted: Wanted, style: str, timeout_s: float) -> N
     """
     Show messages of a broker's log on standard output.
 
-    @raise UsageError: no such address or style.
-    @raise DLedgerError: the broker is not there, or does not have that offset.
+    @raise UsageError: the address or the style is invalid.
+    @raise DLedgerError: the broker does not answer, or does not have that offset.
     """
     if style not in STYLES:
-        raise click.UsageError(f"--format {style}: with --broker one of {', '.join(STYLES)}")
+        raise click.UsageError(f"--format {style}: with --broker it must be one of {', '.join(STYLES)}")
     try:
         broker = Broker(address, timeout=timeout_s)
     except ValueError as error:

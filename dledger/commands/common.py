@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.commands.test_main -*-
 """
-What the commands share: how errors become one line and an exit status, how entries are shown.
+Shared by the commands: errors become one line and an exit status, entries become output.
 
-Exit status: 0 done; 1 failed, nothing happened that was not said; 2 an append has an unknown outcome;
-64 the command line makes no sense; 130 Ctrl-C.
+Exit status: 0 done; 1 failed, with no effect beyond the reported one; 2 an append has an unknown outcome;
+64 the command line is invalid; 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ FORMATS = ("text", "json", "raw")
 
 
 def say(text: str) -> None:
-    """A line for people, beside the output."""
+    """Write a line for people to standard error."""
     click.echo(text, err=True)
 
 
 def describe(error: DLedgerError) -> str:
-    """One line: what was refused and why."""
+    """One line: code, reason and facts of an error."""
     facts = {name: value for name, value in error.facts.items() if value not in (None, "")}
     reason = facts.pop("reason", None)
     acknowledged = facts.pop("acknowledged", None)
@@ -48,13 +48,13 @@ def describe(error: DLedgerError) -> str:
         done = acknowledged if acknowledged is not None else sum(run.count for run in error.appended)
         line += f"; acknowledged {done}"
         if later:
-            line += f" from the start and {later} behind the first that was not"
+            line += f" from the start and {later} behind the first failure"
         line += f", unknown {error.unknown}, not appended {error.failed}"
     return line
 
 
 class Commands(click.Group):
-    """A group of commands whose errors are one line and an exit status."""
+    """A group of commands whose errors end as one line and an exit status."""
 
     def main(
         self,
@@ -64,7 +64,7 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As C{click.Group.main}; see the module about exit status."""
+        """As C{click.Group.main}; the module docstring lists the exit statuses."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -92,7 +92,7 @@ class Commands(click.Group):
 
 
 def _leave_pipe() -> NoReturn:
-    """Who read our output has enough: no message, and none from the interpreter's last flush."""
+    """The reader of our output is gone: exit without a message, also at the interpreter's last flush."""
     try:
         sys.stdout.close()
     except OSError:
@@ -101,7 +101,7 @@ def _leave_pipe() -> NoReturn:
 
 
 def shown(body: bytes) -> str:
-    """A body on one line: text as it is, everything else escaped."""
+    """A body on one line: printable text unchanged, everything else escaped."""
     text = body.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
@@ -109,7 +109,7 @@ def shown(body: bytes) -> str:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """C{body} where it is text, C{body_base64} where it is not."""
+    """An entry as an object: C{body} if that is UTF-8, else C{body_base64}."""
     document: dict[str, Any] = {"index": entry.index, "term": entry.term, "pos": entry.pos}
     try:
         document["body"] = entry.body.decode("utf-8")
@@ -119,7 +119,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def write_entries(entries: Sequence[Entry], style: str) -> None:
-    """To standard output: C{text}: index, term and body; C{json}: one object a line; C{raw}: bodies."""
+    """Write entries to standard output. C{text}: index, term, body; C{json}: objects; C{raw}: bodies."""
     if style == "raw":
         data = b"".join(entry.body + b"\n" for entry in entries)
     elif style == "json":
@@ -132,5 +132,5 @@ def write_entries(entries: Sequence[Entry], style: str) -> None:
 
 
 def write_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
-    """A document to standard output."""
+    """Write a document to standard output."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))

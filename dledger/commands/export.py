@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.spark.test_export_cli -*-
 """
-C{dledger export}: a log into Parquet files or lines of JSON, once or for as long as it grows.
+C{dledger export}: write a log into Parquet files or lines of JSON, once or continuously.
 
-Arrow and PySpark are imported when the command runs: whoever has not installed them has every other command.
+Arrow and PySpark are imported when the command runs: without them every other command still works.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rich.text import Text
 
 from dledger.commands.common import EXIT_INTERRUPTED, say, write_json
 
-#: A member as the other commands are told of it.
+#: A member in the form of C{--peers}.
 _MEMBER = re.compile(r"\w+-.+:\d{1,5}")
 _MISSING = "dledger export needs Arrow, and with --engine spark PySpark: pip install 'dledger[spark]' ({0})"
 
 
 class _Rate(ProgressColumn):
-    """Rows and bytes of the log a second, since the start of this run."""
+    """Rows, and rows and log bytes per second, since the start of this run."""
 
     def render(self, task: Task) -> Text:
         """The text for a task."""
@@ -43,16 +43,16 @@ class _Rate(ProgressColumn):
 
 def source_options(source: str, group: str) -> dict[str, str]:
     """
-    What SOURCE names: a directory, or members of a group.
+    Options of the Spark source for SOURCE: a directory, or members of a group.
 
-    @raise UsageError: neither.
+    @raise UsageError: SOURCE is neither.
     """
     if Path(source).is_dir():
         return {"path": source}
     members = [piece.strip() for piece in re.split("[;,]", source) if piece.strip()]
     if members and all(map(_MEMBER.fullmatch, members)):
         return {"bootstrap": ";".join(members), "group": group}
-    raise click.UsageError(f"{source!r} is no directory, and no members (n0-host:port;n1-host:port)")
+    raise click.UsageError(f"{source!r} is neither a directory nor a list of members (n0-host:port;...)")
 
 
 def _names(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,34 +78,34 @@ def _pairs(flag: str, values: tuple[str, ...]) -> dict[str, str]:
               help="arrow: in this process; spark: as jobs of a Spark session.")  # fmt: skip
 @click.option("--columns", multiple=True, metavar="NAME,...", help="Columns, in this order. [default: all]")
 @click.option("--partition-by", multiple=True, metavar="NAME,...",
-              help="A folder for each value of these columns, as Hive does.")  # fmt: skip
+              help="One folder for each value of these columns, as in Hive.")  # fmt: skip
 @click.option("--compression", type=click.Choice(["snappy", "zstd", "gzip", "none"]), default="snappy",
-              show_default=True, help="Of Parquet.")  # fmt: skip
+              show_default=True, help="Compression of Parquet.")  # fmt: skip
 @click.option("--part-bytes", type=click.IntRange(min=1), default=128 * 1024 * 1024, show_default=True,
-              help="Bytes of the log in one file at most, about.")  # fmt: skip
+              help="Approximate maximum of log bytes in one file.")  # fmt: skip
 @click.option("--from", "first", type=click.IntRange(min=0), default=None,
-              help="First index of a new export. [default: the first there is]")  # fmt: skip
+              help="First index of a new export. [default: the first index of the log]")  # fmt: skip
 @click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
-              help="Any option of the Spark source, as verifyCrc=true; see docs/spark.md.")  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is committed from now on.")
+              help="Any option of the Spark source, such as verifyCrc=true; see docs/spark.md.")  # fmt: skip
+@click.option("-f", "--follow", is_flag=True, help="Continue with entries that are committed later.")
 @click.option("--interval", type=click.FloatRange(min=0.001), default=1.0, show_default=True,
-              help="With --follow: seconds between two looks at the log.")  # fmt: skip
+              help="With --follow: seconds between two reads of the log.")  # fmt: skip
 @click.option("--max-delay", type=click.FloatRange(min=0), default=60.0, show_default=True,
-              help="With --follow: seconds after which a file is finished although it is not full; "
+              help="With --follow: seconds after which a file is finished even if it is not full; "
                    "0: never.")  # fmt: skip
-@click.option("--master", default=None, help="With --engine spark: where it runs. [default: local[*]]")
+@click.option("--master", default=None, help="With --engine spark: the Spark master. [default: local[*]]")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="With --engine spark: Spark's settings.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("--progress/--no-progress", default=None, help="Default: on a terminal.")
-@click.option("-v", "--verbose", is_flag=True, help="Say every part that is finished.")
+@click.option("--progress/--no-progress", default=None, help="Show progress. Default: on a terminal.")
+@click.option("-v", "--verbose", is_flag=True, help="Print a line for every finished part.")
 @click.pass_context
 def export(context: click.Context, /, **given: Any) -> None:
     """
     Write the committed entries of SOURCE into files in the directory OUT, each row exactly once.
 
     SOURCE is a member's directory (ours or Java's, live or stopped), or the addresses of members.
-    An export that was interrupted, or a log that has grown, goes on where OUT ends: give the same
-    command again.
+    To continue an interrupted export, or to export new entries, give the same command again: it
+    continues where OUT ends.
     """
     command = _Command(**given)
     group = getattr(context.find_root().obj, "group", "default")
@@ -125,7 +125,7 @@ def export(context: click.Context, /, **given: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class _Command:
-    """The command line."""
+    """The arguments of the command line."""
 
     source: str
     out: Path
@@ -147,13 +147,13 @@ class _Command:
     verbose: bool
 
     def run(self, group: str) -> None:
-        """Do it."""
+        """Run the export."""
         from dledger.spark.export.exporter import ExportSettings, ExportSource
 
         if self.engine == "spark" and self.follow:
-            raise click.UsageError("--follow is for --engine arrow; a stream of Spark follows a log as well")
+            raise click.UsageError("--follow needs --engine arrow; a Spark stream can follow a log, too")
         if self.engine != "spark" and (self.master is not None or self.conf):
-            raise click.UsageError("--master and --conf are for --engine spark")
+            raise click.UsageError("--master and --conf need --engine spark")
         settings = ExportSettings(
             format=self.style, columns=_names(self.columns), partition_by=_names(self.partition_by),
             compression=self.compression, part_bytes=self.part_bytes,
@@ -216,7 +216,7 @@ class _Command:
                 return
             exporter.step(round(time.monotonic() * 1000), is_last=True)
         if stop.is_set():
-            say("dledger: stopped before the end; the same command goes on where it was")
+            say("dledger: stopped before the end; the same command continues there")
             raise click.exceptions.Exit(EXIT_INTERRUPTED)
 
     def _follow(self, exporter: Any, stop: threading.Event) -> None:
@@ -233,7 +233,7 @@ class _Command:
 
 @contextlib.contextmanager
 def _on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM asks to stop between two batches; what is finished stays, what is not is read again."""
+    """Let SIGTERM stop the export between two batches; finished files stay, the rest is read again."""
 
     def asked(number: int, frame: FrameType | None) -> None:
         stop.set()
@@ -250,7 +250,7 @@ def _on_sigterm(stop: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_said() -> Iterator[None]:
-    """What the source passes over, as an option allows, is a line for people."""
+    """Print the source's warnings about skipped entries as lines for people."""
     with warnings.catch_warnings():
         from dledger.spark.log import ScanWarning
 

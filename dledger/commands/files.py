@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.commands.test_files -*-
 """
-The commands that look at a member's files: C{dledger verify} and C{dledger readfile}.
+The commands that read a member's files: C{dledger verify} and C{dledger readfile}.
 
-Neither changes anything; both work on the directory of a running member, ours or Java's.
+Neither changes anything; both also work on the directory of a running member, ours or Java's.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _INDEX_FOLDER = "index"
 
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False))
-@click.option("--data", "data_path", default="", help="Where the data files are, if not in DIRECTORY/data.")
+@click.option("--data", "data_path", default="", help="The data files' directory. [default: DIRECTORY/data]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def verify(context: click.Context, directory: str, data_path: str, as_json: bool) -> None:
     """
     Check every record, checksum and index unit in a member's DIRECTORY.
 
-    Exit status 1 when something was found.
+    Exit status 1 if there are findings.
     """
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -84,15 +84,15 @@ def _print_report(report: VerifyReport) -> None:
 
 @click.command(name="readfile")
 @click.argument("path", type=click.Path(exists=True))
-@click.option("--pos", type=click.IntRange(min=0), default=0, help="First stream offset looked at.")
-@click.option("--size", type=int, default=-1, help="So many bytes of records; -1 for all.")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=None, help="At most so many records.")
+@click.option("--pos", type=click.IntRange(min=0), default=0, help="First stream offset to show.")
+@click.option("--size", type=int, default=-1, help="Length of the range to show, in bytes; -1: all.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=None, help="Maximum number of records.")
 @click.option("--body", "with_body", is_flag=True, help="Show bodies, too.")
 @click.option("--format", "style", type=click.Choice(["text", "rocketmq"]), default="text", show_default=True,
               help="rocketmq: show the messages of a RocketMQ broker in DLedger mode.")  # fmt: skip
 def read_file(path: str, pos: int, size: int, count: int | None, with_body: bool, style: str) -> None:
     """
-    Show the headers of the records in PATH: a data file, an index file, or a directory of such.
+    Show the headers of the records in PATH: a data file, an index file, or a directory of such files.
     """
     bodies = style if style == "rocketmq" else "text" if with_body else ""
     files = _files(Path(path))
@@ -134,7 +134,7 @@ def _records(file: Path, pos: int, end: int | None, bodies: str) -> Iterator[str
 
 
 def _record(stream: IO[bytes], at: int, base: int, length: int, bodies: str) -> tuple[str, int]:
-    """A line about what stands at C{at}, and how far the next record is; 0 when there is none."""
+    """A line about the record at C{at}, and the distance to the next record; 0 if there is none."""
     stream.seek(at)
     data = stream.read(ENTRY_HEADER_SIZE)
     magic, size = BLANK.unpack_from(data)

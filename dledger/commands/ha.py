@@ -34,7 +34,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
         try:
             parse_address(one.strip())
         except ValueError:
-            raise click.BadParameter(f"{one!r} is no address: write host:port") from None
+            raise click.BadParameter(f"{one!r} is not an address: write host:port") from None
     return value
 
 
@@ -49,17 +49,17 @@ def ha_status(
     context: click.Context, broker: str | None, namesrv: str | None, cluster: str, as_json: bool
 ) -> None:
     """
-    Show what slaves hold of their masters' logs.
+    Show how far slaves have replicated their masters' logs.
 
-    Brokers of RocketMQ older than 5.0 do not tell about their slaves: of these, where their logs end.
-    Exit status 1 when a broker does not answer.
+    RocketMQ brokers before 5.0 do not report their slaves: for these, show where their logs end.
+    Exit status 1 if a broker does not answer.
     """
     if broker is not None and context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT:
         namesrv = None
     if broker is not None and (namesrv is not None or cluster):
-        raise click.UsageError("either --broker, or --namesrv with or without --cluster")
+        raise click.UsageError("give either --broker, or --namesrv with or without --cluster")
     if broker is None and namesrv is None:
-        raise click.UsageError("which brokers? give --broker host:port or --namesrv host:port")
+        raise click.UsageError("no brokers named: give --broker host:port or --namesrv host:port")
     reports = _fetch(broker, namesrv or "", cluster, context.obj.timeout)
     if as_json:
         write_json([attrs.asdict(report) for report in reports])
@@ -93,7 +93,7 @@ async def fetch_reports(
     ask: Any, brokers: Sequence[str] | None, name_servers: Sequence[str], cluster: str
 ) -> list[HAReport]:
     """
-    What the brokers say: those that are named, or those that the first name server knows that answers.
+    Reports of the named brokers, or of the brokers that the first answering name server knows.
 
     @raise DLedgerError: no name server answers, or none knows the cluster.
     """
@@ -113,7 +113,7 @@ async def fetch_reports(
 
 
 def _moment(ms: int) -> str:
-    """As mqadmin shows times, here."""
+    """A time in mqadmin's format, in the local time zone."""
     if ms <= 0:
         return "never"
     return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S,") + f"{ms % 1000:03d}"
@@ -154,7 +154,7 @@ def _master_lines(report: HAReport) -> list[str]:
 
 
 def _runtime_lines(report: HAReport) -> list[str]:
-    """Of a broker that knows nothing of 907."""
+    """Lines of a broker without command 907."""
     role = {True: "master", False: "slave", None: "not told"}[report.is_master]
     lines = [
         f"#BrokerAddr\t{report.address}",

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.commands.test_main -*-
 """
-The command line: append to a log, read it, look at its members, hand leadership over, check its files.
+The command line: append to a log, read it, show its members, hand leadership over, check its files.
 
-Data go to standard output, everything else to standard error. For the exit status see
-L{dledger.commands.common}.
+Data go to standard output, everything else to standard error. L{dledger.commands.common} lists the exit
+statuses.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
 
-#: Entries are written out in pieces of so many at most.
+#: Maximum number of entries in one write to standard output.
 _WRITE_AT_ONCE = 1_000
 
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """The group that the commands are about."""
+    """The group on which the commands work."""
 
     peers: str
     group: str
@@ -54,10 +54,10 @@ class Target:
     wire: str
 
     def open(self) -> Any:
-        """Its log. @raise UsageError: no peers, or none that make sense."""
+        """Open its log. @raise UsageError: the peers are missing or malformed."""
         if not self.peers:
             raise click.UsageError(
-                "which members? give --peers 'n0-host:port;n1-host:port' or set DLEDGER_PEERS"
+                "no members named: give --peers 'n0-host:port;n1-host:port' or set DLEDGER_PEERS"
             )
         try:
             return dledger.connect(self.peers, group=self.group, timeout=self.timeout, wire=self.wire)
@@ -76,12 +76,12 @@ class Target:
               show_default=True, help="Format of requests.")  # fmt: skip
 @click.pass_context
 def cli(context: click.Context, peers: str, group: str, timeout: float, wire: str) -> None:
-    """A replicated commit log: append to it, read it, look after it."""
+    """A replicated commit log: append to it, read it, administer it."""
     context.obj = Target(peers=peers, group=group, timeout=timeout, wire=wire)
 
 
 class _Lines:
-    """Lines of files as bodies, without their line ends; counts the bytes that were read."""
+    """Lines of files as bodies, without their line ends; counts the bytes read."""
 
     def __init__(self, files: tuple[IO[bytes], ...]) -> None:
         self._files = files
@@ -110,9 +110,9 @@ def _total_bytes(files: tuple[IO[bytes], ...]) -> int | None:
 @click.option("--file", "files", type=click.File("rb"), multiple=True,
               help="Append every line of this file; - is standard input.")  # fmt: skip
 @click.option("--window", type=click.IntRange(min=1), default=1000, show_default=True,
-              help="Appends under way at once.")  # fmt: skip
+              help="Maximum number of appends under way.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("--progress/--no-progress", default=None, help="Default: on a terminal.")
+@click.option("--progress/--no-progress", default=None, help="Show progress. Default: on a terminal.")
 @click.pass_context
 def append(
     context: click.Context,
@@ -125,12 +125,12 @@ def append(
     """
     Append BODIES, or every line of files, or of standard input, in order.
 
-    Ends at the first that is not acknowledged: exit status 1 when it is certainly not in the log,
-    2 when it may be. Nothing is tried again silently in that case.
+    Ends at the first body without acknowledgement: exit status 1 when it is certainly not in the log,
+    2 when it may be. It is not retried in that case.
     """
     target: Target = context.obj
     if bodies and files:
-        raise click.UsageError("either BODIES or --file")
+        raise click.UsageError("give either BODIES or --file, not both")
     if not bodies and not files:
         files = (sys.stdin.buffer,)
     lines = _Lines(files)
@@ -171,21 +171,21 @@ def _summary_line(summary: Any) -> str:
 
 
 def _entry_writer(style: str, as_json: bool) -> Callable[[Sequence[Entry]], None]:
-    """What writes entries as the options say. @raise UsageError: they contradict each other."""
+    """A function that writes entries as the options say. @raise UsageError: the options conflict."""
     if style == "rocketmq":
         return lambda entries: write_messages(entries, as_json=as_json)
     if style == "raw" and as_json:
-        raise click.UsageError("--format raw writes bodies as they are, so --json cannot be given with it")
+        raise click.UsageError("--format raw writes bodies as they are, so it excludes --json")
     return lambda entries: write_entries(entries, "json" if as_json else style)
 
 
 _format_option = click.option(
     "--format", "style", type=click.Choice([*FORMATS, "rocketmq"]), default="text", show_default=True,
-    help="text: index, term, body; json: an object a line; raw: bodies; rocketmq: messages of a RocketMQ "
+    help="text: index, term, body; json: one object per line; raw: bodies; rocketmq: messages of a RocketMQ "
     "broker in DLedger mode.",
 )  # fmt: skip
 _json_option = click.option(
-    "--json", "as_json", is_flag=True, help="An object a line: of text the same as --format json."
+    "--json", "as_json", is_flag=True, help="One object per line; with text the same as --format json."
 )
 
 
@@ -193,7 +193,7 @@ _json_option = click.option(
 @click.argument("index", type=click.IntRange(min=0))
 @click.option("--consistency", type=click.Choice([kind.value for kind in Consistency]),
               default=Consistency.LINEARIZABLE.value, show_default=True,
-              help="linearizable: the leader, proven; committed: any member, may lag.")  # fmt: skip
+              help="linearizable: from the proven leader; committed: from any member, may lag.")  # fmt: skip
 @_format_option
 @_json_option
 @click.pass_obj
@@ -205,16 +205,16 @@ def get(target: Target, index: int, consistency: str, style: str, as_json: bool)
 
 
 @cli.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is appended from now on.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with entries that are appended later.")
 @click.option("--from", "from_index", type=click.IntRange(min=0), default=None,
-              help="First index wanted.")  # fmt: skip
+              help="First index to show.")  # fmt: skip
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=None,
-              help="The last so many, by default 10; with --from or --broker: at most so many.")  # fmt: skip
+              help="Number of last entries [default: 10]; maximum with --from or --broker.")  # fmt: skip
 @click.option("--broker", metavar="HOST:PORT", default="",
               help="Show messages of a RocketMQ broker's log instead, master or slave.")  # fmt: skip
-@click.option("--topic", "topics", multiple=True, help="With --broker: of this topic only; may be repeated.")
+@click.option("--topic", "topics", multiple=True, help="With --broker: only this topic; may be repeated.")
 @click.option("--from-offset", callback=read_offset, default=None, metavar="N|begin|end",
-              help="With --broker: where in its log. Default: the beginning; with -f: the end.")  # fmt: skip
+              help="With --broker: first offset in its log. Default: begin; with -f: end.")  # fmt: skip
 @_format_option
 @_json_option
 @click.pass_obj
@@ -225,24 +225,23 @@ def tail(
     """
     Show committed entries.
 
-    From a Java group, the first index must be named, and its leader shows entries that are not
-    committed yet.
+    A Java group needs --from, and its leader also shows entries that are not committed yet.
 
-    With --broker, messages in the order of the broker's log: of a broker of ours as they stand there, of
-    RocketMQ's what its consumers are shown.
+    With --broker, show messages in the order of the broker's log: all messages in the log of a dledger
+    broker, but of a RocketMQ broker only the messages that its consumers see.
     """
     if broker:
         if from_index is not None:
-            raise click.UsageError("--from is an index of a group's log; a broker's has --from-offset")
+            raise click.UsageError("--from is an index of a group's log; with --broker give --from-offset")
         if style == "raw" and as_json:
-            raise click.UsageError("--format raw writes bodies as they are; --json cannot be given with it")
+            raise click.UsageError("--format raw writes bodies as they are, so it excludes --json")
         if from_offset is None:
             from_offset = "end" if follow else "begin"
         wanted = Wanted(from_offset=from_offset, follow=follow, topics=topics, count=lines)
         tail_broker(broker, wanted, "json" if as_json else style, target.timeout)
         return
     if topics or from_offset is not None:
-        raise click.UsageError("--topic and --from-offset go with --broker")
+        raise click.UsageError("--topic and --from-offset need --broker")
     write = _entry_writer(style, as_json)
     left = lines if from_index is not None else None
     first = from_index if from_index is not None else -(10 if lines is None else lines)
@@ -254,7 +253,7 @@ def tail(
         gathered = []
         for entry in log.tail(first, follow=follow):
             gathered.append(entry)
-            # What is there goes out at once when following; else in pieces.
+            # When following, write each entry at once; else in pieces.
             if follow or len(gathered) >= _WRITE_AT_ONCE:
                 write(gathered)
                 gathered = []
@@ -276,7 +275,7 @@ def transfer(target: Target, to: str, term: int | None) -> None:
             new_term = log.transfer(to, term)
         except DLedgerError as error:
             if error.code in (ResponseCode.NETWORK_ERROR, ResponseCode.TIMEOUT):
-                say("whether leadership has moved is not known; see dledger status")
+                say("it is unknown whether leadership has moved; see dledger status")
             raise
         click.echo(f"{to} leads" + (f", term {new_term}" if new_term >= 0 else ""))
 

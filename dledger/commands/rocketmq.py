@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.commands.test_rocketmq -*-
 """
-How the commands show entries that a RocketMQ broker in DLedger mode appended: one message each.
+Output of entries that a RocketMQ broker in DLedger mode appended: one message per entry.
 
-What is no message is shown as what it is: a leader's term-start entry (an empty body), bytes of somebody
-else, or a message that is damaged. None of them ends the output.
+An entry that is not a message is shown by its kind: a leader's term-start entry (an empty body), other bytes,
+or a damaged message. None of them ends the output.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET
 from protocols.wire.rocketmq.message import Message, decode_entry_body, decode_start, plain_body
 
-#: What an entry may be.
+#: Kinds of entries.
 MESSAGE, EMPTY, DAMAGED, OTHER = "message", "empty", "damaged", "other"
 
 
 @attrs.frozen(kw_only=True)
 class Shown:
     """
-    An entry and what it is.
+    An entry and its kind.
 
     @ivar kind: L{MESSAGE}, L{EMPTY}, L{DAMAGED} or L{OTHER}.
-    @ivar body: of the message as it was sent; where it cannot be unpacked, as it is stored.
-    @ivar problem: why it is no sound message, or why its body was not unpacked.
+    @ivar body: body of the message as it was sent; as it is stored if it cannot be unpacked.
+    @ivar problem: reason why the message is damaged, or why its body was not unpacked.
     """
 
     entry: Entry
@@ -44,7 +44,7 @@ class Shown:
 
 
 def read_entry(entry: Entry) -> Shown:
-    """What an entry is."""
+    """Decode an entry."""
     if not entry.body:
         return Shown(entry=entry, kind=EMPTY)
     try:
@@ -65,7 +65,8 @@ def read_entry(entry: Entry) -> Shown:
 
 def message_columns(entry: Entry) -> list[str]:
     """
-    C{name=value}: topic, queue, queueOffset, tags, keys, properties, body of a message; or what else it is.
+    C{name=value}: topic, queue, queueOffset, tags, keys, properties, body of a message; else one column
+    that describes the entry.
     """
     found = read_entry(entry)
     message = found.message
@@ -81,9 +82,10 @@ def message_columns(entry: Entry) -> list[str]:
 
 def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
     """
-    C{name=value} of what is in a message.
+    C{name=value} of the fields of a message.
 
-    @param body: as it was sent, or as it is stored if it could not be unpacked; C{problem} says why then.
+    @param body: body as it was sent, or as it is stored if it could not be unpacked.
+    @param problem: reason why the body could not be unpacked; else empty.
     """
     columns = [
         f"topic={shown(message.topic.encode())}",
@@ -91,7 +93,7 @@ def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
         f"queueOffset={message.queue_offset}",
         f"tags={shown((message.tags or '').encode())}",
         f"keys={shown(' '.join(message.keys).encode())}",
-        # JSON, so that blanks, commas and equal signs in names and values mislead nobody.
+        # JSON keeps blanks, commas and equal signs in names and values unambiguous.
         f"properties={json.dumps(message.properties, separators=(',', ':'))}",
     ]
     if message.transaction != "none":
@@ -107,7 +109,7 @@ def message_line(entry: Entry) -> str:
 
 
 def body_json(body: bytes) -> dict[str, str]:
-    """C{body} where it is text, C{body_base64} where it is not."""
+    """C{body} if it is UTF-8, else C{body_base64}."""
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
@@ -116,7 +118,7 @@ def body_json(body: bytes) -> dict[str, str]:
 
 def message_json(entry: Entry) -> dict[str, Any]:
     """
-    The same as an object, with every field of the record; C{kind} says what the entry is.
+    An entry as an object, with every field of the message; C{kind} is the kind of the entry.
     """
     found = read_entry(entry)
     document: dict[str, Any] = {
@@ -131,7 +133,7 @@ def message_json(entry: Entry) -> dict[str, Any]:
 
 
 def fields_of(message: Message, physical_offset: int) -> dict[str, Any]:
-    """Every field of a message but its body, by name."""
+    """Every field of a message except its body, by name."""
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -156,7 +158,7 @@ def fields_of(message: Message, physical_offset: int) -> dict[str, Any]:
 
 
 def write_messages(entries: Sequence[Entry], *, as_json: bool) -> None:
-    """To standard output, a line for each entry, whatever it is."""
+    """Write a line for each entry of any kind to standard output."""
     if as_json:
         lines = [json.dumps(message_json(entry), ensure_ascii=False) for entry in entries]
     else:

@@ -1,9 +1,8 @@
 # -*- test-case-name: tests.commands.test_status -*-
 """
-C{dledger status}: every member in one table, those that do not answer with the reason.
+C{dledger status}: every member in one table; members that do not answer, with the reason.
 
-Asked are the administrations named with C{--admin}, and the log ports of the members that those do
-not speak for.
+The command asks the administrations named with C{--admin}, and the log ports of all other members.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     """
     Show the members of the group.
 
-    Exit status 1 when no member leads.
+    Exit status 1 if no member leads.
     """
     target = context.obj
     by_admin, addresses, group = _ask_admins(urls)
@@ -47,14 +46,14 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
             for info in log.status():
                 reports.setdefault(info.member_id, report_of_info(info))
     if not reports:
-        raise click.ClickException("nobody answers")
+        raise click.ClickException("no member answers")
     ordered = with_lag(tuple(reports[member_id] for member_id in sorted(reports)))
     if as_json:
         write_json([attrs.asdict(report) for report in ordered])
     else:
         console = Console()
         if not console.is_terminal:
-            console.width = _WIDTH_ELSEWHERE  # nothing is cut in a file or a pipe
+            console.width = _WIDTH_ELSEWHERE  # no cell is cut in a file or a pipe
         console.print(_table(ordered))
     if not any(report.role == "leader" for report in ordered):
         say("dledger: no member leads")
@@ -62,7 +61,7 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
 
 
 def _ask_admins(urls: tuple[str, ...]) -> tuple[dict[str, MemberReport], dict[str, str], str]:
-    """By member id what its administration says; the members' addresses, and the group, from there."""
+    """Reports by member id; addresses of all members, and the group, as the administrations tell them."""
     reports: dict[str, MemberReport] = {}
     addresses: dict[str, str] = {}
     group = ""

@@ -1,1 +1,1 @@
-"""Files as Java DLedger has them, and the few calls that touch a disk."""
+"""Files in Java DLedger's format, and the few calls that touch a disk."""

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_commit_mark -*-
 """
-The commit mark: a small file beside Java's, that says how far the ledger is known to be good.
+The commit mark: a small file beside Java's files that records how far the ledger is known to be good.
 
-Two slots, see L{dledger.base.disk.two_slots}. Knows nothing of ledgers. Absent (Java's directory) is not an
-error; damaged in both slots is.
+It has two slots, see L{dledger.base.disk.two_slots}. This module knows nothing of ledgers. An absent file
+(Java's directory) is no error; damage in both slots is.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ COMMIT_MARK_DECLARATION = Struct(
     "committed_index" / Int64sb,  # never above end_index
     "end_index" / Int64sb,  # last entry known to be on stable storage
     "end_term" / Int64sb,
-    "end_position" / Int64sb,  # stream offset behind it
+    "end_position" / Int64sb,  # stream offset behind that entry
     "begin_position" / Int64sb,  # stream offset of the first data file; -1: not recorded
-    "begin_crc" / Int64sb,  # CRC-32 of the 48-byte header that stands there
-    "index_end_position" / Int64sb,  # index units of records below it are on stable storage
+    "begin_crc" / Int64sb,  # CRC-32 of the 48-byte header of the first record
+    "index_end_position" / Int64sb,  # index units of records below this offset are on stable storage
     "repair_end_index" / Int64sb,  # -1: healthy
-    "damaged_index" / Int64sb,  # an entry that was found damaged while reading; -1: none
+    "damaged_index" / Int64sb,  # an entry that a read found damaged; -1: none
     "data_file_size" / Int64sb,
     "index_file_size" / Int64sb,
-    "clean" / Int32sb,  # 1: closed in order, nothing was written since
+    "clean" / Int32sb,  # 1: closed in order, and nothing was written since
 )
 
 
 @attrs.frozen(kw_only=True)
 class CommitMark:
-    """What a slot says; fields as in the declaration. Indexes are inclusive, -1 for none."""
+    """Content of a slot; fields as in the declaration. Indexes are inclusive, -1 for none."""
 
     committed_index: int = -1
     end_index: int = -1
@@ -53,14 +53,14 @@ class CommitMark:
 
     @property
     def recorded_end_index(self) -> int:
-        """What the ledger must reach, or something was lost."""
+        """The ledger must reach this index; if it does not, entries were lost."""
         return max(self.end_index, self.committed_index)
 
 
 _FORM = SlotForm(
     CommitMark, COMMIT_MARK_DECLARATION, magic=0x444C434D, version=1,  # "DLCM"
-    unsound="neither slot of the commit mark is sound, so it is not known how far this member's "
-    "ledger was good. Restore the member from its peers (empty its directory but for currterm); or "
+    unsound="neither slot of the commit mark is sound, so it is unknown how far this member's "
+    "ledger was good. Restore the member from its peers (empty its directory except currterm); or "
     "remove this one file to open the ledger as it is, accepting that a lost tail goes unnoticed",
 )
 encode_mark = _FORM.encode
@@ -70,10 +70,10 @@ read_mark = _FORM.read
 
 def is_superseded(mark: CommitMark, checkpoint: tuple[int, int] | None) -> bool:
     """
-    Whether somebody else (Java) has worked in the directory since: we closed it in order, and the
-    checkpoint is not the one that we wrote then.
+    Whether another program (Java) has used the directory since: we closed it in order, and the
+    checkpoint differs from the one that we wrote then.
 
-    @param checkpoint: C{committedIndex} and C{endIndex}, -2 where it does not say; None if there is none.
+    @param checkpoint: C{committedIndex} and C{endIndex} (-2 if absent); None without a checkpoint.
     """
     if not mark.clean or checkpoint is None or checkpoint[1] == -2:
         return False
@@ -81,6 +81,6 @@ def is_superseded(mark: CommitMark, checkpoint: tuple[int, int] | None) -> bool:
 
 
 class MarkFile(SlotFile[CommitMark]):
-    """The open file."""
+    """The open commit mark."""
 
     form = _FORM

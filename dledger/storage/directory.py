@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.storage.test_directory -*-
 """
-The door of a data directory: look, lock, recover.
+Opening a data directory: look, lock, recover.
 
-L{look} only reads, and refuses what must not be opened with a sentence that says what to do.
+L{look} only reads. It refuses a directory that must not be opened, and says what to do.
 L{recover} brings the files into a known state; see L{dledger.storage.recovery} for its rules.
 
-Our own files stand beside Java's in C{config.self_path}: C{lock} and C{commitmark}.
+C{config.self_path} holds two files of ours beside Java's: C{lock} and C{commitmark}.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Seen:
     """
     A directory that may be opened.
 
-    @ivar mark: what is recorded of the ledger, if that can be trusted.
-    @ivar repair_end_index: what the mark says of it, trusted or not.
-    @ivar data, index: offsets that belong to the ledger; the index may be empty.
+    @ivar mark: the commit mark, if it can be trusted.
+    @ivar repair_end_index: value in the mark, trusted or not.
+    @ivar data, index: offsets of the files that belong to the ledger; the index may be empty.
     @ivar left_over: paths of files that a crash left behind, last first.
     """
 
@@ -81,16 +81,17 @@ class Recovered:
 
 def look(config: DLedgerConfig, disk: Disk) -> Seen:
     """
-    Read what is there, change nothing.
+    Examine the directory without changing it.
 
-    @raise DirectoryError: it must not be opened as it is.
+    @raise DirectoryError: the directory must not be opened as it is.
+    @raise StoreError: the directory cannot be read.
     """
     try:
         return _look(config, disk)
     except NotADirectoryError as error:
         raise DirectoryError(f"{config.self_path} is not a directory: {error}") from error
     except PermissionError as error:
-        raise DirectoryError(f"{config.self_path} must be open to this user: {error}") from error
+        raise DirectoryError(f"{config.self_path} must be accessible to this user: {error}") from error
     except OSError as error:
         raise StoreError(f"{config.self_path} cannot be read: {error}") from error
 
@@ -98,8 +99,8 @@ def look(config: DLedgerConfig, disk: Disk) -> Seen:
 def _look(config: DLedgerConfig, disk: Disk) -> Seen:
     if "," in config.data_store_path:
         raise DirectoryError(
-            f"data_store_path={config.data_store_path!r} names several directories: this is not "
-            "supported, put all data files into one"
+            f"data_store_path={config.data_store_path!r} names several directories, which is not "
+            "supported: put all data files into one"
         )
     checkpoint = read_checkpoint(disk, config.self_path)
     mark, repair_end = _trusted_mark(config, disk, checkpoint)
@@ -119,14 +120,14 @@ def _look(config: DLedgerConfig, disk: Disk) -> Seen:
         raise wrong_length(path, listing.unfinished_size, size, _INDEX_OPTION)
     index = listing.offsets
     if any(b != a + size for a, b in zip(index, index[1:], strict=False)):
-        index = ()  # it will be made anew from the data
+        index = ()  # recovery rebuilds it from the data
     left_over += _left_over(directory, listing, index)
     return Seen(mark=mark, repair_end_index=repair_end, checkpoint=checkpoint, data=data, index=index,
                 left_over=left_over)
 
 
 def _explained(listing: Listing, mark: CommitMark | None) -> bool:
-    """Whether a short file is what a crash left of making it (and others behind it)."""
+    """Whether a crash while the files were made explains the short file and the files behind it."""
     if mark is None:
         return listing.unfinished_size == 0 and len(listing.unfinished) == 1
     return mark.end_position <= listing.unfinished[0]
@@ -150,8 +151,8 @@ def _trusted_mark(
     ):
         if ours != theirs:
             raise DirectoryError(
-                f"{config.self_path} was made with {name}={ours}, now it is {theirs}: start with {ours}; "
-                "file sizes cannot be changed, and must be the same on every member"
+                f"{config.self_path} was made with {name}={ours}, but is opened with {theirs}: start with "
+                f"{ours}; file sizes cannot be changed, and must be the same on every member"
             )
     if is_superseded(mark, checkpoint):
         return None, mark.repair_end_index
@@ -160,9 +161,10 @@ def _trusted_mark(
 
 def lock(config: DLedgerConfig, disk: Disk) -> File:
     """
-    Take the directory for this process.
+    Lock the directory for this process.
 
-    @raise DirectoryError: another process has it, or it cannot be written.
+    @raise DirectoryError: another process holds the lock, or this user cannot write to the directory.
+    @raise StoreError: the lock file cannot be locked.
     """
     path = f"{config.self_path}/{LOCK_NAME}"
     try:
@@ -171,7 +173,7 @@ def lock(config: DLedgerConfig, disk: Disk) -> File:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise DirectoryError(
-                f"{config.self_path} is in use by another process (it holds {path}): stop that one first, "
+                f"{config.self_path} is in use by another process (it holds {path}): stop that process, "
                 "or give this member another store_base_dir or self_id"
             ) from error
         if error.errno in _UNFIT:
@@ -185,7 +187,8 @@ def recover(config: DLedgerConfig, disk: Disk, seen: Seen) -> tuple[Recovered, M
     """
     Bring the files into a known state.
 
-    @raise StoreError, OSError: it failed; another start may try again.
+    @raise StoreError, OSError: reading or writing failed; another start may try again.
+    @raise DirectoryError: there is no trusted mark, and the first record is damaged.
     """
     initial = CommitMark(data_file_size=config.mapped_file_size_for_entry_data,
                          index_file_size=config.mapped_file_size_for_entry_index)
@@ -212,12 +215,12 @@ def _recover(
 ) -> Recovered:
     mark = seen.mark
     repair_end = seen.repair_end_index
-    # Java's checkpoint, too, says what was committed; it may be behind, it is not ahead.
+    # Java's checkpoint also records the committed index; it may lag, but is never ahead.
     recorded = mark.recorded_end_index if mark is not None else seen.checkpoint[0] if seen.checkpoint else -1
     indexed = highest_indexed(index, mark.recorded_end_index) if mark is not None else -1
 
     def lost() -> None:
-        # First of all it must not be forgotten that something was lost.
+        # Before anything else, record durably that entries were lost.
         nonlocal repair_end
         held = highest_held(data, mark) if mark is not None else -1
         repair_end = max(repair_end, recorded, indexed, held)
@@ -229,9 +232,9 @@ def _recover(
     if found.end_index < recorded:
         lost()
     else:
-        repair_end = seen.repair_end_index  # all of it is there after all
+        repair_end = seen.repair_end_index  # nothing is missing after all
         if repair_end < found.begin_index:
-            # It had begun anew behind all that it owed, as a leader told it, and could not note so any more.
+            # On a leader's order the ledger restarted behind every entry it owed, but could not record that.
             repair_end = -1
     untouched = (
         mark is not None and mark.clean and not found.why
@@ -239,7 +242,7 @@ def _recover(
     )
     if not untouched or (data.offsets and data.offsets[-1] > found.end_position):
         cut_behind(data, index, found)
-    if not untouched:  # a killed process has left names and bytes in the cache only
+    if not untouched:  # names and bytes of a killed process may be in the system's cache only
         data.touch_from(mark.end_position if mark is not None else _late(data))
         index.touch_from(_late(index))
     data.sync()
@@ -258,5 +261,5 @@ def _recover(
 
 
 def _late(segments: SegmentList) -> int:
-    """Offset of the third file from the end: what comes before was synced long ago."""
+    """Offset of the third file from the end: earlier files were synced long ago."""
     return segments.offsets[max(len(segments.offsets) - 3, 0)] if segments.offsets else 0

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.storage.test_file_store -*-
 """
-The ledger in Java's files, written so that what was acknowledged is still there.
+The ledger in Java's files, written so that acknowledged entries survive a crash.
 
 Rule 1: a write is laid out and checked before a file is touched; a refusal has changed nothing.
-Rule 2: whatever fails after that is a L{StoreError}; the store then refuses everything but L{abandon}.
+Rule 2: any failure after that is a L{StoreError}; the store then refuses everything but L{abandon}.
 Rule 3: the mark is lowered durably before entries that it records are cut, and the cut is zeroed
-and durable before anything is written there.
+durably before anything is written in its place.
 
-Reads and flushes stand in L{dledger.storage.store_reads} and L{dledger.storage.store_flush}. Knows
+Reads are in L{dledger.storage.store_reads}, flushes in L{dledger.storage.store_flush}. The store knows
 nothing of terms, votes and roles beyond "a term never falls from one entry to the next".
 
 Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13, W14, W16, W18, W21.
@@ -37,20 +37,20 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileStore(StoreFlush):
-    """See the module; the invariants are those of L{dledger.storage.store_reads.StoreReads}."""
+    """The ledger on disk; the invariants are those of L{dledger.storage.store_reads.StoreReads}."""
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk) -> FileStore:
         """
         Lock, check and recover the directory C{config.self_path}; it is made if absent.
 
-        @raise DirectoryError: it must not be opened as it is; nothing was touched.
-        @raise StoreError: reading or repairing it failed.
+        @raise DirectoryError: the directory must not be opened as it is.
+        @raise StoreError: reading or repairing the directory failed.
         """
         directory = door.look(config, disk)
         lock = door.lock(config, disk)
         try:
-            # Once more: before the lock was ours, somebody else may have been at work.
+            # Look again: before we held the lock, another process may have changed the directory.
             directory = door.look(config, disk)
             recovered, mark_file = door.recover(config, disk, directory)
             return cls(config, disk, lock, mark_file, recovered)
@@ -67,7 +67,7 @@ class FileStore(StoreFlush):
         """
         Write bodies as entries behind the end.
 
-        @param term: of every one of them; not below that of the last entry.
+        @param term: term of every entry; not below that of the last entry.
         @return: stream offset of each record.
         @raise DLedgerError: DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed.
@@ -86,7 +86,7 @@ class FileStore(StoreFlush):
 
     def append_entries(self, entries: EntryBatch) -> None:
         """
-        Check a leader's records and write them as they are behind the end.
+        Check a leader's records and write them unchanged behind the end.
 
         @raise DLedgerError: INCONSISTENT_STATE (index, term, pos or a checksum does not fit) or
             DISK_FULL, and nothing has changed.
@@ -139,7 +139,7 @@ class FileStore(StoreFlush):
             position += room
 
     def _make_room(self, first: int, layout: Layout) -> None:
-        """Make the files that a write needs, or none of them."""
+        """Make all files that a write needs, or none of them."""
         last_unit = (first + len(layout.positions) - 1) * INDEX_UNIT_SIZE
         if self._data.reaches(layout.end_position - 1) and self._index.reaches(last_unit):
             return
@@ -173,12 +173,13 @@ class FileStore(StoreFlush):
         """
         Make this single entry the last one, durably.
 
-        Present: cut behind it. Within the ledger or just behind it, but not present: cut at its index
-        and write it. Out of the ledger's reach: start anew with it, if it is the first record of a
-        file (else a reader could not find the beginning again) and nothing that is committed goes:
-        either nothing is there, or all that is there lies below a leader's beginning.
+        If the ledger holds the entry, cut behind it. If its index lies in the ledger or just behind it,
+        but the ledger holds another entry or none there, cut at its index and write it. Otherwise restart
+        the ledger with it. A restart needs an entry that is the first record of a file (else a reader
+        could not find the beginning again) and keeps the commit: the ledger is empty, or all its
+        entries lie below a leader's beginning.
 
-        @param anew: start anew even if the entry would fit behind the end.
+        @param anew: restart even if the entry would fit behind the end.
         @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
         @raise StoreError: a write or fsync failed.
         """
@@ -200,8 +201,8 @@ class FileStore(StoreFlush):
             self._start_anew(entry)
 
     def _refuse_below_commit(self, first_gone: int) -> None:
-        # Paired with the assert in the core: a majority holds what is committed, so a leader that
-        # wants it gone is not our leader.
+        # Paired with the assert in the core: a majority holds the committed entries, so a leader that
+        # wants to cut them is not our leader.
         if first_gone <= self._committed:
             raise DLedgerError(
                 ResponseCode.INCONSISTENT_STATE, reason="committed entries would be cut",
@@ -209,7 +210,7 @@ class FileStore(StoreFlush):
             )
 
     def _before(self, index: int) -> tuple[int, int, int | None]:
-        """Term, end position and C{chainCrc} of the entry before C{index}; it may be none."""
+        """Term, end position and C{chainCrc} of the entry before C{index}, which may not exist."""
         if index == self._end + 1:
             return self._end_term, self._end_position, self._chain
         if index == self._begin:
@@ -226,7 +227,7 @@ class FileStore(StoreFlush):
         )
 
     def _cut(self, keep: int, layout: Layout | None) -> None:
-        """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
+        """Make C{keep} the last entry and write the one of C{layout} behind it, durably."""
         term, position, chain = self._before(keep + 1)
         written_end, units_end = self._end_position, (self._end + 1) * INDEX_UNIT_SIZE
         with self._storing("truncating"):
@@ -253,7 +254,7 @@ class FileStore(StoreFlush):
         self._sync_everything()
 
     def _lower(self, end: End, repair_end_index: int | None = None) -> None:
-        """The mark records no more than C{end} from now on, durably."""
+        """Lower the mark durably: it records no entry behind C{end}."""
         self._epoch += 1
         if self._job is not None:
             self._job.end_index = min(self._job.end_index, end.index)
@@ -278,15 +279,15 @@ class FileStore(StoreFlush):
             raise DLedgerError(
                 ResponseCode.INCONSISTENT_STATE,
                 reason="the ledger does not reach this entry, and only the first record of a file can "
-                       "begin a new one", **facts,
+                       "begin a new ledger", **facts,
             )
         self._refuse_below_commit(index)
         layout = check_batch(
             attrs.evolve(entry, count=1), first_index=index, last_term=-1, end_position=header.pos,
             previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
         )
-        with self._storing("starting anew"):
-            # Until the new beginning stands, what was here and acknowledged must not be forgotten.
+        with self._storing("restarting the ledger"):
+            # Until the new beginning is written, the mark must record the acknowledged entries as owed.
             owed = max(self._durable.index, self._repair_end)
             self._lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
             for segments in (self._data, self._index):
@@ -301,7 +302,7 @@ class FileStore(StoreFlush):
             self._write(index, header.term, layout)
         except StoreError:
             raise
-        except DLedgerError as error:  # there is less than before, and still no room
+        except DLedgerError as error:  # files were deleted, and there is still no room
             self._broken = str(error)
             raise StoreError(self._broken) from error
         self._sync_everything()
@@ -310,12 +311,12 @@ class FileStore(StoreFlush):
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
         """
-        Look at the room on the disk, delete expired files.
+        Measure the room on the disk and delete expired files.
 
         @param now_s: seconds since 1970.
         @param local_hour: 0 to 23.
-        @param keep_from_index: entries from here on are still needed (by a follower, a reader). Force
-            cleaning takes no account of it; what is not committed always stays.
+        @param keep_from_index: first entry that a follower or a reader still needs. Force cleaning
+            ignores it; entries that are not committed always stay.
         @return: paths of the deleted files.
         """
         deleted: list[str] = []
@@ -327,8 +328,8 @@ class FileStore(StoreFlush):
                     break
                 last = following[0] - 1
                 limit = self._committed if self._durable.index >= self._committed else self._durable.index
-                # The last committed entry itself stays, too: a leader and a member with a tail of its
-                # own have at least that one in common.
+                # The last committed entry stays, too: a leader and a member with a diverged tail have at
+                # least that entry in common.
                 if last >= limit or not self._expiry.wants(
                     self._data, now_s, local_hour, free_to_go=last < keep_from_index
                 ):
@@ -349,7 +350,7 @@ class FileStore(StoreFlush):
     # -- end -------------------------------------------------------------------------------------
 
     def clean_close(self) -> None:
-        """Bring everything to stable storage, mark the directory clean, release it."""
+        """Bring everything to stable storage, mark the directory clean, and release it."""
         assert self._job is None, "a flush is under way"
         if self._broken:
             self.abandon()
@@ -360,7 +361,7 @@ class FileStore(StoreFlush):
         self.abandon()
 
     def abandon(self) -> None:
-        """Release all handles without writing. More than once is harmless."""
+        """Release all handles without writing. A repeated call is harmless."""
         self._broken = self._broken or "it is closed"
         self._data.close()
         self._index.close()

@@ -2,9 +2,9 @@
 """
 A ledger that lives as long as its process.
 
-It is the file store over files in memory, so positions, checks and refusals are those of the real
-one, and it replicates to members with files. Commits are gated as there; nothing is durable, so a
-member that restarts with it has forgotten what it acknowledged. For tests and trials only.
+It is the file store over files in memory, so positions, checks and refusals are those of the file
+store, and it replicates to members with files. Commits are gated in the same way. Nothing is durable: a
+restarted member has forgotten the entries that it acknowledged. For tests and trials only.
 
 Source: DLedgerMemoryStore.java; differs: docs/divergence.md W22.
 """
@@ -18,14 +18,14 @@ from dledger.storage.file_store import FileStore
 
 
 class MemoryStore(FileStore):
-    """As L{FileStore}, without a disk."""
+    """A L{FileStore} without a disk."""
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk | None = None) -> MemoryStore:
         """
-        An empty ledger.
+        Open an empty ledger, or the one on C{disk}.
 
-        @param disk: a L{MemoryDisk} that was used before gives its ledger; any other disk is not used.
+        @param disk: a L{MemoryDisk} that may hold a ledger; any other disk is ignored.
         """
         store = super().open(config, disk if isinstance(disk, MemoryDisk) else MemoryDisk())
         assert isinstance(store, cls)

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_properties -*-
 """
-Java's properties text, as far as C{currterm} and C{checkpoint} need it, and the checkpoint itself.
+Java's properties text, to the extent that C{currterm} and C{checkpoint} need it, and the checkpoint.
 
 Reading is as tolerant as C{Properties.load}: comments, C{=} or C{:} or blanks, escapes, lines
-continued by a backslash. Writing gives the bytes that Java gives.
+continued by a backslash. Writing produces the bytes that Java produces.
 
 Source: IOUtils.java, DLedgerMmapFileStore.persistCheckPoint (0.3.1.2).
 """
@@ -49,7 +49,7 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """Key to value, the last of equal keys. Never fails: what makes no sense makes odd keys."""
+    """Key to value; of equal keys the last one counts. Never fails: malformed lines become odd keys."""
     properties = {}
     for line in _logical_lines(data.decode("latin-1")):
         match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
@@ -59,7 +59,7 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 
 def java_long(text: str | None) -> int | None:
-    """What C{Long.valueOf} makes of C{text}; None if it would refuse it."""
+    """The value of C{Long.valueOf} for C{text}; None where that would refuse the text."""
     if text is None or not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
         return None
     value = int(text)
@@ -67,22 +67,22 @@ def java_long(text: str | None) -> int | None:
 
 
 def encode_checkpoint(committed_index: int, end_index: int) -> bytes:
-    """The file that JDK 9 and later write."""
+    """Content of the checkpoint, as JDK 9 and later write it."""
     return f"committedIndex={committed_index}\nendIndex={end_index}\n".encode()
 
 
 def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
     """
-    C{committedIndex} and C{endIndex} of the checkpoint; None if it is absent or makes no sense.
+    C{committedIndex} and C{endIndex} (-2 if absent) of the checkpoint; None if it is absent or malformed.
 
-    Nothing is lost without it: a leader says again how far the group has committed.
+    Nothing is lost without it: a leader tells the committed index again.
     """
     path = f"{directory}/{CHECKPOINT_NAME}"
     if not disk.exists(path):
         return None
     content = disk.read_file(path)
     if not content.endswith(b"\n"):
-        return None  # cut: a number in it may be cut, too
+        return None  # truncated: a number in it may be truncated, too
     found = parse_properties(content)
     committed = java_long(found.get("committedIndex"))
     if committed is None:

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_recent -*-
 """
-What the store remembers of its latest entries, so that the live tail is read without a system call.
+The latest entries in memory, so that the live tail is read without a system call.
 
-L{RecentEntries}: position and term of each. L{RecentBatches}: the very bytes that were written last,
-as batches, bounded in bytes and number.
+L{RecentEntries} keeps position and term of each entry. L{RecentBatches} keeps the bytes that were written
+last, as batches, bounded in bytes and number.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ PIECE_BYTES = 128 * 1024
 
 class RecentEntries:
     """
-    Invariant: C{positions} is dense from C{first_index} on; C{term_starts} rise, the first of them is
-    not above C{first_index} unless nothing is known.
+    Position and term of the latest entries.
+
+    Invariant: C{_positions} is dense from C{first_index} on. C{_term_starts} rise; the first is not above
+    C{first_index}, unless no entry is known.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,7 @@ class RecentEntries:
 
     @property
     def next_index(self) -> int:
-        """The index behind the last one known."""
+        """The index behind the last known entry."""
         return self.first_index + len(self._positions)
 
     def reset(self, first_index: int) -> None:
@@ -44,7 +46,7 @@ class RecentEntries:
         self._terms = []
 
     def extend(self, positions: list[int], terms: list[tuple[int, int]]) -> None:
-        """Entries behind the last one. C{terms}: index and term of each change."""
+        """Add entries behind the last one. C{terms}: index and term at each change of term."""
         for index, term in terms:
             if not self._terms or self._terms[-1] != term:
                 self._term_starts.append(index)
@@ -58,7 +60,7 @@ class RecentEntries:
             del self._term_starts[:keep], self._terms[:keep]
 
     def cut(self, next_index: int) -> None:
-        """Forget C{next_index} and what follows."""
+        """Forget the entries from C{next_index} on."""
         if next_index <= self.first_index:
             self.reset(next_index)
             return
@@ -86,7 +88,7 @@ class RecentBatches:
         self._bytes = 0
 
     def add(self, batch: EntryBatch) -> None:
-        """A batch of one term, behind the last one."""
+        """Add a batch of one term behind the last one."""
         if len(batch.records) > BATCH_BYTES_KEPT // 4:
             self.clear()
             return
@@ -98,10 +100,10 @@ class RecentBatches:
 
     def add_written(self, batch: EntryBatch, sizes: list[int]) -> None:
         """
-        A batch of one term, behind the last one, of records of these sizes.
+        Add a batch of one term behind the last one; C{sizes}: bytes of each of its records.
 
-        A long one is remembered in pieces: a push takes less at a time than many proposals of one
-        turn can be, and only whole batches are given out.
+        A long batch is stored in pieces: only whole batches are given out, and the proposals of one
+        turn may exceed the size of a push.
         """
         if len(batch.records) <= PIECE_BYTES:
             self.add(batch)
@@ -115,13 +117,13 @@ class RecentBatches:
                 start, done = end, number
 
     def clear(self) -> None:
-        """Forget all: entries were cut, or one was not added."""
+        """Forget all batches: entries were cut, or one was not added."""
         self._batches.clear()
         self._bytes = 0
 
     def read(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch | None:
         """
-        The batches from C{first_index} on, whole ones of one term, as far as they fit; None if none does.
+        The whole batches of one term from C{first_index} on that fit both limits; None if none fits.
         """
         batch = self._batches.get(first_index)
         if batch is None or batch.count > max_count or len(batch.records) > max_bytes:

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.storage.test_records -*-
 """
-The hot loops: bodies to records, a leader's records checked, stored records checked.
+The hot loops: packing bodies into records, checking a leader's records, checking stored records.
 
-Where a record lands is a pure function of the sizes before it and of the file size: it starts where
+The position of a record is a pure function of the sizes before it and of the file size: it starts where
 the last one ends if at least 8 bytes stay free behind it in that file, else at the start of the next
 file, and a blank fills the rest of the old one. Everything is computed before anything is written.
 
-No object per entry is made here and no file is touched.
+This module makes no object per entry and touches no file.
 
 Source: MmapFileList.preAppend and DLedgerMmapFileStore.java (0.3.1.2).
 """
@@ -40,15 +40,15 @@ _NO_WORD = bytes(4)
 @attrs.frozen(kw_only=True)
 class Layout:
     """
-    A batch as it will stand in the files.
+    A batch in the form in which it is written to the files.
 
-    @ivar runs: stream offset and bytes, at most one per data file, blanks included.
+    @ivar runs: pairs of stream offset and bytes, at most one per data file, blanks included.
     @ivar records: the records alone, without blanks.
-    @ivar units: their index units.
+    @ivar units: the index units of the records.
     @ivar positions: stream offset of each record.
     @ivar end_position: stream offset behind the last record.
     @ivar chain_crc: C{chainCrc} of the last record.
-    @ivar terms: index and term wherever the term differs from the entry before.
+    @ivar terms: index and term of each entry whose term differs from the entry before.
     """
 
     runs: list[tuple[int, bytes]]
@@ -61,7 +61,7 @@ class Layout:
 
 
 def record_fits(size: int, file_size: int) -> bool:
-    """Whether a record of C{size} bytes can be stored at all: in one file, with its blank, and by Java."""
+    """Whether a record of C{size} bytes fits into one file with a blank behind it, here and in Java."""
     return size + MIN_BLANK_SIZE <= file_size and size <= MAX_RECORD_BYTES
 
 
@@ -75,9 +75,9 @@ def pack_bodies(
     file_size: int,
 ) -> Layout:
     """
-    A leader's new records behind C{end_position}.
+    Lay out a leader's new records behind C{end_position}.
 
-    @raise DLedgerError: DISK_ERROR, a body that no file can hold.
+    @raise DLedgerError: DISK_ERROR, a body is too long for any file.
     """
     pack, word_of, unit_of = ENTRY_HEADER.pack, _WORD.pack, INDEX_UNIT.pack
     size_max = min(MAX_RECORD_BYTES, file_size - MIN_BLANK_SIZE)
@@ -93,7 +93,7 @@ def pack_bodies(
         length = len(body)
         size = length + 48
         if size > size_max:
-            raise DLedgerError(ResponseCode.DISK_ERROR, reason="a body that no file can hold",
+            raise DLedgerError(ResponseCode.DISK_ERROR, reason="a body is too long for any file",
                                record_bytes=size, record_bytes_max=size_max)
         if size > room:
             room += MIN_BLANK_SIZE
@@ -134,9 +134,9 @@ def check_batch(
     file_size: int,
 ) -> Layout:
     """
-    A leader's records, checked for standing behind C{end_position}.
+    Check a leader's records and lay them out behind C{end_position}.
 
-    @param previous_chain_crc: of the record before; None if that record is not known.
+    @param previous_chain_crc: C{chainCrc} of the record before; None if that record is not known.
     @raise DLedgerError: INCONSISTENT_STATE: index, term, size, magic, pos or a checksum does not fit.
     """
     unpack, unit_of, word_of = ENTRY_HEADER.unpack_from, INDEX_UNIT.pack, _WORD.pack
@@ -152,7 +152,7 @@ def check_batch(
     for _ in range(batch.count):
         body_at = offset + 48
         if body_at > total:
-            raise _unfit(expected, f"{total - offset} bytes left of a 48-byte header")
+            raise _unfit(expected, f"only {total - offset} bytes left for a 48-byte header")
         magic, size, index, term, pos, _channel, chain_crc, body_crc, length = unpack(records, offset)
         end = offset + size
         if magic != 1 or size != length + 48 or length < 0 or end > total or size > size_max:
@@ -166,7 +166,7 @@ def check_batch(
             raise _unfit(expected, f"record index={index} pos={pos} term={term}, "
                                    f"expected pos={position}, term at least {last_term}")
         if body_crc and (not chain_crc or (crc32(view[body_at:end]) ^ 0x8000_0000) - 0x8000_0000 != body_crc):
-            raise _unfit(expected, "body does not match its bodyCrc, or is without a chainCrc")
+            raise _unfit(expected, "body does not match its bodyCrc, or the record has no chainCrc")
         if chain_crc and chain is not None:
             seed = crc32(_NO_WORD, crc32(view[offset : offset + 36], crc32(word_of(chain))))
             if ((crc32(view[offset + 40 : body_at], seed) or 1) ^ 0x8000_0000) - 0x8000_0000 != chain_crc:
@@ -188,11 +188,11 @@ def check_batch(
 
 class DamagedRecord(Exception):
     """
-    A stored record is not what was written.
+    A stored record differs from the record that was written.
 
-    @ivar index: the entry that should be there.
-    @ivar position: stream offset where it should start.
-    @ivar is_chain_broken: it contradicts the record before it, and either may be the damaged one.
+    @ivar index: index of the expected entry.
+    @ivar position: stream offset where the entry should start.
+    @ivar is_chain_broken: the record contradicts the one before it; either may be the damaged one.
     """
 
     def __init__(self, index: int, position: int, what: str, *, is_chain_broken: bool = False) -> None:
@@ -206,10 +206,10 @@ class DamagedRecord(Exception):
 @attrs.define(kw_only=True)
 class Walk:
     """
-    How far a walk over stored records came.
+    State of a walk over stored records.
 
-    @ivar index, position, term, chain_crc: of the B{next} record: expected index, stream offset; term
-        and C{chainCrc} of the last one passed (C{chain_crc} None: not known).
+    @ivar index, position: expected index and stream offset of the B{next} record.
+    @ivar term, chain_crc: term and C{chainCrc} of the last record passed (C{chain_crc} None: not known).
     @ivar count, length: records passed, and their bytes.
     """
 
@@ -225,12 +225,12 @@ def walk_records(
     data: bytes, at: Walk, *, max_count: int, one_term: bool, size_max: int, units: list[bytes] | None = None
 ) -> None:
     """
-    Pass over whole, sound records at the start of C{data}, moving C{at}. Stops without complaint at a
-    record that is cut by the end of C{data}, at C{max_count}, and with C{one_term} at another term.
+    Pass over whole, sound records at the start of C{data}, moving C{at}. The walk stops without error at
+    a record that C{data} holds in part, at C{max_count}, and with C{one_term} at another term.
 
-    @param at: C{term} -1: any term.
-    @param units: collects the index units.
-    @raise DamagedRecord: a record that is not sound; C{at} stands before it.
+    @param at: state to start from; C{term} -1: any term.
+    @param units: list that receives the index units.
+    @raise DamagedRecord: a record is not sound; C{at} then points at it.
     """
     unpack, word_of, unit_of = ENTRY_HEADER.unpack_from, _WORD.pack, INDEX_UNIT.pack
     view = memoryview(data)
@@ -256,7 +256,7 @@ def walk_records(
             what = "body does not match its bodyCrc"
             break
         if not chain_crc:
-            if body_crc:  # who records one records both, so this one was wiped out
+            if body_crc:  # a writer records both checksums or neither, so this one was wiped out
                 what = "a bodyCrc without a chainCrc"
                 break
         elif chain is not None:

@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.storage.test_recovery -*-
 """
-From the files of a directory to a ledger whose end is known.
+Recovery: find the end of the ledger in the files of a directory.
 
-Rule 1: look before touching. Whatever makes a directory unfit is found by reading alone.
-Rule 2: the ledger ends before the first record that is not sound. If that is short of the end that
-the commit mark records, something durable was lost: the mark is set to I{repairing} first, and
-then the damaged rest is cut. Otherwise it was a torn tail, which nobody was promised.
-Rule 3: behind the end everything is zero, on stable storage, before the ledger is used: what a cut
-left behind must not come back as entries after the next restart (docs/divergence.md W5).
-Rule 4: the index is derived. Where it differs from the data it is written anew.
+Rule 1: look before touching. Reading alone finds every reason to refuse a directory.
+Rule 2: the ledger ends before the first record that is not sound. If that end lies before the end that
+the commit mark records, durable entries were lost: the mark is set to I{repairing} first, and
+then the damaged rest is cut. Otherwise it was a torn tail, which was never acknowledged.
+Rule 3: behind the end everything is zero, on stable storage, before the ledger is used: bytes that a cut
+left behind must not become entries again after the next restart (docs/divergence.md W5).
+Rule 4: the index is derived. Where it differs from the data it is written again.
 
-Records before the part that is scanned are taken on trust here; reading checks them, and a damaged
-one found then is noted in the mark, so that the next start finds it too.
+Recovery trusts the records before the scanned part. Reads check them, and record a damaged one in the
+mark, so that the next start finds it too.
 
 Source: DLedgerMmapFileStore.recover (0.3.1.2); differs in rules 1 to 3.
 """
@@ -38,26 +38,26 @@ from protocols.wire.ledger.entry import (
     MIN_BLANK_SIZE,
 )
 
-#: So many bytes before the recorded end are checked at every start.
+#: Bytes before the recorded end that every start checks.
 SCAN_BACK_BYTES = 32 * 1024 * 1024
-#: So many files, the last ones, are checked where there is no commit mark.
+#: Number of last files that are checked without a commit mark, or more to cover L{SCAN_BACK_BYTES}.
 SCAN_FILES = 3
 _CHUNK = 1024 * 1024
 _UNITS_AT_ONCE = 512
-#: Longer blanks (whole files that Java wasted) are judged by their first words alone.
+#: Longer blanks (whole files that Java wasted) are judged by their first two words alone.
 _BLANK_CHECK_MAX = 8 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class Found:
     """
-    A ledger.
+    The ledger that a scan found.
 
     @ivar begin_index, end_index, end_term: -1 when it is empty.
     @ivar end_position: stream offset behind the last record.
-    @ivar chain_crc: C{chainCrc} of the last record, 0 if there is none.
-    @ivar scanned_from_index: from here on every record was looked at, and the index agrees.
-    @ivar why: why the scan ended where it did; empty at zeroes.
+    @ivar chain_crc: C{chainCrc} of the last record, 0 if it has none.
+    @ivar scanned_from_index: from here on every record was checked, and the index agrees.
+    @ivar why: reason for the end of the scan; empty at zeroes.
     """
 
     begin_index: int = -1
@@ -71,13 +71,13 @@ class Found:
 
 def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark | None) -> tuple[int, ...]:
     """
-    The offsets of a data directory that belong to the ledger: no gap between them.
+    The offsets of the data files that belong to the ledger, without a gap between them.
 
-    What stands behind a gap, or is shorter than a file should be, is what a crash left of a file that
-    was being made or deleted, if it lies behind the recorded end. It is not counted. The gap may be
-    at the beginning: of several new files the first one's name may be the one that got lost.
+    Files behind a gap are leftovers of a crash while files were made or deleted, if the gap lies behind
+    the recorded end. They do not count. The gap may be at the beginning: of several new files the first
+    one's name may be lost.
 
-    @raise DirectoryError: a gap, or a short file, that this does not explain.
+    @raise DirectoryError: a gap before the recorded end, or a gap without a mark.
     """
     offsets = listing.offsets
     if mark is not None and offsets and offsets[0] > mark.end_position:
@@ -94,7 +94,7 @@ def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark 
 
 
 class Scanner:
-    """Walks the data, brings the index into line with it."""
+    """Walks the data files and corrects the index accordingly."""
 
     def __init__(self, data: SegmentList, index: SegmentList) -> None:
         self.data = data
@@ -103,7 +103,7 @@ class Scanner:
     def first_record(self, offset: int) -> tuple[int, int, int] | None:
         """
         Index, term and position of the first record at or behind the start of the file at C{offset};
-        None if there is none.
+        None if no sound header is found.
         """
         while self.data.has(offset):
             header = self.data.pread(ENTRY_HEADER_SIZE, offset)
@@ -120,7 +120,7 @@ class Scanner:
         return None
 
     def unit(self, index: int) -> tuple[int, int, int, int, int] | None:
-        """The index unit of an entry: magic, pos, size, index, term; None where there is none."""
+        """The index unit of an entry: magic, pos, size, index, term; None if absent or not its own."""
         position = index * INDEX_UNIT_SIZE
         if not self.index.has(self.index.base(position)):
             return None
@@ -134,7 +134,7 @@ class Scanner:
         """
         Index and position of a sound record about L{SCAN_BACK_BYTES} before the recorded end.
 
-        None if the index does not lead to one: the caller starts further back.
+        None if the index leads to no such record: the caller starts further back.
         """
         wanted = min(mark.end_position, mark.index_end_position) - SCAN_BACK_BYTES
         low, high = begin_index, mark.end_index
@@ -154,12 +154,12 @@ class Scanner:
                          size_max=self.data.file_size)
         except DamagedRecord:
             return None
-        # Its header is not vouched for by a chain: index and data vouch for each other.
+        # No chain covers the header of this record: index and data confirm each other instead.
         return (low, unit[1]) if walk.count and walk.term == unit[4] else None
 
     def scan(self, begin_index: int, start_index: int, position: int) -> Found:
         """
-        Walk from the record at C{position} to the end of what is sound, correcting the index.
+        Walk from the record at C{position} to the last sound record, correcting the index.
 
         @param start_index: index of that record, at least C{begin_index}.
         """
@@ -176,7 +176,7 @@ class Scanner:
                 why = ended
                 break
             if ended != "blank" or not self._is_whole_blank(walk.position, following):
-                # No record is missing, so what stands here was, or should have become, a blank.
+                # No record is missing, so these bytes were, or should have become, a blank.
                 self._write_blank(walk.position, following)
             walk.position = following
         if walk.index == start_index:
@@ -187,15 +187,15 @@ class Scanner:
 
     def _without_unvouched(self, found: Found, start_index: int) -> Found:
         """
-        The ledger without its last record: it has no checksum, and the one behind it says that it had.
+        The ledger without its last record, which has no checksum, while the record behind it claims one.
 
-        Of two that contradict each other, one is damaged. Where it is the one behind, a sound record is
-        given up together with it; it comes back from a leader, which a wrong one would not.
+        One of the two contradicting records is damaged. If it is the one behind, a sound record is dropped
+        with it: a leader brings a dropped record back, but would not replace a wrong one.
         """
         if found.end_index == start_index:
             return Found(why=found.why)
         last, before = self.unit(found.end_index), self.unit(found.end_index - 1)
-        assert last is not None and before is not None, "the index was just brought into line"
+        assert last is not None and before is not None, "the index was just corrected"
         header = ENTRY_HEADER.unpack(self.data.pread(ENTRY_HEADER_SIZE, before[1]))
         return attrs.evolve(
             found, end_index=found.end_index - 1, end_term=before[4], end_position=before[1] + before[2],
@@ -203,7 +203,7 @@ class Scanner:
         )
 
     def _continues(self, walk: Walk, position: int) -> bool:
-        """Whether the record that is due now stands at the start of the file at C{position}, or beyond."""
+        """Whether the next expected record starts the file at C{position}, or a file after blank ones."""
         while self.data.has(position):
             header = self.data.pread(ENTRY_HEADER_SIZE, position)
             magic, _, index, term, pos, _, _, _, _ = ENTRY_HEADER.unpack(header)
@@ -213,7 +213,7 @@ class Scanner:
         return False
 
     def _is_whole_blank(self, position: int, file_end: int) -> bool:
-        """Whether a blank is as it should be: its write may have been torn behind its first word."""
+        """Whether a blank is whole: its write may have been torn behind its first word."""
         size = file_end - position
         if size > _BLANK_CHECK_MAX:
             return BLANK.unpack(self.data.pread(MIN_BLANK_SIZE, position)) == (BLANK_MAGIC, size)
@@ -226,14 +226,14 @@ class Scanner:
 
     def _found(self, begin_index: int, walk: Walk, why: str) -> Found:
         unit = self.unit(walk.index - 1)
-        assert unit is not None, "the index was just brought into line"
+        assert unit is not None, "the index was just corrected"
         return Found(
             begin_index=begin_index, end_index=walk.index - 1, end_term=walk.term,
             end_position=unit[1] + unit[2], chain_crc=walk.chain_crc or 0, why=why,
         )
 
     def _scan_file(self, walk: Walk) -> str:
-        """Walk to the end of one file; "blank", or "" at zeroes."""
+        """Walk to the end of the records of one file; returns "blank", or "" at zeroes."""
         file_end = self.data.base(walk.position) + self.data.file_size
         wanted = _CHUNK
         while True:
@@ -247,13 +247,13 @@ class Scanner:
                 return ""
             room = min(file_end - walk.position, self.data.file_size)
             if size < ENTRY_HEADER_SIZE or not record_fits(size, room):
-                raise DamagedRecord(walk.index, walk.position, f"no record of {size} bytes can stand here")
+                raise DamagedRecord(walk.index, walk.position, f"no record of {size} bytes fits here")
             if size > len(data):
                 if wanted >= size:
                     raise DamagedRecord(walk.index, walk.position, "the file is shorter than it should be")
                 wanted = size
                 continue
-            # A record never reaches into the last 8 bytes: there is room for a blank behind each.
+            # A record never reaches into the last 8 bytes: a blank always fits behind it.
             self._walk_chunk(data[: room - MIN_BLANK_SIZE], walk)
             wanted = _CHUNK
 
@@ -288,10 +288,10 @@ class Scanner:
 
 def highest_indexed(index: SegmentList, recorded_end_index: int) -> int:
     """
-    The last of the consecutive entries behind the recorded end that have an index unit.
+    Index of the last consecutive entry behind the recorded end that has an index unit.
 
-    With C{async} flushing they may have been acknowledged, though no mark vouches for them yet: where
-    damage before them takes them along, a member has to get them back before it votes again.
+    With C{async} flushing these entries may have been acknowledged, though no mark records them yet: if
+    damage before them removes them too, the member has to get them back before it votes again.
     """
     expected = recorded_end_index + 1
     while index.has(index.base(expected * INDEX_UNIT_SIZE)):
@@ -307,11 +307,12 @@ def highest_indexed(index: SegmentList, recorded_end_index: int) -> int:
 
 def highest_held(data: SegmentList, mark: CommitMark) -> int:
     """
-    The last of the consecutive records that stand behind the recorded end; the recorded one if none does.
+    Index of the last consecutive record behind the recorded end; the recorded end without such records.
 
-    With C{sync} flushing entries are on stable storage, and acknowledged, some flushes before mark and index
-    are. Where a power cut took these, and damage before the mark takes the entries along, only the records
-    themselves tell how far it was. Behind the end of a ledger of ours everything is zero: none is left over.
+    With C{sync} flushing, entries are on stable storage, and acknowledged, some flushes before mark and index
+    are. If a power cut takes back mark and index, and damage before the mark removes the entries, only the
+    records themselves show how far the ledger reached. They are no leftovers: our ledgers are zero behind
+    their end.
     """
     expected, position = mark.end_index + 1, mark.end_position
     while data.has(data.base(position)):
@@ -334,28 +335,28 @@ def highest_held(data: SegmentList, mark: CommitMark) -> int:
 
 def without_torn_end(data: SegmentList, index: SegmentList, mark: CommitMark, found: Found) -> Found:
     """
-    The ledger without its last record, if that may be the beginning of one that was being written.
+    The ledger without its last record, if that may be a torn write.
 
-    An empty body leaves nothing behind the checksums: where the write of such a record is torn just
-    before them, the zeroes that stand there say "not recorded", and the record looks whole. So behind
-    a record with a C{chainCrc}, an empty one without is not believed, unless the mark vouches for it.
+    A record with an empty body ends with its checksums. If its write is torn just before them, the
+    zeroes there mean "not recorded", and the record looks whole. So an empty record without a C{chainCrc}
+    behind a record with one is not trusted, unless the mark records it.
 
-    With C{async} flushing an acknowledgement may rest on what no mark vouches for yet. But within a term a
-    leader that chains one record chains all, and what leaders of ours begin a term with is just such a
-    record; an empty one of Java's as the first of its term, last in the ledger at a kill, is the price.
+    With C{async} flushing an acknowledged entry may not be in a mark yet. But within a term a leader that
+    chains one record chains all, and our leaders begin a term with such a chained record. The price: an
+    empty record of a Java leader, first of its term and last in the ledger at a kill, is dropped.
     """
     last = found.end_index
     if found.chain_crc != 0 or last <= found.begin_index or last <= mark.end_index:
         return found
     scanner = Scanner(data, index)
     unit, before = scanner.unit(last), scanner.unit(last - 1)
-    assert unit is not None and before is not None, "the index was just brought into line"
+    assert unit is not None and before is not None, "the index was just corrected"
     chain_crc = ENTRY_HEADER.unpack(data.pread(ENTRY_HEADER_SIZE, before[1]))[6]
     if unit[2] != ENTRY_HEADER_SIZE or chain_crc == 0:
         return found
     return attrs.evolve(
         found, end_index=last - 1, end_term=before[4], end_position=unit[1], chain_crc=chain_crc,
-        why=f"entry {last} at {unit[1]}: empty, and without the chainCrc that the one before it has",
+        why=f"entry {last} at {unit[1]}: empty and without a chainCrc, which the entry before it has",
     )
 
 
@@ -363,10 +364,10 @@ def find_ledger(
     data: SegmentList, index: SegmentList, mark: CommitMark | None, lost: Callable[[], None]
 ) -> Found:
     """
-    The ledger in these files, and the index brought into line with it. Nothing is cut yet.
+    Find the ledger in these files and correct the index. The data is not cut yet.
 
-    @param mark: what is recorded of it; None if nothing is, or what is recorded is not to be trusted.
-    @param lost: called when there is damage, before the index (which tells how much there was) is undone.
+    @param mark: the commit mark; None if it is absent or not trusted.
+    @param lost: called on damage, before the index, which shows how many entries there were, is deleted.
     """
     if not data.offsets:
         return Found()
@@ -379,7 +380,7 @@ def find_ledger(
     else:
         is_sound = _is_beginning_sound(scanner)
     if not is_sound:
-        return Found(why=f"the first record of {data.path(data.offsets[0])} is not the one on record")
+        return Found(why=f"the first record of {data.path(data.offsets[0])} is not the recorded one")
     begin_index, _, begin_position = first
     start = None
     if _index_reaches(index, begin_index) and (mark is None or mark.damaged_index < 0):
@@ -392,8 +393,8 @@ def find_ledger(
         if not found.why or (mark is not None and found.end_index >= mark.recorded_end_index):
             return found
         lost()
-        # Damage. The record that the walk began with had none before it to be held against: it may be
-        # the damaged one, and the one behind it, which it does not fit, be sound.
+        # Damage. The walk could not compare its first record with one before it. So the first record may
+        # be the damaged one, and the next one, which contradicts it, may be sound.
     while index.offsets:
         index.drop_last()
     return scanner.scan(begin_index, begin_index, begin_position)
@@ -401,20 +402,20 @@ def find_ledger(
 
 def check_beginning(data: SegmentList, index: SegmentList) -> None:
     """
-    Where nothing is on record, a beginning that makes no sense is a reason to touch nothing.
+    Without a mark, refuse a ledger whose beginning is damaged, and touch nothing.
 
     @raise DirectoryError: the first record is damaged.
     """
     if data.offsets and not _is_beginning_sound(Scanner(data, index)):
         raise DirectoryError(
-            f"{data.path(data.offsets[0])}: the first record is damaged, so nothing behind it can be relied "
-            "on, and there is no commit mark that says how far the ledger was good. Restore this member "
+            f"{data.path(data.offsets[0])}: the first record is damaged, so no record behind it can be "
+            "trusted, and no commit mark records how far the ledger was good. Restore this member "
             "from its peers, or empty the directory"
         )
 
 
 def _is_beginning_sound(scanner: Scanner) -> bool:
-    """Whether the index, or the record behind it, vouches for the first record; or nothing is there."""
+    """Whether the index or the second record confirms the first record, or the ledger is empty."""
     data = scanner.data
     first = scanner.first_record(data.offsets[0])
     if first is None:
@@ -427,7 +428,7 @@ def _is_beginning_sound(scanner: Scanner) -> bool:
         walk_records(data.pread(_CHUNK, first[2]), walk, max_count=2, one_term=False, size_max=data.file_size)
     except DamagedRecord as error:
         magic, size = BLANK.unpack(data.pread(MIN_BLANK_SIZE, error.position))
-        # The first entry of all needs no witness, as nothing stood before it; but none against it either.
+        # Entry 0 has no entry before it and needs no second witness, but the next record must not deny it.
         is_denied = error.is_chain_broken and walk.chain_crc == 0
         return walk.count == 1 and (size == 0 or magic == BLANK_MAGIC or (first[0] == 0 and not is_denied))
     return True
@@ -435,8 +436,8 @@ def _is_beginning_sound(scanner: Scanner) -> bool:
 
 def begin_crc_of(data: SegmentList) -> int:
     """
-    CRC-32 of the first header of a ledger. No chain vouches for that one where what stood before it
-    has expired.
+    CRC-32 of the first header of a ledger. No chain covers that header once the record before it has
+    expired.
     """
     for offset in data.offsets:
         header = data.pread(ENTRY_HEADER_SIZE, offset)
@@ -462,7 +463,7 @@ def _start_of_late_file(scanner: Scanner, data: SegmentList, begin_index: int) -
 
 
 def cut_behind(data: SegmentList, index: SegmentList, found: Found) -> None:
-    """Nothing but zeroes behind the end, in data and index; not synced yet."""
+    """Zero everything behind the end, in data and index, without syncing."""
     if found.end_index < 0:
         while data.offsets:
             data.drop_last()

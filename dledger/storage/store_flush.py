@@ -2,17 +2,17 @@
 """
 The durable half of the file store: flushes, the commit mark, the checkpoint.
 
-A flush is captured by L{StoreFlush.prepare_flush}, run anywhere, and counts from
-L{StoreFlush.finish_flush} on. A failed one is never tried again.
+L{StoreFlush.prepare_flush} captures a flush, any thread may run it, and it counts from
+L{StoreFlush.finish_flush} on. A failed flush is never tried again.
 
 The mark is written after each flush and brought to stable storage by every
-L{StoreFlush.mark_sync_every}-th flush or checkpoint after it, never in front of the acknowledgement
-of the entries that it records. What remains: if power fails I{and} a record behind the newest
-durable mark is damaged on the medium although it was fsynced, it is taken for a torn tail. A killed
-process leaves no such window.
+L{StoreFlush.mark_sync_every}-th flush or checkpoint after it. An acknowledgement never waits for the mark
+that records its entries. One risk remains: if power fails I{and} the medium damages a record behind the
+newest durable mark although it was fsynced, recovery takes it for a torn tail. A killed process leaves no
+such window.
 
 The index is derived from the data, so a flush does not wait for it; a checkpoint does, and the mark
-says up to where.
+records up to which position.
 
 Source: FlushDataService in DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W6.
 """
@@ -33,10 +33,10 @@ from dledger.storage.store_reads import End, StoreReads
 
 class FlushJob:
     """
-    What one flush has to bring to stable storage.
+    The work of one flush.
 
-    @ivar end_index: every entry up to here is on stable storage when L{run} has ended. Lowered by a
-        truncation that happens in the meantime, so read it after L{StoreFlush.finish_flush}.
+    @ivar end_index: every entry up to here is on stable storage when L{run} has ended. A truncation in
+        the meantime lowers it, so read it after L{StoreFlush.finish_flush}.
     """
 
     def __init__(self, end: End, steps: list[Callable[[], None]], epoch: int, mark_generation: int) -> None:
@@ -50,9 +50,9 @@ class FlushJob:
 
     def run(self) -> None:
         """
-        Wait for stable storage. Any thread.
+        Wait for stable storage. Any thread may call this.
 
-        @raise OSError: it is not known what is there now; the member must stop.
+        @raise OSError: a sync failed, the state of the files is unknown, and the member must stop.
         """
         for step in self._steps:
             step()
@@ -62,8 +62,8 @@ class StoreFlush(StoreReads):
     """
     Invariant: C{_job} is the flush that is under way, or None; there is never a second one.
 
-    @cvar mark_sync_every: a sync-flushing member brings the mark to stable storage with every so many
-        flushes (and with every checkpoint); others with every flush.
+    @cvar mark_sync_every: number of flushes after which a sync-flushing member brings the mark to stable
+        storage (and with every checkpoint); other members do it with every flush.
     """
 
     mark_sync_every = 8
@@ -78,7 +78,7 @@ class StoreFlush(StoreReads):
         self._checkpoint = b""
 
     def _note_begin(self) -> None:
-        """Put the first record on record: it changed, or was written just now."""
+        """Keep position and CRC of the first record for the mark: the record is new or has changed."""
         with self._storing("reading the beginning"):
             self._begin_on_record = (
                 (self._data.offsets[0], begin_crc_of(self._data)) if self._data.offsets else (-1, 0)
@@ -89,7 +89,7 @@ class StoreFlush(StoreReads):
         self._index.sync()
 
     def _sync_everything(self) -> None:
-        """All that was written, and the mark that says so; on this thread."""
+        """Bring all writes, and the mark that records them, to stable storage on this thread."""
         with self._storing("syncing"):
             self._sync_files()
             self._durable = End(index=self._end, term=self._end_term, position=self._end_position)
@@ -97,18 +97,18 @@ class StoreFlush(StoreReads):
             self._mark_file.write_durably(self._mark_now())
 
     def record_commit(self, committed_index: int) -> None:
-        """Remember how far readers may see; written at the next flush or checkpoint."""
+        """Raise the committed index; the next flush or checkpoint writes it."""
         assert committed_index <= self._end, (committed_index, self._end)
         self._committed = max(self._committed, committed_index)
 
     def end_repair(self) -> None:
-        """Clear the repairing mark, durably, with all that was brought back."""
+        """Clear the repairing state durably, together with all writes before."""
         self._repair_end = -1
         self._sync_everything()
 
     def prepare_flush(self) -> FlushJob | None:
         """
-        Capture what must reach stable storage; None when all of it has. On the reactor's thread.
+        Capture the writes that must reach stable storage; None if there are none. On the reactor's thread.
 
         At most one job is under way.
         """
@@ -148,7 +148,7 @@ class StoreFlush(StoreReads):
         return job
 
     def finish_flush(self, job: FlushJob) -> None:
-        """The job has run without an error. On the reactor's thread."""
+        """Count a job that has run without an error. On the reactor's thread."""
         assert job is self._job, "not the flush that is under way"
         self._job = None
         self._mark_file.synced(job.mark_generation)
@@ -156,7 +156,7 @@ class StoreFlush(StoreReads):
         self._index.release()
         if job.checkpoint:
             self._checkpoint = job.checkpoint
-        # What was synced meanwhile on this thread is not taken back.
+        # A sync on this thread in the meantime may have gone further: never lower its result.
         if job.epoch == self._epoch:
             self._durable = max(self._durable, job.end, key=lambda end: end.index)
             self._index_end_position = max(self._index_end_position, job.covers_index)
@@ -176,10 +176,10 @@ class StoreFlush(StoreReads):
 
     def check_point(self, *, force: bool = False) -> None:
         """
-        Write mark and checkpoint if there is news. Called every C{check_point_interval}.
+        Write mark and checkpoint if they changed. Called every C{check_point_interval}.
 
-        Where a flush is due or under way the next one writes the checkpoint, off this thread; a call
-        that finds it still unwritten writes it here.
+        If a flush is due or under way, the next flush writes the checkpoint, off this thread; if the next
+        call finds it still unwritten, that call writes it here.
         """
         self._write_mark()
         if self._checkpoint_now() == self._checkpoint and not self._index.dirty and not force:

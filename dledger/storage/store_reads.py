@@ -1,12 +1,13 @@
 # -*- test-case-name: tests.storage.test_store_reads -*-
 """
-The reading half of the file store, and what all of it knows: where the ledger begins and ends.
+The reading half of the file store, and the state that both halves share: where the ledger begins and ends.
 
-Rule: what is read from the files is checked before it is shown, but for C{read_unchecked}, whose reader
-does that. A record that is not sound fails the store, and is noted in the mark, so that the next start cuts
-there and comes up repairing.
+Rule: records read from the files are checked before they are returned, except by C{read_unchecked}, whose
+caller checks them. A record that is not sound fails the store and is recorded in the mark, so that the next
+start cuts there and begins repairing.
 
-Reads of the live tail make no system call; others at most six for a batch, three for who reads on.
+Reads of the live tail make no system call; other reads make at most six for a batch, or three if they
+continue the last read.
 
 Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
 """
@@ -54,9 +55,9 @@ class End:
 
 class _Storing:
     """
-    An OSError within breaks the store, once and for all.
+    A context manager: an OSError within it breaks the store for good.
 
-    Entered for every write: a generator would cost more than the write's other half.
+    Every write enters it: a generator would cost more than the rest of the write's overhead.
     """
 
     __slots__ = ("_store", "_what")
@@ -90,8 +91,10 @@ def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
 
 class StoreReads:
     """
-    Invariants: C{ledger_begin_index <= ledger_end_index} unless empty (both -1); nothing but zeroes
-    stands behind the end in data and index; C{_durable.index <= ledger_end_index}.
+    Reads, and the state of the ledger.
+
+    Invariants: C{ledger_begin_index <= ledger_end_index} unless empty (both -1); all bytes behind the end
+    in data and index are zero; C{_durable.index <= ledger_end_index}.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class StoreReads:
         self._durable = End(index=self._end, term=self._end_term, position=self._end_position)
         self._index_end_position = self._end_position
         self._epoch = 0
-        #: Epoch, index behind the last read, and the C{chainCrc} before it: for who reads on.
+        #: Epoch, index behind the last read, and the C{chainCrc} before that index: the next read uses them.
         self._read_on = (-1, -1, 0)
         self._broken = ""
         self._expiry = Expiry(expiry_rules(config))
@@ -126,7 +129,7 @@ class StoreReads:
         self._preload(found.scanned_from_index)
 
     def _preload(self, scanned_from_index: int) -> None:
-        """Remember the latest of the entries that recovery has looked at: data and index agree there."""
+        """Keep the latest entries that recovery has scanned in memory: data and index agree there."""
         first = max(scanned_from_index, self._end - _PRELOAD + 1)
         self._recent.reset(self._end + 1)
         if self._end < 0:
@@ -145,7 +148,7 @@ class StoreReads:
         self._recent.reset(first)
         self._recent.extend(positions, terms)
 
-    # -- what is there ---------------------------------------------------------------------------
+    # -- state and reads -------------------------------------------------------------------------
 
     @property
     def ledger_begin_index(self) -> int:
@@ -164,12 +167,12 @@ class StoreReads:
 
     @property
     def committed_index(self) -> int:
-        """Last index known to be committed; -1 for none. At a start: of the last checkpoint."""
+        """Last index known to be committed; -1 for none. At a start: the recorded one."""
         return self._committed
 
     @property
     def repair_end_index(self) -> int:
-        """-1: healthy. Else entries up to here were lost, and a leader must bring them back."""
+        """-1: healthy. Else entries up to this index were lost, and a leader must bring them back."""
         return self._repair_end
 
     @property
@@ -179,7 +182,7 @@ class StoreReads:
 
     @property
     def disk_full(self) -> bool:
-        """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
+        """Whether appends are refused because the disk is full; refreshed by C{house_keeping}."""
         return self._expiry.disk_full
 
     def term_of(self, index: int) -> int:
@@ -205,7 +208,7 @@ class StoreReads:
 
     def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
         """
-        As L{read_batch}, of any number of terms; C{EntryBatch.term} is that of the last entry.
+        As L{read_batch}, over any number of terms; C{EntryBatch.term} is that of the last entry.
 
         @param end_index: last index wanted, inclusive, at least C{first_index}.
         """
@@ -213,8 +216,8 @@ class StoreReads:
 
     def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
         """
-        As L{read_range}, from one file, and of the records only the first and the last are held against the
-        index: for bulk readers, who check what they get. Costs no time per record.
+        As L{read_range}, from one file, comparing only the first and the last record with the index. For
+        bulk readers, which check the records themselves. Costs no time per record.
         """
         position, size = self._unit(first_index)[1:3]
         limit = min(position + max(max_bytes, size), self._data.base(position) + self._data.file_size)
@@ -233,7 +236,7 @@ class StoreReads:
         with self._storing("reading"):
             data = self._data.pread(last + size - position, position)
         if len(data) < last + size - position:
-            raise self._damaged(first_index, self._data, position, "the file is cut")
+            raise self._damaged(first_index, self._data, position, "the file is truncated")
         return EntryBatch(first_index=first_index, count=low - first_index + 1, term=term, records=data)
 
     def holds(self, entry: EntryBatch) -> bool:
@@ -247,8 +250,8 @@ class StoreReads:
             return True
         if len(ours) != len(theirs) or ours[:36] != theirs[:36] or ours[44:] != theirs[44:]:
             return False
-        # What they did not record cannot be compared. What we lack and they have is to be replaced:
-        # they chain on from theirs.
+        # A checksum that they lack cannot be compared. An entry whose checksum only they have must be
+        # replaced by theirs: the next records chain on from it.
         return all(theirs[at : at + 4] in (ours[at : at + 4], bytes(4)) for at in (36, 40))
 
     def _unit(self, index: int) -> tuple[int, int, int, int, int]:
@@ -274,7 +277,7 @@ class StoreReads:
         following = self._end_position if last_index == self._end else self._recent.position(last_index + 1)
         if position < following < limit:
             limit = following
-        elif last_index == first_index and size > ENTRY_HEADER_SIZE:  # do not read the next one, too
+        elif last_index == first_index and size > ENTRY_HEADER_SIZE:  # do not read the next record, too
             limit = position + size
         wanted = max(min(max_bytes, limit - position), size)
         chain_crc = self._chain_before(first_index)
@@ -284,17 +287,17 @@ class StoreReads:
             size = BLANK.unpack_from(data)[1]
             data = self._walk(walk, min(size, limit - position), 1, one_term)
         if not walk.count or (term != walk.term and (one_term or walk.count == 1)):
-            raise self._damaged(first_index, self._data, position, "the record is cut, or not of its term")
+            raise self._damaged(first_index, self._data, position, "it is truncated or of another term")
         if chain_crc is None and crc32(data[:ENTRY_HEADER_SIZE]) != self._begin_on_record[1]:
-            raise self._damaged(first_index, self._data, position, "not the first record that is on record")
+            raise self._damaged(first_index, self._data, position, "it is not the recorded first record")
         self._read_on = self._epoch, walk.index, walk.chain_crc or 0
         return EntryBatch(first_index=first_index, count=walk.count, term=walk.term,
                           records=data if len(data) == walk.length else data[: walk.length])
 
     def _chain_before(self, index: int) -> int | None:
         """
-        C{chainCrc} of the entry before: what its header is held against. None for the first one of a
-        ledger whose beginning has expired; the mark has a CRC of that header.
+        C{chainCrc} of the entry before C{index}, to check its header. None for the first entry of a
+        ledger whose beginning has expired; the mark holds a CRC of that header.
         """
         if index == 0:
             return 0
@@ -313,12 +316,12 @@ class StoreReads:
         with self._storing("reading"):
             data = self._data.pread(wanted, walk.position)
         if len(data) < ENTRY_HEADER_SIZE:
-            raise self._damaged(walk.index, self._data, walk.position, "the file is cut")
+            raise self._damaged(walk.index, self._data, walk.position, "the file is truncated")
         try:
             walk_records(data, walk, max_count=max_count, one_term=one_term, size_max=self._data.file_size)
         except DamagedRecord as damage:
-            # Behind the last record of a file a blank stops the walk. Anything else is damage, and
-            # is told now: read by itself, the record could not be held against the one before it.
+            # Behind the last record of a file a blank stops the walk. Anything else is damage, and is
+            # reported now, while the record can be compared with the one before it.
             if not walk.count or BLANK.unpack_from(data, walk.length)[0] != BLANK_MAGIC:
                 raise self._damaged(damage.index, self._data, damage.position, damage.what) from None
         return data
@@ -337,7 +340,7 @@ class StoreReads:
         raise StoreError(self._broken, path=self._config.self_path) from error
 
     def _damaged(self, index: int, segments: SegmentList, position: int, what: str) -> StoreError:
-        """Note durably what was found, so that the next start cuts there and comes up repairing."""
+        """Record the damage durably, so that the next start cuts there and begins repairing."""
         path = segments.path(segments.base(position))
         offset = position % segments.file_size
         self._broken = f"entry {index} is damaged: {path} at {offset}: {what}"

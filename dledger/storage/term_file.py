@@ -2,8 +2,8 @@
 """
 C{currterm}: the term and the vote of a member, durable before the answer that depends on them.
 
-Content as Java's, byte for byte. Unlike Java, the file is replaced by rename after fsync, so that
-it is always there and whole; and where Java's crash left none, its C{.tmp} and C{.bak} are read.
+The content equals Java's byte for byte. Unlike in Java, the file is replaced by rename after fsync, so
+that it always exists and is whole. If a crash of Java left no file, its C{.tmp} and C{.bak} are read.
 
 Source: MemberState.persistTerm and IOUtils.string2File (0.3.1.2); differs: docs/divergence.md W4.
 """
@@ -21,7 +21,7 @@ TERM_FILE_NAME = "currterm"
 
 @attrs.frozen
 class TermVote:
-    """A term and who was voted for in it; None if nobody was."""
+    """A term and the member that got the vote in it; None without a vote."""
 
     term: int = 0
     voted_for: str | None = None
@@ -33,7 +33,7 @@ def encode_term(term: int, voted_for: str | None) -> bytes:
 
 
 def decode_term(data: bytes) -> TermVote | None:
-    """What a file says; None if it makes no sense."""
+    """Content of a term file; None if it is malformed."""
     found = parse_properties(data)
     term = java_long(found.get("currTerm"))
     if term is None or term < 0:
@@ -53,9 +53,9 @@ class TermFile:
         """
         Term and vote; term 0 and no vote for a new member.
 
-        @param ledger_end_term: the term is at least that of the last entry, whatever the file says.
-        @raise DirectoryError: the file makes no sense.
-        @raise StoreError: it cannot be read.
+        @param ledger_end_term: term of the last entry; a lower term in the file is raised to it.
+        @raise DirectoryError: the file is malformed.
+        @raise StoreError: the file cannot be read.
         """
         try:
             found = self._read()
@@ -67,10 +67,10 @@ class TermFile:
 
     def take_up(self, *, ledger_end_term: int) -> TermVote:
         """
-        What a member begins its life with: as L{load}, and durable.
+        Load term and vote at a member's start, as L{load}, and make them durable.
 
-        A predecessor that was killed between its rename and its fsync of the directory left what
-        we see, but a power failure may still take it back; and we are about to speak in this term.
+        A predecessor may have been killed between its rename and its fsync of the directory. A power
+        failure could still undo that rename, while this member already speaks in this term.
         """
         found = self.load(ledger_end_term=ledger_end_term)
         if found != TermVote():
@@ -94,14 +94,14 @@ class TermFile:
                 found = decode_term(self._disk.read_file(self._path + suffix))
                 if found is not None:
                     left.append(found)
-        # Of equal terms the one with a vote counts: to forget a vote is what must not happen.
+        # Of equal terms the one with a vote counts: a vote must never be forgotten.
         return max(left, key=lambda one: (one.term, one.voted_for is not None), default=TermVote())
 
     def save(self, term: int, voted_for: str | None) -> None:
         """
-        Durable when it returns.
+        Write term and vote durably.
 
-        @raise StoreError: it is not, and the member must not answer.
+        @raise StoreError: the write failed, and the member must not answer.
         """
         try:
             self._disk.makedirs(self._directory)

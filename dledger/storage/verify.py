@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.storage.test_verify -*-
 """
-Everything that can be checked in a member's directory, without changing it.
+Verification of a member's directory, without changing it.
 
-Each record (place, index, term, size, checksums), its index unit, each blank, the file names and
+Checks each record (place, index, term, size, checksums), its index unit, each blank, the file names and
 lengths, checkpoint, commit mark and term file. Works on Java's directories, whose records have no
-checksums (they are counted), and on a live member's: what lies behind the end that mark or
-checkpoint record is still in motion, and its problems end the ledger rather than being findings.
+checksums (such records are counted), and on those of live members: entries behind the end that mark or
+checkpoint record may still change, so a problem there ends the ledger and is no finding.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from protocols.wire.ledger.entry import (
 )
 
 _CHUNK = 1024 * 1024
-#: More findings than this are counted, not kept.
+#: Findings beyond this number are counted, not kept.
 FINDINGS_MAX = 1000
 
 Progress = Callable[[int, int], None]
@@ -42,10 +42,11 @@ Progress = Callable[[int, int], None]
 @attrs.frozen(kw_only=True)
 class Finding:
     """
-    Something that should not be so.
+    A problem in a directory.
 
-    @ivar file: path; C{offset}: byte in it; C{index}: entry concerned. -1 where that makes no sense.
-    @ivar sentence: what is wrong.
+    @ivar file: path of the file.
+    @ivar offset, index: byte in the file, and index of the entry; -1 where not applicable.
+    @ivar sentence: description of the problem.
     """
 
     file: str
@@ -57,13 +58,15 @@ class Finding:
 @attrs.define(kw_only=True)
 class VerifyReport:
     """
-    @ivar findings: at most L{FINDINGS_MAX}; C{findings_count} counts all.
-    @ivar entries, data_bytes: records that were sound, and their bytes.
-    @ivar begin_index, end_index, committed_index: of the ledger; -1 for none.
-    @ivar settled_index: entries behind it may still be in motion.
-    @ivar without_body_crc, without_chain_crc: records that carry none (Java's).
+    Result of a verification.
+
+    @ivar findings: at most L{FINDINGS_MAX} findings; C{findings_count} counts all.
+    @ivar entries, data_bytes: sound records, and their bytes.
+    @ivar begin_index, end_index, committed_index: indexes of the ledger; -1 for none.
+    @ivar settled_index: entries behind this index may still change.
+    @ivar without_body_crc, without_chain_crc: records without this checksum (Java's).
     @ivar blanks: files that end in a blank.
-    @ivar repair_end_index: the member is repairing up to there; -1 if not.
+    @ivar repair_end_index: the member is repairing up to this index; -1 if healthy.
     """
 
     path: str
@@ -82,11 +85,11 @@ class VerifyReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return self.findings_count == 0
 
     def add(self, file: str, sentence: str, *, offset: int = -1, index: int = -1) -> None:
-        """Note a finding."""
+        """Add a finding."""
         self.findings_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(file=file, offset=offset, index=index, sentence=sentence))
@@ -99,9 +102,9 @@ def verify_directory(
     Check everything in a member's directory.
 
     @param path: C{<store_base_dir>/dledger-<self_id>}.
-    @param progress: called now and then with bytes checked and bytes to check.
-    @raise DirectoryError: that is no member's directory.
-    @raise StoreError: it cannot be read at all.
+    @param progress: called repeatedly with the bytes checked and the bytes to check.
+    @raise DirectoryError: C{path} is not a member's directory.
+    @raise StoreError: the directory cannot be read.
     """
     report = VerifyReport(path=path)
     _check_mark(disk, path, report)
@@ -152,7 +155,7 @@ class _Verifier:
         self._term = -1
 
     def run(self) -> None:
-        """Check all."""
+        """Check the whole directory."""
         report, reader = self._report, self._reader
         checkpoint = read_checkpoint(self._disk, reader.path)
         if self._mark is not None:
@@ -164,8 +167,8 @@ class _Verifier:
         committed = max(checkpoint[0] if checkpoint else -1, self._mark.committed_index if self._mark else -1)
         report.committed_index = min(committed, report.end_index)
         if report.end_index < report.settled_index:
-            report.add(reader.path, f"the ledger ends at {report.end_index}, but up to "
-                       f"{report.settled_index} it is on record", index=report.end_index + 1)
+            report.add(reader.path, f"the ledger ends at {report.end_index}, but is recorded up to "
+                       f"{report.settled_index}", index=report.end_index + 1)
         self._check_checkpoint(checkpoint)
         self._check_term()
 
@@ -190,7 +193,7 @@ class _Verifier:
         path = f"{self._reader.path}/{CHECKPOINT_NAME}"
         if checkpoint is None:
             if self._disk.exists(path):
-                self._report.add(path, "makes no sense: committedIndex=<number>, endIndex=<number> expected")
+                self._report.add(path, "malformed: committedIndex=<number>, endIndex=<number> expected")
         elif checkpoint[0] > self._report.end_index:
             self._report.add(path, f"committedIndex={checkpoint[0]} lies behind the end "
                              f"{self._report.end_index}", index=checkpoint[0])
@@ -203,7 +206,7 @@ class _Verifier:
             return
         found = decode_term(self._disk.read_file(path))
         if found is None:
-            self._report.add(path, "makes no sense: voteLeader=<id> and currTerm=<number> expected")
+            self._report.add(path, "malformed: voteLeader=<id> and currTerm=<number> expected")
         elif found.term < self._term:
             self._report.add(path, f"currTerm={found.term} is below the last entry's term {self._term}")
 
@@ -233,7 +236,7 @@ class _Verifier:
             self._check_rest(walk.position)
 
     def _indexed_begin(self) -> int:
-        """The first entry's index, as the index has it; as its record has it if the index does not know."""
+        """The first entry's index from the index files; from its record if the index has no unit of it."""
         first = self._reader.data.offsets[0]
         for offset in self._reader.index.offsets[:1]:
             units = self._reader.index.pread(self._reader.index_file_size, offset)
@@ -260,12 +263,12 @@ class _Verifier:
         return True
 
     def _check_next(self, data: bytes, walk: Walk, file_end: int) -> str:
-        """Walk over the records at the start of C{data}; what is wrong if it cannot pass even one."""
+        """Walk over the records at the start of C{data}; returns the problem if it passes none, else ""."""
         if len(data) < MIN_BLANK_SIZE:
             return "the file ends without a blank"
         size = BLANK.unpack_from(data)[1]
         if size == 0:
-            return "nothing there"
+            return "no record"
         if size > len(data) and record_fits(size, file_end - walk.position):
             data = self._reader.data.pread(size, walk.position)
         try:
@@ -322,8 +325,8 @@ class _Verifier:
 
     def _damage(self, walk: Walk, what: str, file_end: int) -> bool:
         """
-        Note damage, and stand behind it: at the next record that the index leads to, or at the next
-        file. False: the ledger may as well end here.
+        Report damage and skip it: continue at the next record that the index leads to, or at the next
+        file. False: the ledger ends here.
         """
         reader = self._reader
         if walk.index > self._report.settled_index:
@@ -355,7 +358,7 @@ class _Verifier:
             self._report.add(reader.data.path(base), "bytes in a blank that are not zero", **place)
 
     def _check_rest(self, position: int) -> None:
-        """After an orderly end nothing but zeroes stands behind the last record."""
+        """After a clean close all bytes behind the last record must be zero."""
         reader = self._reader
         base = reader.data.base(position)
         if base >= 0 and self._is_nonzero(position, base + reader.data_file_size):

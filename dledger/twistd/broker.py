@@ -2,10 +2,9 @@
 """
 C{twistd -n dledger-broker}: options, and the broker that they describe.
 
-What is given on the command line stands above what stands in the configuration file, which stands above the
-defaults. Everything in L{BrokerConfig}, in its store and in its replication can be given, in our or in
-RocketMQ's spelling; a file of RocketMQ's own broker will do. What is wrong is one line, with what would be
-right.
+Options of the command line override those of the configuration file, which override the defaults. Every
+option of L{BrokerConfig}, of its store and of its replication can be given, in our or in RocketMQ's spelling;
+a configuration file of RocketMQ's own broker works. An error is one line that also tells the allowed values.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from dledger.twistd.common import (
 
 DEFAULT_STORE = "./dledger-broker-data"
 
-#: Options of their own, and the names that they have in a configuration.
+#: Command line options, and their names in a configuration.
 _NAMES = {
     "role": "broker_role",
     "store": "store_path_root_dir",
@@ -61,20 +60,20 @@ _PORT = re.compile(r"(?P<kind>tcp6?):(?:port=)?(?P<port>[0-9]{1,5})(?P<rest>(?::
 
 
 class Options(ConfigurationOptions):
-    """Without any: an asynchronous master in ./dledger-broker-data, listening as RocketMQ does."""
+    """Without any: an asynchronous master in ./dledger-broker-data, on RocketMQ's ports."""
 
     optParameters = [
         ["role", "r", None, "async-master, sync-master or slave. [default: async-master]"],
         ["store", "s", None, f"Directory of the store. [default: {DEFAULT_STORE}]"],
-        ["listen", "l", None, "Port or endpoint for clients; slaves also ask two below it. [default: 10911]"],
+        ["listen", "l", None, "Port or endpoint for clients; slaves also use port - 2. [default: 10911]"],
         ["ha-listen", None, None, "Port or endpoint for slaves. [default: one above --listen]"],
         ["ha-master", "m", None, "Of a slave: host:port of the master's --ha-listen. [default: name server]"],
         ["namesrv", "n", None, "Name servers, host:port;host:port. [default: none]"],
         ["name", None, None, "Name of the broker, one for a master and its slaves. [default: this host's]"],
         ["cluster", None, None, "Name of the cluster. [default: DefaultCluster]"],
-        ["broker-id", "i", None, "0 for a master, above for slaves. [default: 0, or 1 for a slave]"],
+        ["broker-id", "i", None, "0 for a master, above 0 for slaves. [default: 0, or 1 for a slave]"],
         ["flush", "f", None, "async: answers before fsync; sync: after. [default: async]"],
-        ["config", "c", None, "File with options: TOML (*.toml), or properties as RocketMQ's brokers have."],
+        ["config", "c", None, "File with options: TOML (*.toml), or properties as for RocketMQ's brokers."],
     ]
 
     def __init__(self) -> None:
@@ -82,11 +81,11 @@ class Options(ConfigurationOptions):
         self.broker: BrokerConfig = from_mapping({"store": DEFAULT_STORE})
 
     def opt_set(self, text: str) -> None:
-        """Any other option of a broker, as name=value; may be given more than once."""
+        """Any other option of a broker, as name=value; may be repeated."""
         self.keep_setting(text)
 
     def postOptions(self) -> None:
-        """Put together what was given; C{self.broker} is the result, C{listen} and C{ha-listen} endpoints."""
+        """Combine all given options into C{self.broker}; C{listen} and C{ha-listen} become endpoints."""
         values = self.from_file(self._parse_file)
         given = self.given(_NAMES)
         for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):
@@ -112,11 +111,11 @@ def _plain(name: str) -> str:
     try:
         return option_name(name) or name
     except ValueError:
-        return name  # to be complained of later
+        return name  # from_mapping reports it
 
 
 def _endpoint(option: str, text: str) -> tuple[str, int]:
-    """Description and port of an endpoint, which may be given by its port alone."""
+    """Description and port of an endpoint, which may be given as a port number."""
     if text.isascii() and text.isdecimal():
         text = f"tcp:{text}"
     match = _PORT.fullmatch(text)
@@ -139,14 +138,14 @@ def _host_name() -> str:
 
 
 def _own_address(listen: str) -> str:
-    """Where others reach us: the interface that we listen on, or the one that leads out."""
+    """Address of this broker for others: the interface of C{listen}, or that of the default route."""
     match = re.search(r":interface=((?:\\:|[^:])+)", listen)
     interface = match[1].replace("\\:", ":") if match else ""
     if interface not in ("0.0.0.0", "::") and (isIPAddress(interface) or isIPv6Address(interface)):
         return interface
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # of an address for documentation; nothing is sent
+            probe.connect(("192.0.2.1", 9))  # an address for documentation; nothing is sent
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.twistd,tests.spark.test_sidecar -*-
 """
-What the services of C{twistd} have in common: how options are given, and what a process of theirs is like.
+Shared by the services of C{twistd}: options, and the set-up of the process.
 
-What is given on the command line stands above what stands in the configuration file, which stands above the
-defaults. What is wrong is one line, with what would be right.
+Options of the command line override those of the configuration file, which override the defaults. An error is
+one line that also tells the allowed values.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from dledger.base.tuning import keep_freed_memory, spare_the_collector
 
 
 class OptionsOnly(UsageOptions):
-    """Options, and nothing else."""
+    """A command line of options only, without arguments."""
 
     compData: Any = None
 
     def parseArgs(self, *arguments: str) -> None:
-        """There are none."""
+        """Refuse any argument."""
         if arguments:
             raise UsageError(f"{arguments[0]!r} is not an option; all options begin with --")
 
 
 class ConfigurationOptions(OptionsOnly):
     """
-    Options of their own for what is said often, C{--set name=value} for the rest, and C{--config FILE}.
+    Command line options for common settings, C{--set name=value} for the rest, and C{--config FILE}.
 
-    @ivar settings: what C{--set} was given.
+    @ivar settings: name to value, as given with C{--set}.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class ConfigurationOptions(OptionsOnly):
         self.settings: dict[str, str] = {}
 
     def keep_setting(self, text: str) -> None:
-        """Take what one C{--set} was given."""
+        """Store the argument of one C{--set}."""
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals or not name:
@@ -58,9 +58,9 @@ class ConfigurationOptions(OptionsOnly):
 
     def given(self, names: Mapping[str, str]) -> dict[str, Any]:
         """
-        What stands on the command line, by the names that it has in a configuration.
+        The options given on the command line, by their names in a configuration.
 
-        @param names: the name of each option there.
+        @param names: command line option to its name in a configuration.
         """
         return {name: self[option] for option, name in names.items() if self[option] is not None}
 
@@ -68,10 +68,11 @@ class ConfigurationOptions(OptionsOnly):
         self, parse: Callable[[str], Mapping[str, Any]], tables: tuple[str, ...] = ()
     ) -> dict[str, Any]:
         """
-        What stands in the file that C{--config} names; nothing without it.
+        The options in the file that C{--config} names; empty without it.
 
-        @param parse: from its text to options; raises C{ValueError}.
+        @param parse: makes options from the file's text; raises C{ValueError}.
         @param tables: options that may be tables.
+        @raise UsageError: the file cannot be read, or is malformed.
         """
         path = self["config"]
         if path is None:
@@ -85,15 +86,15 @@ class ConfigurationOptions(OptionsOnly):
             raise UsageError(f"--config {path}: {error}") from None
         for name, value in values.items():
             if isinstance(value, dict) and name not in tables:
-                raise UsageError(f"--config {path}: [{name}] is a table; options stand at the top level")
+                raise UsageError(f"--config {path}: [{name}] is a table; write options at the top level")
         return values
 
 
 def above(*settings: Mapping[str, Any], plain: Callable[[str], str]) -> dict[str, Any]:
     """
-    All of them, where each hides an option of those behind it under any spelling.
+    Merge settings, where an earlier mapping overrides an option of later ones, in any spelling.
 
-    @param plain: the same of every spelling of one option.
+    @param plain: maps every spelling of an option to the same name.
     """
     found: dict[str, Any] = {}
     for lower in settings:
@@ -103,24 +104,24 @@ def above(*settings: Mapping[str, Any], plain: Callable[[str], str]) -> dict[str
 
 
 def usage_error(error: ValueError | TypeError) -> UsageError:
-    """One line, of an option's validator or of whoever has converted it."""
+    """An error of one line, from an option's validator or converter."""
     # A validator's error has more arguments, for programs.
     return UsageError(str(error.args[0] if error.args else error))
 
 
 def check_endpoint(option: str, description: str, example: str) -> None:
-    """@raise UsageError: C{description} is no endpoint of a server."""
+    """@raise UsageError: C{description} is not a server endpoint."""
     try:
         serverFromString(None, description)
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise UsageError(f"--{option} {description!r} is no endpoint (as {example}): {error}") from None
+        raise UsageError(f"--{option} {description!r} is no endpoint (such as {example}): {error}") from None
 
 
 def make_reactor_monotonic(reactor: Any) -> None:
     """
-    Let the reactor's timers run by a clock that nobody sets.
+    Let the reactor's timers use a monotonic clock.
 
-    Twisted's run by the time of day: when that is set back, nothing happens until it has caught up,
+    Twisted's timers use the time of day. When that is set back, no timer fires until it has caught up,
     and a member that does not tick loses its leadership or never looks for another leader.
     """
     if not reactor.getDelayedCalls():
@@ -128,14 +129,14 @@ def make_reactor_monotonic(reactor: Any) -> None:
 
 
 def prepare_process(reactor: Any) -> None:
-    """Let the reactor, the allocator and the collector of this process be what a long-lived server needs."""
+    """Set up the reactor, the allocator and the garbage collector for a long-lived server."""
     make_reactor_monotonic(reactor)
     keep_freed_memory()
     reactor.callWhenRunning(spare_the_collector)
 
 
 def exit_with(status: int) -> None:
-    """Let this process end with C{status}: the reactor knows none."""
+    """Let this process end with C{status}: the reactor cannot set an exit status."""
 
     def leave() -> None:
         sys.stdout.flush()
@@ -146,9 +147,9 @@ def exit_with(status: int) -> None:
 
 
 def seeded_chance(whose: str) -> random.Random:
-    """A generator of one's own, whose seed stands in the log. @param whose: as C{member n0}."""
+    """A new random generator, whose seed is logged. @param whose: its user, such as C{member n0}."""
     seed = random.SystemRandom().getrandbits(64)
-    Logger().info("chance of {whose} starts from seed {seed}", whose=whose, seed=seed)
+    Logger().info("random generator of {whose}: seed {seed}", whose=whose, seed=seed)
     return random.Random(seed)
 
 

@@ -2,11 +2,11 @@
 """
 C{twistd -n dledger-export}: an export that runs beside a member and writes segments as they close.
 
-The log is read and files are written in one thread of the service's own; the reactor only waits. A stop waits
-for the batch under way: what is finished stays, what is not is read again by the next start.
+One thread of the service reads the log and writes the files; the reactor only waits. A stop waits for the
+batch under way: finished files stay, the next start reads the rest again.
 
-What cannot be mended by waiting (a full disk, lost or damaged entries, another log) ends the process with
-status 1 and a line in its log; whoever supervises it starts it again when it is mended.
+An error that waiting cannot cure (a full disk, lost or damaged entries, another log) ends the process with
+status 1 and a line in its log; its supervisor starts it again after the repair.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ def _number(name: str, text: object, least: float) -> float:
     try:
         value = float(str(text))
     except ValueError:
-        raise UsageError(f"--{name} {text!r} is no number") from None
+        raise UsageError(f"--{name} {text!r} is not a number") from None
     if not value >= least:
-        raise UsageError(f"--{name} {text}: at least {least:g} is needed")
+        raise UsageError(f"--{name} {text}: must be at least {least:g}")
     return value
 
 
 class Options(OptionsOnly):
-    """The log, and where the files go."""
+    """Options: the log, and the directory of the files."""
 
     optParameters = [
-        ["source", "s", None, "A member's directory, as in ./dledger-data/dledger-n0."],
+        ["source", "s", None, "A member's directory, such as ./dledger-data/dledger-n0."],
         ["bootstrap", "b", None, "Instead of --source: members, as n0-host:port;n1-host:port."],
         ["group", "g", "default", "With --bootstrap: name of the group."],
         ["out", "o", None, "Directory for the files."],
         ["format", "f", "parquet", "parquet or jsonl."],
         ["columns", "c", "", "Columns, comma-separated, in this order; none: all."],
-        ["partition-by", None, "", "A folder for each value of these columns."],
-        ["compression", None, "snappy", "Of Parquet: snappy, zstd, gzip or none."],
-        ["part-bytes", None, 128 * 1024 * 1024, "Bytes of the log in one file at most, about."],
-        ["max-delay", None, 0, "Seconds after which a file is finished though its segment is not; 0: never."],
-        ["interval", None, 1, "Seconds between two looks at the log."],
+        ["partition-by", None, "", "One folder for each value of these columns."],
+        ["compression", None, "snappy", "Compression of Parquet: snappy, zstd, gzip or none."],
+        ["part-bytes", None, 128 * 1024 * 1024, "Approximate maximum of log bytes in one file."],
+        ["max-delay", None, 0, "Seconds after which a file is finished before its segment is; 0: never."],
+        ["interval", None, 1, "Seconds between two reads of the log."],
     ]
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class Options(OptionsOnly):
         self.settings: Any = None
 
     def opt_set(self, text: str) -> None:
-        """Any option of the Spark source, as verifyCrc=true; may be given more than once."""
+        """Any option of the Spark source, such as verifyCrc=true; may be repeated."""
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--set {text!r}: write --set name=value")
         self.set[name.strip()] = value.strip()
 
     def postOptions(self) -> None:
-        """Check everything; C{self.log} and C{self.settings} are the result."""
+        """Check all options; C{self.log} and C{self.settings} are the result."""
         try:
             from dledger.spark.export.exporter import ExportSettings, ExportSource
             from dledger.spark.export.files import ExportError
@@ -80,7 +80,7 @@ class Options(OptionsOnly):
         if bool(self["source"]) == bool(self["bootstrap"]):
             raise UsageError("give either --source (a directory) or --bootstrap (members)")
         if not self["out"]:
-            raise UsageError("where to? give --out")
+            raise UsageError("no directory for the files: give --out")
         given = {"path": self["source"]} if self["source"] else {
             "bootstrap": self["bootstrap"], "group": self["group"],
         }
@@ -102,9 +102,9 @@ class Options(OptionsOnly):
 
 class ExportService(Service):
     """
-    Turns of a follower, one after the other, each in the thread.
+    Runs the turns of a follower in the thread, one at a time.
 
-    Invariant: at most one of C{_waiting} (for the next turn) and C{_turning} (its end) is set.
+    Invariant: at most one of C{_waiting} (timer of the next turn) and C{_turning} (turn under way) is set.
     """
 
     log = Logger()
@@ -114,8 +114,9 @@ class ExportService(Service):
         pool: ThreadPool | None = None,
     ) -> None:
         """
-        @param open_exporter: called in the thread.
-        @param reactor: its clock must be monotonic.
+        @param open_exporter: opens the exporter; called in the thread.
+        @param interval_ms: milliseconds between two reads of the log.
+        @param reactor: reactor with a monotonic clock.
         @param failed: called when the export has failed for good; ends the process.
         """
         self._open_exporter = open_exporter
@@ -130,7 +131,7 @@ class ExportService(Service):
         self._turning: Deferred[None] | None = None
 
     def startService(self) -> None:
-        """Begin with the first turn."""
+        """Start the thread and the first turn."""
         super().startService()
         self._stopping.clear()
         self._pool.start()
@@ -139,11 +140,11 @@ class ExportService(Service):
     def _turn(self) -> None:
         self._waiting = None
         turn = deferToThreadPool(self._reactor, self._pool, self._work, round(self._reactor.seconds() * 1000))
-        # Whoever stops waits for this, so it must not fail.
+        # stopService waits for this Deferred, so it must not fail.
         self._turning = turn.addCallbacks(self._turned, self._turn_failed)
 
     def _work(self, now_ms: int) -> int:
-        """One turn; in the thread."""
+        """Run one turn, in the thread."""
         from dledger.spark.export.follow import Follower
 
         if self._exporter is None:
@@ -172,12 +173,12 @@ class ExportService(Service):
         self._turning = None
         self.log.critical("the export has failed: {error}", error=failure.getErrorMessage())
         if not _is_expected(failure):
-            self.log.failure("this is not an error of the log or of the disk", failure)
+            self.log.failure("the cause is neither the log nor the disk", failure)
         if not self._stopping.is_set():
             self._failed()
 
     def stopService(self) -> Deferred[None]:
-        """@return: fires when the turn under way has ended and the directory is free."""
+        """@return: fires when the turn under way has ended and the directory is unlocked."""
         super().stopService()
         self._stopping.set()
         if self._waiting is not None:

@@ -2,9 +2,9 @@
 """
 C{twistd -n dledger}: options, and the service that they describe.
 
-What is given on the command line stands above what stands in the configuration file, which stands
-above the defaults. Everything in L{DLedgerConfig} can be given, in our, Java's or RocketMQ's
-spelling. What is wrong is one line, with what would be right.
+Options of the command line override those of the configuration file, which override the defaults. Every
+option of L{DLedgerConfig} can be given, in our, Java's or RocketMQ's spelling. An error is one line that
+also tells the allowed values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dledger.twistd.common import (
     usage_error,
 )
 
-#: Options of their own, and the names that they have in a configuration.
+#: Command line options, and their names in a configuration.
 _NAMES = {
     "node-id": "self_id",
     "peers": "peers",
@@ -44,7 +44,7 @@ _NAMES = {
     "wire": "wire",
 }
 
-#: What a configuration file may hold beside the options of a member.
+#: Further options of a configuration file, beside those of a member.
 _ENDPOINTS = ("listen", "admin")
 
 
@@ -58,7 +58,7 @@ class Options(ConfigurationOptions):
         ["group", "g", None, "Name of the group. [default: default]"],
         ["config", "c", None, "TOML file with options, in any of the known spellings."],
         ["listen", "l", None, "Endpoint to listen on. [default: the port of this member's own peer address]"],
-        ["admin", "a", None, "Endpoint of the HTTP administration, as in tcp:8080:interface=127.0.0.1."],
+        ["admin", "a", None, "Endpoint of the HTTP administration, such as tcp:8080:interface=127.0.0.1."],
         ["flush-disk-type", "f", None, "async: acks before fsync (as Java); sync: after. [default: async]"],
         ["wire", "w", None, "Frames between members: auto, remoting or binary. [default: auto]"],
     ]
@@ -68,11 +68,11 @@ class Options(ConfigurationOptions):
         self.member: DLedgerConfig = DLedgerConfig()
 
     def opt_set(self, text: str) -> None:
-        """Any other option of a member, as name=value; may be given more than once."""
+        """Any other option of a member, as name=value; may be repeated."""
         self.keep_setting(text)
 
     def postOptions(self) -> None:
-        """Put together what was given; C{self.member} is the result."""
+        """Combine all given options; C{self.member} is the result."""
         values = self.from_file(tomllib.loads, tables=("peers",))
         try:
             for name in _ENDPOINTS:

@@ -249,7 +249,7 @@ class TransferTests(GroupCase):
             member.wire_version = 0
         moved = self.client.transfer("n2")
         self.group.settle()
-        self.assertIn("must be given", str(self.failureResultOf(moved, DLedgerError).value))
+        self.assertIn("name the term", str(self.failureResultOf(moved, DLedgerError).value))
         moved = self.client.transfer("n2", term=6)
         self.group.settle()
         self.assertEqual(self.successResultOf(moved), 7)

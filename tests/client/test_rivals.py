@@ -51,7 +51,7 @@ class SilentLeaderTests(GroupCase):
         self.group.run(0.5)
         for (outcome,) in under_way:
             assert isinstance(outcome, UnknownOutcome)
-            self.assertIn("it is silent, and n1 leads in term 2", str(outcome))
+            self.assertIn("no answer, and n1 leads in term 2", str(outcome))
         self.assertEqual([len(outcomes) for outcomes in waiting], [1] * 4)
         self.assertEqual(self.group.log, [b"before", b"8", b"9", b"10", b"11"])
         self.assertEqual(self.appends_at("n1"), [(b"8",), (b"9",), (b"10",), (b"11",)])

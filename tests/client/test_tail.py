@@ -287,7 +287,7 @@ class LossTests(TailCase):
         self.group.run(0.5)
         error = self.assertRefused(reader, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         self.assertEqual(error.facts["first_index"], 5)
-        self.assertIn("entry 2 has expired; the first one still there is 5", str(error))
+        self.assertIn("entry 2 has expired; the first remaining entry is 5", str(error))
 
     def test_expired_at_some(self) -> None:
         """A member that still has it serves."""

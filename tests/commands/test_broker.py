@@ -105,8 +105,8 @@ class TailBrokerTests(SynchronousTestCase):
     def test_usage(self) -> None:
         """What makes no sense together."""
         for arguments, word in (
-            (["--from", "3"], "--from-offset"), (["--from-offset", "-1"], "neither an offset"),
-            (["--from-offset", "x"], "neither an offset"), (["--format", "raw", "--json"], "--json"),
+            (["--from", "3"], "--from-offset"), (["--from-offset", "-1"], "not an offset"),
+            (["--from-offset", "x"], "not an offset"), (["--format", "raw", "--json"], "--json"),
         ):  # fmt: skip
             result = self.run_cli(*arguments)
             self.assertEqual(result.exit_code, 64, result.output)
@@ -114,7 +114,7 @@ class TailBrokerTests(SynchronousTestCase):
         for arguments in (["--topic", "T"], ["--from-offset", "1"]):
             result = CliRunner().invoke(cli, ["tail", *arguments])
             self.assertEqual(result.exit_code, 64)
-            self.assertIn("go with --broker", result.stderr)
+            self.assertIn("need --broker", result.stderr)
         result = CliRunner().invoke(cli, ["tail", "--broker", "nonsense"])
         self.assertIn("'nonsense' is not an address", result.stderr)
 

@@ -130,7 +130,7 @@ class AppendTests(CliCase):
         """What went through behind a refused one is told: appending the rest again would double it."""
         self.log.fails = AppendFailed(ResponseCode.DISK_FULL, failed=1, acknowledged=1, acknowledged_later=2)
         self.assertExit(self.run_cli("append", "a"), 1,
-                        "acknowledged 1 from the start and 2 behind the first that was not, unknown 0")
+                        "acknowledged 1 from the start and 2 behind the first failure, unknown 0")
 
     def test_unknown(self) -> None:
         """May be in the log: exit status 2."""
@@ -275,7 +275,7 @@ class TransferTests(CliCase):
     def test_unknown(self) -> None:
         """A time-out says nothing about what happened."""
         self.log.fails = DLedgerError(ResponseCode.TIMEOUT, reason="no answer")
-        self.assertExit(self.run_cli("transfer", "n1"), 1, "is not known", "no answer")
+        self.assertExit(self.run_cli("transfer", "n1"), 1, "it is unknown", "no answer")
 
 
 class CommonTests(CliCase):

@@ -99,7 +99,7 @@ class StatusTests(CliCase):
         """Neither the one nor the other."""
         self.admins({})
         result = self.run_cli("status", "--admin", "http://a", env={"DLEDGER_PEERS": ""})
-        self.assertExit(result, 1, "nobody answers")
+        self.assertExit(result, 1, "no member answers")
 
     def test_nobody_named(self) -> None:
         """An error of usage."""

@@ -224,7 +224,7 @@ _STORAGE = (
         Patch(FLUSH, "            steps.append(self._data.sync_directory)\n", "            pass\n"),
     ), settings={**SYNC, "mapped_file_size_for_entry_data": 1024}, faults=POWER),
     Mutant("recovered-not-synced", "writes of a killed process count as durable after its restart", (
-        Patch(DIRECTORY, "    if not untouched:  # a killed", "    if False:  # a killed"),
+        Patch(DIRECTORY, "    if not untouched:  # names", "    if False:  # names"),
     ), settings=SYNC, faults=("kill_inside", "kill", *POWER), group={"flush_us": 20_000}),
     Mutant("failed-fsync-ignored", "an fsync that failed counts as done", (
         Patch(FLUSH, "        for step in self._steps:\n            step()\n",

@@ -137,7 +137,7 @@ class GroupTests(SynchronousTestCase):
             group.members[leader_id].pause()
             try:
                 error = self.assertRaises(UnknownOutcome, log.append, b"under way")
-                self.assertIn("it is silent, and ", str(error))
+                self.assertIn("no answer, and ", str(error))
                 log.append(b"after")
             finally:
                 group.members[leader_id].resume()

@@ -161,7 +161,7 @@ class CommandTests(ExportCase):
         path, out = self.ledger.path, str(self.out)
         for words, status, part in (
             ((path,), EXIT_USAGE, "Missing argument 'OUT'"),
-            (("nowhere", out), EXIT_USAGE, "is no directory, and no members"),
+            (("nowhere", out), EXIT_USAGE, "is neither a directory nor a list"),
             ((str(ROOT / "docs"), out), EXIT_FAILED, "no member's directory"),
             ((path, out, "--format", "csv"), EXIT_USAGE, "'csv' is not one of"),
             ((path, out, "-o", "verifyCrcs=true"), EXIT_USAGE, "did you mean verifyCrc"),
@@ -169,8 +169,8 @@ class CommandTests(ExportCase):
             ((path, out, "--columns", "terms"), EXIT_USAGE, "did you mean term"),
             ((path, out, "--partition-by", "body"), EXIT_FAILED, "is no partition"),
             ((path, out, "--part-bytes", "0"), EXIT_USAGE, "x>=1"),
-            ((path, out, "--engine", "spark", "--follow"), EXIT_USAGE, "--follow is for --engine arrow"),
-            ((path, out, "--master", "local"), EXIT_USAGE, "are for --engine spark"),
+            ((path, out, "--engine", "spark", "--follow"), EXIT_USAGE, "--follow needs --engine arrow"),
+            ((path, out, "--master", "local"), EXIT_USAGE, "need --engine spark"),
             ((path, path), EXIT_FAILED, "in the directory of the log"),
         ):
             found, said = self.run_command(*words)

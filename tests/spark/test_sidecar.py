@@ -62,7 +62,7 @@ class OptionsTests(ExportCase):
             (("--bootstrap", "h:1", "--out", "o"), "n0-10.0.0.1:20911"),
             ((*source, "--out", "o", "--format", "csv"), "allowed are parquet, jsonl"),
             ((*source, "--out", "o", "--columns", "terms"), "did you mean term"),
-            ((*source, "--out", "o", "--interval", "soon"), "is no number"),
+            ((*source, "--out", "o", "--interval", "soon"), "is not a number"),
             ((*source, "--out", "o", "--interval", "0"), "at least 0.001"),
             ((*source, "--out", "o", "--max-delay", "nan"), "at least 0"),
             ((*source, "--out", "o", "--set", "verifyCrcs=true"), "did you mean verifyCrc"),

@@ -135,7 +135,7 @@ class RefusalTests(DoorCase):
     def test_not_readable(self) -> None:
         """A file that this user cannot read."""
         self.disk.failures = {("read_file", "commitmark"): errno.EACCES}
-        self.refused("open to this user")
+        self.refused("accessible to this user")
 
     def test_broken(self) -> None:
         """An I/O error is not a matter of the directory."""

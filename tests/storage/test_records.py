@@ -123,7 +123,7 @@ class CheckTests(SynchronousTestCase):
         batch = EntryBatch(first_index=7, count=1, term=2, records=ENTRY_HEADER.pack(*fields) + b"hello")
         with self.assertRaises(DLedgerError) as refused:
             self.check(batch, chain=None)
-        self.assertIn("is without a chainCrc", str(refused.exception))
+        self.assertIn("the record has no chainCrc", str(refused.exception))
         at = Walk(index=7, position=100, term=2)
         with self.assertRaises(DamagedRecord) as damaged:
             walk_records(batch.records, at, max_count=1, one_term=False, size_max=900)

@@ -173,7 +173,7 @@ class VerifyTests(SynchronousTestCase):
         report = self.verify()
         lost = sum(1 for index in range(60) if DATA_SIZE <= self.position[index] < 2 * DATA_SIZE)
         self.assertEqual((report.entries, report.end_index), (60 - lost, 59))
-        self.assertEqual(report.findings[0].sentence, "nothing there")
+        self.assertEqual(report.findings[0].sentence, "no record")
 
     def test_scribbled_files(self) -> None:
         """Whatever stands in them, verification ends, and says something."""
@@ -249,7 +249,7 @@ class VerifyTests(SynchronousTestCase):
         self.close()
         for offset in self.store._data.offsets[2:]:
             self.disk.unlink(f"{ROOT}/data/{offset:020d}")
-        self.assertTrue(any("up to 59 it is on record" in one.sentence for one in self.verify().findings))
+        self.assertTrue(any("is recorded up to 59" in one.sentence for one in self.verify().findings))
 
     def test_checkpoint(self) -> None:
         """A checkpoint behind the end, or without sense."""

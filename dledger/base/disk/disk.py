@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.base.test_disk -*-
 """
-The few file calls that storage makes, so that a simulated disk can stand in for the real one.
+The few file calls that storage makes, so that a simulated disk can replace the real one.
 
 Paths are strings. A handle is opaque. Every call raises C{OSError} as the system call would
-(ENOSPC, EIO, ENOENT, EEXIST, ...). Short writes are completed here; short reads mean end of file.
+(ENOSPC, EIO, ENOENT, EEXIST, ...). Short writes are completed here; a short read means end of file.
 Nothing is buffered above the operating system.
 """
 
@@ -19,7 +19,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class DiskSpace:
-    """Bytes of the file system that holds a path; C{usable} is what an ordinary user may take."""
+    """Bytes of the file system that holds a path; C{usable}: free bytes that an ordinary user may take."""
 
     total: int
     free: int
@@ -31,13 +31,13 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it was opened."""
+        """Path under which the file was opened."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to C{size} bytes at C{position}; fewer only at the end of the file."""
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """Write all of C{data} at C{position}; on an error some of it may have been written."""
+        """Write all of C{data} at C{position}; on an error a part may have been written."""
 
     def datasync(self) -> None:
         """Bring the file's content (and its length) to stable storage. May run in another thread."""
@@ -49,7 +49,7 @@ class File(Protocol):
         """Modification time, seconds since 1970."""
 
     def close(self) -> None:
-        """Release the handle; more than once is harmless."""
+        """Release the handle; a repeated call is harmless."""
 
 
 class Disk(Protocol):
@@ -57,19 +57,19 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
         """
-        Open for reading and writing. With C{create}: the file must not exist, and C{size} bytes
-        are reserved for it (posix_fallocate: zeroes, and later writes within cannot run out of room).
-        On ENOSPC no file is left behind.
+        Open a file for reading and writing. With C{create} the file must not exist, and C{size} bytes
+        are reserved for it (posix_fallocate: they are zero, and writes within them cannot run out of
+        room). On ENOSPC no file is left behind.
         """
 
     def read_file(self, path: str) -> bytes:
         """Whole content of a small file."""
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Replace a small file durably: aside, fsync, rename over, fsync of the directory."""
+        """Replace a small file durably: write C{path.tmp}, fsync, rename it, fsync the directory."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything at C{path}."""
+        """Whether C{path} exists, as a file, a directory or anything else."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -78,7 +78,7 @@ class Disk(Protocol):
         """Length in bytes of a regular file; raises EISDIR for anything else."""
 
     def makedirs(self, path: str) -> None:
-        """Create a directory and its parents, durably; nothing happens where it exists."""
+        """Create a directory and its parents, durably; an existing directory is left alone."""
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
@@ -92,7 +92,7 @@ class Disk(Protocol):
     def lock(self, path: str) -> File:
         """
         Take an exclusive lock on the file C{path} (made if absent), held until the returned handle
-        is closed or the process dies. Raises EWOULDBLOCK when somebody else holds it.
+        is closed or the process dies. Raises EWOULDBLOCK if another process holds it.
         """
 
 
@@ -140,7 +140,7 @@ class OsFile:
         return os.fstat(self._fd).st_size
 
     def fileno(self) -> int:
-        """The descriptor, for calls such as C{sendfile} that want one; valid until L{close}."""
+        """The descriptor, for calls such as C{sendfile}; valid until L{close}."""
         return self._fd
 
     def modified_s(self) -> float:
@@ -238,7 +238,7 @@ class OsDisk:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Java's kind of lock, which the other kind does not see: a RocketMQ broker holds the first byte.
+            # Java locks with fcntl, which flock does not see: a RocketMQ broker locks the first byte.
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
             os.close(fd)

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_expiry -*-
 """
-Whether the disk is full, and whether the oldest data file may go.
+Whether the disk is full, and whether the oldest data file may be deleted.
 
-Ratios are Java's: used / (used + usable), in whole percent rounded up. Unlike Java's, the files
-that go hold committed entries only (docs/divergence.md W18); the caller sees to that.
+Ratios are Java's: used / (used + usable), in whole percent rounded up. Unlike in Java, deleted files
+hold committed entries only (docs/divergence.md W18); the caller ensures that.
 
 Source: CleanSpaceService in DLedgerMmapFileStore.java (0.3.1.2).
 """
@@ -51,9 +51,9 @@ class ExpiryRules:
 
 class Expiry:
     """
-    What the last look at the disk showed.
+    Result of the last look at the disk.
 
-    @cvar FILES_MAX: at most so many files go at a time.
+    @cvar FILES_MAX: the maximum number of files deleted at a time.
     """
 
     FILES_MAX = 10
@@ -82,9 +82,9 @@ class Expiry:
 
     def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
         """
-        Whether the oldest file should go.
+        Whether the oldest file should be deleted.
 
-        @param free_to_go: nobody still needs its entries; force cleaning does not ask.
+        @param free_to_go: no follower and no reader needs its entries; force cleaning ignores this.
         """
         rules = self._rules
         if rules.force_ratio is not None and self._ratio > rules.force_ratio:

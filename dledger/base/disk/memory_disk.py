@@ -2,7 +2,7 @@
 """
 A file system in memory: no durability, no faults. For the memory store, tests and fuzzing.
 
-Files are as long as they were made; bytes that were never written take no memory.
+Files have the length that they were made with; bytes that were never written take no memory.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 """
 A mark that survives torn writes: a small file with two slots of 512 bytes, written in turn by pwrite.
 
-Each slot has a generation and a CRC-32 behind its fields; the newest sound one counts. Rule: the slot that
-was last brought to stable storage is never written before the other one has been brought there too, so a
+Each slot has a generation and a CRC-32 behind its fields; the newest sound slot counts. Rule: the slot that
+was last brought to stable storage is never written before the other one is on stable storage too, so a
 torn write costs at most the newest mark.
 
-Knows nothing of what is marked. An absent file is not an error; one without a sound slot is.
+This module does not know the meaning of a mark. An absent file is no error; a file without a sound slot is.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _Mark = TypeVar("_Mark")
 
 class SlotForm(Generic[_Mark]):
     """
-    How one kind of mark is written.
+    The format of one kind of mark.
 
-    @ivar size: bytes of a slot that are used.
+    @ivar size: number of used bytes in a slot.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SlotForm(Generic[_Mark]):
         """
         @param kind: an attrs class with the fields of the declaration; C{clean} is a bool there.
         @param declaration: C{magic}, C{version}, C{generation}, and then the fields.
-        @param unsound: what it means that neither slot is sound, and what to do: follows the path.
+        @param unsound: error text for two unsound slots, with the remedy; it follows the path.
         """
         names = tuple(subcon.name for subcon in declaration.subcons)
         assert names[:3] == _HEAD, names
@@ -62,7 +62,7 @@ class SlotForm(Generic[_Mark]):
         return body + _CRC.pack(crc32(body))
 
     def decode(self, data: bytes) -> tuple[int, _Mark] | None:
-        """Generation and content of one slot; None if it is not sound."""
+        """Generation and content of one slot; None if the slot is not sound."""
         body_size = self._body.size
         if len(data) < self.size or _CRC.unpack_from(data, body_size)[0] != crc32(data[:body_size]):
             return None
@@ -77,7 +77,7 @@ class SlotForm(Generic[_Mark]):
         """
         Generation, content and slot of the newest sound mark; None if there is no file.
 
-        @raise DirectoryError: there is a file and neither slot is sound.
+        @raise DirectoryError: the file exists, and neither slot is sound.
         """
         if not disk.exists(path):
             return None
@@ -94,9 +94,9 @@ class SlotForm(Generic[_Mark]):
 
 class SlotFile(Generic[_Mark]):
     """
-    The open file. A subclass names the form.
+    An open mark file. A subclass sets the form.
 
-    Invariant: C{_durable_slot} holds a sound mark on stable storage and is not written.
+    Invariant: slot C{_durable_slot} holds a sound mark on stable storage and is not written.
     """
 
     form: SlotForm[_Mark]
@@ -110,9 +110,9 @@ class SlotFile(Generic[_Mark]):
     @classmethod
     def open(cls, disk: Disk, path: str, initial: _Mark) -> tuple[Self, _Mark | None]:
         """
-        Open or make the file.
+        Open the file, or create it durably with C{initial} in it.
 
-        @return: the file, and what it said; None if it was made now, with C{initial} in it, durably.
+        @return: the file and the mark in it; None instead of the mark if the file was created.
         """
         found = cls.form.read(disk, path)
         if found is None:
@@ -120,7 +120,7 @@ class SlotFile(Generic[_Mark]):
             return cls(disk.open(path), 1, 0), None
         generation, mark, slot = found
         file = disk.open(path)
-        file.datasync()  # what was read may not have been durable yet
+        file.datasync()  # the mark just read may not be durable yet
         return cls(file, generation, slot), mark
 
     @property
@@ -130,7 +130,7 @@ class SlotFile(Generic[_Mark]):
 
     @property
     def needs_sync(self) -> bool:
-        """Whether the newest mark may be lost with the power."""
+        """Whether a power failure may lose the newest mark."""
         return not self._is_synced
 
     def write(self, mark: _Mark) -> None:
@@ -140,11 +140,11 @@ class SlotFile(Generic[_Mark]):
         self._file.pwrite(self.form.encode(mark, self._generation), (1 - self._durable_slot) * SLOT_SIZE)
 
     def datasync(self) -> None:
-        """May run in another thread; tell L{synced} when it is done."""
+        """Bring the file to stable storage; call L{synced} afterwards. May run in another thread."""
         self._file.datasync()
 
     def synced(self, generation: int) -> None:
-        """A datasync that began after write number C{generation} has ended."""
+        """Note the end of a datasync that began after write number C{generation}."""
         if generation == self._generation and not self._is_synced:
             self._durable_slot = 1 - self._durable_slot
             self._is_synced = True

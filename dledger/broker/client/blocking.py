@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.client.test_blocking -*-
 """
-A broker for programs without a reactor: put messages, read its log; every call waits for its outcome::
+A broker's client for programs without a reactor: put messages, read the log; every call blocks::
 
     with Broker("host:10911") as broker:
         broker.put("orders", b"hello", properties={"TAGS": "new"})
@@ -38,18 +38,18 @@ from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRe
 from protocols.wire.ledger.codes import ResponseCode
 
 _CONNECT_TIMEOUT_S = 3.0
-#: Messages of one call of the reactor, at most; several are under way in a window.
+#: Maximum number of messages in one call to the reactor; a window has several calls under way.
 _CHUNK = 256
 
 
 @attrs.frozen(kw_only=True)
 class PutSummary:
     """
-    What L{Broker.put_many} did.
+    Result of L{Broker.put_many}.
 
-    @ivar count: messages that were stored: all of them.
-    @ivar statuses: how many of them with which status.
-    @ivar seconds: from the first to the last answer.
+    @ivar count: number of messages, all of them stored.
+    @ivar statuses: status to the number of messages with it.
+    @ivar seconds: seconds from the start of the call to the last answer.
     """
 
     count: int
@@ -63,13 +63,13 @@ class PutSummary:
 
 
 class Broker:
-    """One broker. Use as a context manager, or L{close} it."""
+    """A client of one broker. Use it as a context manager, or L{close} it."""
 
     def __init__(self, address: str, timeout: float = 10.0, limits: PutLimits | None = None) -> None:
         """
         @param address: C{host:port} of the broker's listen port.
         @param timeout: seconds in which a call has an outcome.
-        @raise ValueError: no address.
+        @raise ValueError: C{address} is malformed.
         """
         parse_address(address)
         self.address = address
@@ -96,7 +96,8 @@ class Broker:
         """
         Store one message; see L{BrokerProducer.put}.
 
-        @raise PutRefused: it is certainly not stored. @raise PutUnknown: it may be.
+        @raise PutRefused: the message is certainly not stored.
+        @raise PutUnknown: the message may be stored.
         """
         return self._thread.wait(
             lambda: self._producer.put(topic, body, queue_id=queue_id, properties=properties, flag=flag)
@@ -109,9 +110,9 @@ class Broker:
         """
         Store every body that C{bodies} yields, in order, with up to C{window} under way.
 
-        @raise PutError: the first call that was not stored as a whole ends it: nothing more is pulled, and
-            what is under way is waited for. L{PutUnknown} if any message may be stored, else L{PutRefused}.
-            The fact C{acknowledged} is the number of messages that were stored.
+        @raise PutError: a message was not acknowledged. The call then pulls no more bodies and waits for
+            those under way. L{PutUnknown} if any message may be stored without an acknowledgement, else
+            L{PutRefused}. The fact C{acknowledged} is the number of stored messages.
         """
         if window < 1:
             raise ValueError(f"window={window} must be at least 1")
@@ -161,12 +162,14 @@ class Broker:
         """
         Records of the commit log from an offset on, whole and in order.
 
-        A broker of ours is read as it stands. Of any other, what its consumers are shown is read, and of
-        C{topics} only; the former is not told of them, so who wants some of them has to look at the records.
+        From a dledger broker, all records of its log. From a RocketMQ broker, only messages that its
+        consumers see.
 
-        @param follow: go on for ever; else end with what is there when reading begins.
+        @param follow: read for ever; else end at the end of the log at the start.
+        @param topics: topics to read from a RocketMQ broker; None for all. A dledger broker ignores them,
+            so the caller must filter the records.
         @param on_trouble: called, in the reactor's thread, with a sentence when the broker is lost and with
-            an empty one when it is back.
+            an empty string when it is back.
         @raise DLedgerError: see L{Reading.next_batch}.
         """
         thread = self._thread
@@ -206,9 +209,9 @@ class Broker:
 
     def offsets(self) -> LogOffsets:
         """
-        How far the log of a broker of ours reaches.
+        Extent of a dledger broker's log.
 
-        @raise DLedgerError: it does not answer, or UNSUPPORTED: it is none of ours.
+        @raise DLedgerError: the broker does not answer; UNSUPPORTED: it is not a dledger broker.
         """
         return self._thread.wait(lambda: Deferred.fromCoroutine(self._offsets()))
 
@@ -226,7 +229,7 @@ class Broker:
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End every connection; what waits in other threads fails."""
+        """End every connection; calls that wait in other threads fail."""
 
         def close_all() -> None:
             for close in self._closing:
@@ -244,7 +247,7 @@ class Broker:
 
 
 async def _connected(link: BrokerLink, clock: Any, rng: random.Random, timeout_s: float) -> Any:
-    """A connection, tried for until the time is over."""
+    """A connection, with retries until the time is over."""
     backoff = Backoff(rng=rng)
     started_s = clock.seconds()
     while True:

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.broker.client.test_ha_status -*-
 """
-How replication fares, asked of RocketMQ brokers, Java's or ours, and of the name servers that know them.
+Replication status, requested from RocketMQ brokers, Java's or ours, and from the name servers that know them.
 
-    106  GET_BROKER_CLUSTER_INFO, of a name server: which brokers there are
+    106  GET_BROKER_CLUSTER_INFO, of a name server: its brokers
     907  GET_BROKER_HA_STATUS, of a broker: its slaves, or its master
-    28   GET_BROKER_RUNTIME_INFO, of a broker older than 5.0, which does not know 907: where its log ends
-    26   GET_BROKER_CONFIG, of a broker that no name server has named: what it is called
+    28   GET_BROKER_RUNTIME_INFO, of a broker older than 5.0, which does not know 907: the end of its log
+    26   GET_BROKER_CONFIG, of a broker that no name server has named: its name
 
-Rule: every broker is asked by itself; one that does not answer has that for its report.
+Rule: brokers are asked independently; a broker that does not answer is reported as such.
 
 Source: HAStatusSubCommand, HARuntimeInfo, ClusterInfo (5.3.3).
 """
@@ -39,10 +39,10 @@ GET_BROKER_RUNTIME_INFO = 28
 GET_BROKER_CLUSTER_INFO = 106
 GET_BROKER_HA_STATUS = 907
 
-#: Brokers of one answer of a name server.
+#: Maximum number of brokers in one answer of a name server.
 BROKERS_MAX = 10_000
 
-#: Asks C{host:port} something; fails if no answer comes.
+#: Sends a request to C{host:port}; fails if no answer comes.
 Ask = Callable[[str, RemotingCommand], "Deferred[RemotingCommand]"]
 
 
@@ -51,10 +51,10 @@ class HASlave:
     """
     A slave, as its master sees it.
 
-    @ivar address: of its connection.
-    @ivar ack_offset: what it has reported; -1: nothing yet.
-    @ivar lack_bytes: what it lacks of the master's log.
-    @ivar transfer_offset: what it is sent next.
+    @ivar address: address of its end of the connection.
+    @ivar ack_offset: reported offset; -1 before the first report.
+    @ivar lack_bytes: bytes of the master's log that it lacks.
+    @ivar transfer_offset: next offset to send.
     """
 
     address: str
@@ -68,20 +68,19 @@ class HASlave:
 @attrs.frozen(kw_only=True)
 class HAReport:
     """
-    What one broker says. Numbers that it does not tell are -1.
+    Report of one broker. Numbers that it does not tell are -1.
 
-    @ivar cluster, broker_name, broker_id: as a name server has them, or else as the broker says.
-    @ivar has_ha_status: it knows 907; of others only where their log begins and ends is known.
-    @ivar is_master: None: it does not say.
-    @ivar max_offset: where its log ends.
-    @ivar slaves: of a master.
-    @ivar master: of a slave: where its log comes from.
-    @ivar is_connected: of a slave: to that; None: it does not say.
-    @ivar last_read_ms, last_write_ms: of a slave: when it heard from its master, and told it something, ms
-        since 1970; 0: never.
-    @ivar lack_bytes: of a slave that does not say: how far its log ends before its master's, as both were
-        asked one after the other.
-    @ivar problem: why nothing is known; empty if something is.
+    @ivar cluster, broker_name, broker_id: names and id from a name server, or else from the broker.
+    @ivar has_ha_status: whether it knows 907; of other brokers only the begin and end of the log are known.
+    @ivar is_master: whether it is a master; None: not told.
+    @ivar max_offset: end of its log.
+    @ivar slaves: slaves of a master.
+    @ivar master: for a slave, the address of its master.
+    @ivar is_connected: for a slave, whether it is connected to its master; None: not told.
+    @ivar last_read_ms, last_write_ms: for a slave, the time of the last bytes from its master, and of its
+        last report, in ms since 1970; 0: never.
+    @ivar lack_bytes: for a slave, the distance from its log's end to its master's, from separate requests.
+    @ivar problem: reason why nothing is known; empty if the broker answered.
     """
 
     address: str
@@ -135,9 +134,9 @@ def _words(document: Mapping[str, Any], name: str) -> str:
 
 def read_ha_info(address: str, body: bytes) -> HAReport:
     """
-    The answer to 907.
+    Read the answer to 907.
 
-    @raise BodyError: it makes no sense.
+    @raise BodyError: the answer is malformed.
     """
     document = read_object(body)
     if not document.get("master"):
@@ -149,7 +148,7 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
             last_read_ms=_long(info, "lastReadTimestamp", 0),
             last_write_ms=_long(info, "lastWriteTimestamp", 0),
             master_flush_offset=_long(info, "masterFlushOffset"),
-            # Java's is always false: nothing there ever sets it.
+            # Java never sets the field, so False means nothing.
             is_connected=True if activated is True else None,
         )  # fmt: skip
     slaves = []
@@ -171,9 +170,9 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
 
 def read_runtime_info(address: str, body: bytes) -> HAReport:
     """
-    The answer to 28.
+    Read the answer to 28.
 
-    @raise BodyError: it makes no sense.
+    @raise BodyError: the answer is malformed.
     """
     table = _object(read_object(body), "table")
     return HAReport(
@@ -184,14 +183,14 @@ def read_runtime_info(address: str, body: bytes) -> HAReport:
 
 def read_config(address: str, body: bytes) -> HAReport:
     """
-    The answer to 26: properties, a line each.
+    Read the answer to 26: one property per line.
 
-    @raise BodyError: it makes no sense.
+    @raise BodyError: the answer is malformed.
     """
     try:
         lines = body.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise BodyError(f"a configuration that is no text: {error}") from None
+        raise BodyError(f"the configuration is not UTF-8: {error}") from None
     values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
     return HAReport(
         address=address, cluster=values.get("brokerClusterName", ""),
@@ -201,9 +200,9 @@ def read_config(address: str, body: bytes) -> HAReport:
 
 def read_cluster_info(body: bytes) -> list[HAReport]:
     """
-    The answer to 106: every broker, of which nothing else is known yet; masters before their slaves.
+    Read the answer to 106: every broker, without status; masters before their slaves.
 
-    @raise BodyError: it makes no sense.
+    @raise BodyError: the answer is malformed.
     """
     found = []
     for name, one in sorted(_object(read_object(body), "brokerAddrTable").items()):
@@ -217,7 +216,7 @@ def read_cluster_info(body: bytes) -> list[HAReport]:
                 address=address, cluster=_words(one, "cluster"), broker_name=name, broker_id=broker_id
             ))  # fmt: skip
     if len(found) > BROKERS_MAX:
-        raise BodyError(f"{len(found)} brokers, {BROKERS_MAX} are allowed")
+        raise BodyError(f"{len(found)} brokers; at most {BROKERS_MAX} are allowed")
     return found
 
 
@@ -225,8 +224,8 @@ async def brokers_of(ask: Ask, name_server: str, cluster: str = "") -> list[HARe
     """
     Every broker that a name server knows.
 
-    @param cluster: only of this one; empty for any.
-    @raise DLedgerError: it does not answer, or knows no such cluster.
+    @param cluster: only brokers of this cluster; empty for any.
+    @raise DLedgerError: the name server does not answer, or knows no such cluster.
     """
     try:
         answer = await ask(name_server, RemotingCommand(code=GET_BROKER_CLUSTER_INFO, opaque=0))
@@ -239,14 +238,14 @@ async def brokers_of(ask: Ask, name_server: str, cluster: str = "") -> list[HARe
     wanted = [one for one in found if not cluster or one.cluster == cluster]
     if not wanted:
         known = ", ".join(sorted({one.cluster for one in found})) or "none"
-        what = f"no cluster {cluster!r}; there are: {known}" if cluster else "no broker"
+        what = f"no cluster {cluster!r}; its clusters are: {known}" if cluster else "no broker"
         reason = f"name server {name_server} knows {what}"
         raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason)
     return wanted
 
 
 async def report_of(ask: Ask, known: HAReport) -> HAReport:
-    """What a broker says of itself; never fails."""
+    """The report of a broker; never fails."""
     address = known.address
     try:
         answer = await ask(address, RemotingCommand(code=GET_BROKER_HA_STATUS, opaque=0))
@@ -255,7 +254,7 @@ async def report_of(ask: Ask, known: HAReport) -> HAReport:
             found = _checked(answer, address, read_runtime_info)
         else:
             found = _checked(answer, address, read_ha_info)
-    except Exception as error:  # whatever it was: the others are asked all the same
+    except Exception as error:  # any error: the other brokers are still asked
         return attrs.evolve(known, problem=sentence(error))
     if not known.broker_name:
         known = await _named(ask, known)
@@ -269,11 +268,11 @@ async def report_of(ask: Ask, known: HAReport) -> HAReport:
 
 
 async def _named(ask: Ask, known: HAReport) -> HAReport:
-    """With what the broker is called, if it says so; without, what it said of replication is as good."""
+    """C{known} with the broker's name, if it tells it; its replication status is valid without a name."""
     try:
         answer = await ask(known.address, RemotingCommand(code=GET_BROKER_CONFIG, opaque=0))
         return _checked(answer, known.address, read_config)
-    except Exception:  # whatever it was: it is only a name
+    except Exception:  # any error: the report only lacks a name
         return known
 
 
@@ -286,7 +285,7 @@ def _checked(
 
 
 def with_lack(reports: Sequence[HAReport]) -> list[HAReport]:
-    """What slaves lack of their masters' logs, where neither of them says it."""
+    """Add C{lack_bytes} to the slaves whose master's end is known."""
     ends = {(one.cluster, one.broker_name): one.max_offset for one in reports
             if one.is_master and one.broker_name and one.max_offset >= 0}  # fmt: skip
     found = []
@@ -299,7 +298,7 @@ def with_lack(reports: Sequence[HAReport]) -> list[HAReport]:
 
 
 def sentence(error: BaseException) -> str:
-    """Why nobody answered."""
+    """The reason for a missing answer."""
     if isinstance(error, DLedgerError):
         return str(error.facts.get("reason", error))
     if isinstance(error, ConnectError | NotAsked):
@@ -320,10 +319,10 @@ class _ToPeer(Factory):
 
 
 class Asker(OnlyAsking):
-    """Asks each question over a connection of its own."""
+    """Sends each request over its own connection."""
 
     def __init__(self, clock: IReactorTime, endpoint_for: EndpointFor, timeout_s: float) -> None:
-        """@param timeout_s: for connecting and the answer, together."""
+        """@param timeout_s: seconds for connecting and the answer together."""
         self._clock = clock
         self._endpoint_for = endpoint_for
         self._timeout_s = timeout_s

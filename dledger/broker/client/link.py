@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.broker.client.test_link -*-
 """
-The way to one broker: at most one connection, made when somebody asks for it, and what that broker speaks.
+The link to one broker: at most one connection, made on demand, and the broker's wire version.
 
-Rule 1: a connection is handed out only after the broker has said whether it knows our native frames; Java
-says that it does not.
-Rule 2: whoever waits for a connection has a deadline, and one who gives up does not disturb the others.
-Rule 3: when a connection ends everything that was asked on it has been told before C{lost} is called.
+Rule 1: a connection is handed out only after the broker has told whether it knows our native frames; Java
+brokers do not.
+Rule 2: a connection attempt has a deadline, and a caller that stops waiting does not disturb the others.
+Rule 3: when a connection ends, every request on it has failed before C{lost} is called.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class _ToBroker(Factory):
 
 class BrokerLink(OnlyAsking):
     """
-    Invariant: C{connection} is probed and alive, or None; C{_waiters} wait for the attempt that is under way.
+    The link to one broker.
 
-    @ivar address: C{host:port}, for messages.
-    @ivar wire_version: of the native frames that the broker understands; 0: none, it is Java; -1: not known.
-    @ivar lost: called when C{connection} is no more, with the reason.
+    Invariant: C{connection} is probed and live, or None; C{_waiters} wait for the attempt under way.
+
+    @ivar address: C{host:port}, for error messages.
+    @ivar wire_version: version of native frames that the broker knows; 0: none (Java); -1: not known.
+    @ivar lost: called with the reason when C{connection} has ended.
     """
 
     log = Logger()
@@ -57,7 +59,7 @@ class BrokerLink(OnlyAsking):
         answer_timeout_s: float = 3.0,
     ) -> None:
         """
-        @param answer_timeout_s: for connecting and for the first answer, each.
+        @param answer_timeout_s: seconds for connecting, and again for the first answer.
         """
         self.address = address
         self.connection: BrokerConnection | None = None
@@ -74,7 +76,7 @@ class BrokerLink(OnlyAsking):
 
     def ready(self) -> Deferred[BrokerConnection]:
         """
-        @return: fires with the connection. Fails with L{DLedgerError} NETWORK_ERROR: there is none.
+        @return: fires with the connection. Fails with L{DLedgerError} NETWORK_ERROR if none can be made.
             Cancelling stops the wait only.
         """
         done: Deferred[BrokerConnection] = Deferred(self._waiters_forget)
@@ -106,7 +108,7 @@ class BrokerLink(OnlyAsking):
             said = answer.ext_fields.get(WIRE_VERSION_FIELD, "")
             version = int(said) if said.isascii() and said.isdecimal() and len(said) < 9 else 0
         elif answer.code != REQUEST_CODE_NOT_SUPPORTED:
-            connection.abort("it was no use")
+            connection.abort("the broker could not be probed")
             raise DLedgerError(ResponseCode.NETWORK_ERROR,
                                reason=f"it answers with {answer.code}: {answer.remark}")  # fmt: skip
         self.wire_version = version
@@ -120,7 +122,7 @@ class BrokerLink(OnlyAsking):
         self._attempt = None
         probed, self._probed = self._probed, None
         if probed is not None:
-            probed.abort("it does not answer")
+            probed.abort("the broker does not answer")
         error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{self.address}: {self._sentence(failure)}")
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -137,7 +139,7 @@ class BrokerLink(OnlyAsking):
         return f"{type(error).__name__}: {error}"
 
     def close(self) -> None:
-        """End the connection. What was asked on it fails, and so does who waits or asks from now on."""
+        """End the connection. Requests on it, waiting callers and later calls fail."""
         self._is_closed = True
         if self._attempt is not None:
             self._attempt.cancel()
@@ -150,11 +152,11 @@ class BrokerLink(OnlyAsking):
     # -- CommandSink -----------------------------------------------------------------------------
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
-        """Its end follows."""
+        """Log the error; the connection ends afterwards."""
         self.log.warn("{address} broke the format: {reason}", address=self.address, reason=str(error))
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        """The next one who asks gets another."""
+        """Forget the connection; the next caller of L{ready} gets a new one."""
         if self.connection is connection:
             self.connection = None
             self.lost(reason)
@@ -165,10 +167,10 @@ def ask_native(
     address: str,
 ) -> Deferred[BrokerAnswer]:
     """
-    One native request for one who waits.
+    Send one native request.
 
-    @return: fires with the answer. Fails with L{DLedgerError}: NETWORK_ERROR (not asked, or lost), TIMEOUT.
-        Cancelling forgets the answer.
+    @return: fires with the answer. Fails with L{DLedgerError}: NETWORK_ERROR (not sent, or the answer was
+        lost), TIMEOUT. Cancelling discards the answer.
     """
     done: Deferred[BrokerAnswer] = Deferred(lambda _: connection.forget_native(number))
 

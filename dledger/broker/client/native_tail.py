@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.broker.client.test_native_tail -*-
 """
-Reading on in a broker's commit log: whole records from an offset, batch by batch, without a gap and without a
+Reading a broker's commit log: whole records from an offset on, batch by batch, without a gap and without a
 repeat, over any number of connections.
 
-Rule 1: the next offset wanted is ours to know; a broker that sends anything else is left.
-Rule 2: a broker that is gone is waited for: up to a time-out before it has ever served, and for ever when
-following.
-Rule 3: at most one batch is asked for ahead of the reader.
+Rule 1: the reader keeps the next offset; a connection that brings any other offset is ended.
+Rule 2: a lost broker is waited for: for ever when following a broker that has served before, else up to a
+time-out.
+Rule 3: at most one batch is requested ahead of the reader.
 
-L{NativeTail} reads the log of a broker of ours. What any broker's consumers are shown is read by
-L{dledger.broker.client.pull_tail.PullTail}; both are a L{Reading}.
+L{NativeTail} reads the log of a dledger broker. L{dledger.broker.client.pull_tail.PullTail} reads the
+messages that any broker's consumers see. Both are a L{Reading}.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from protocols.wire.rocketmq.broker_frames import (
 #: An offset, or one of the ends of the log.
 From = int | Literal["begin", "end"]
 
-#: Pause before the end of the log is looked at again where there was no wait.
+#: Seconds before the end of the log is polled again, if the broker did not wait.
 _POLL_S = 0.1
 
 
 class Reading(ReadingAhead[LogRecords | None]):
     """
-    What both ways of reading share: one batch ahead, a broker that comes and goes.
+    Base class of both readers: one batch ahead, and a broker that may be lost and return.
 
-    @ivar next_offset: what the broker is asked for next; -1 until known.
-    @ivar on_trouble: called with a sentence when the broker is lost, and with an empty one when it is back.
+    @ivar next_offset: next offset to read; -1 until known.
+    @ivar on_trouble: called with a sentence when the broker is lost, and with "" when it is back.
     """
 
     log = Logger()
@@ -63,11 +63,11 @@ class Reading(ReadingAhead[LogRecords | None]):
         timeout_s: float | None = 10.0, answer_timeout_s: float = 3.0,
     ) -> None:
         """
-        @param link: ours alone.
-        @param from_offset: where a record begins; or the beginning, or the end, of the log.
-        @param follow: go on for ever; else end with what is there when reading begins.
-        @param timeout_s: give up when the broker did not serve for so long, unless it has before and is
-            followed; None for never.
+        @param link: a link that is used only here.
+        @param from_offset: offset of a record; or the beginning, or the end, of the log.
+        @param follow: read for ever; else end at the end of the log at the start.
+        @param timeout_s: give up after that many seconds without service, unless C{follow} is set and the
+            broker has served before; None: never.
         """
         super().__init__(lambda: None)
         self.next_offset = from_offset if isinstance(from_offset, int) else -1
@@ -86,13 +86,14 @@ class Reading(ReadingAhead[LogRecords | None]):
     def next_batch(self) -> Deferred[LogRecords | None]:
         """
         @return: fires with at least one record; with None at the end (never when following). Fails with
-            L{DLedgerError}: INDEX_LESS_THAN_LOCAL_BEGIN (expired; C{first_offset} is the first one that is
-            still there), INDEX_OUT_OF_RANGE (no record begins there), or what kept the broker from serving.
+            L{DLedgerError}: INDEX_LESS_THAN_LOCAL_BEGIN (expired; C{first_offset} is the first remaining
+            offset, -1 if not known), INDEX_OUT_OF_RANGE (no record begins there), or the last problem of
+            the broker.
         """
         return self._next_batch()
 
     def close(self) -> None:
-        """Ask for nothing more, and end the connection; who waits for a batch gets None."""
+        """Request nothing more, and end the connection; a waiting reader gets None."""
         super().close()
         self._link.close()
 
@@ -116,7 +117,7 @@ class Reading(ReadingAhead[LogRecords | None]):
         return None
 
     async def _serve(self, connection: BrokerConnection) -> LogRecords | None:
-        """The next batch; None if there is none now, or if C{_is_done}."""
+        """The next batch; None if there is none now, or at the end (C{_is_done})."""
         raise NotImplementedError
 
     def _served(self) -> None:
@@ -128,12 +129,12 @@ class Reading(ReadingAhead[LogRecords | None]):
             self.on_trouble("")
 
     async def _left(self, error: DLedgerError | WireError) -> None:
-        """The broker is of no use: say so, give up if it is time to, or wait a little."""
+        """Handle a lost broker: report it, then raise at the time-out or wait a little."""
         if not isinstance(error, DLedgerError):
             error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{self._link.address}: {error}")
         if self._problem is None:
             reason = str(error.facts.get("reason", error))
-            self.log.info("reading at {offset} left: {reason}", offset=self.next_offset, reason=reason)
+            self.log.info("reading at {offset} interrupted: {reason}", offset=self.next_offset, reason=reason)
             self.on_trouble(reason)
         self._problem = error
         waited_s = self._clock.seconds() - self._served_s
@@ -143,7 +144,7 @@ class Reading(ReadingAhead[LogRecords | None]):
         await deferLater(self._clock, self._backoff.next_s())
 
 
-#: What no waiting mends.
+#: Codes of errors that waiting does not cure.
 _FINAL = frozenset({
     ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, ResponseCode.INDEX_OUT_OF_RANGE, ResponseCode.UNSUPPORTED,
     ResponseCode.UNEXPECTED_ARGUMENT,
@@ -152,16 +153,16 @@ _FINAL = frozenset({
 
 class NativeTail(Reading):
     """
-    The commit log of a broker of ours, whoever wrote it and whatever its role.
+    The commit log of a dledger broker, of any role and with the records of any writer.
     """
 
     def __init__(
         self, link: BrokerLink, *, batch_bytes_max: int = 1 << 20, wait_ms: int = 1_000, **options: object
     ) -> None:
         """
-        @param batch_bytes_max: of records, but for one that is longer.
-        @param wait_ms: how long the broker may keep us waiting for an answer.
-        @param options: those of L{Reading}.
+        @param batch_bytes_max: maximum bytes of records in a batch; a longer single record is also sent.
+        @param wait_ms: milliseconds that the broker may wait for new records before it answers.
+        @param options: options of L{Reading}.
         """
         super().__init__(link, **options)  # type: ignore[arg-type]
         self._batch_bytes_max = batch_bytes_max
@@ -190,7 +191,7 @@ class NativeTail(Reading):
         assert isinstance(answer, ReadAnswer)
         batch = self._judge(answer)
         if batch is None and self._follow and self._clock.seconds() - asked_s <= self._wait_ms / 2000:
-            await deferLater(self._clock, _POLL_S)  # it has too many who wait to let us be one of them
+            await deferLater(self._clock, _POLL_S)  # too many readers wait there already: poll
         return batch
 
     async def _place(self, connection: BrokerConnection) -> None:
@@ -227,7 +228,7 @@ class NativeTail(Reading):
             error = self._behind(answer.log_end_offset)
             if not self._follow:
                 raise error
-            # A slave that is behind, or a log that lost its end: wait for it.
+            # The slave lags behind, or the log has lost its end: wait for it.
             if self._problem is None or self._problem.code is not error.code:
                 self._problem = error
                 self.on_trouble(str(error.facts["reason"]))
@@ -235,17 +236,17 @@ class NativeTail(Reading):
         self._served()
         if not answer.records:
             if answer.next_offset < at:
-                raise WireError(f"asked for {at}, was sent to {answer.next_offset}")
+                raise WireError(f"asked for {at}, received next_offset={answer.next_offset}")
             self.next_offset = answer.next_offset
             return None
         begin = end = answer.begin_offset
         if begin < at:
-            raise WireError(f"asked for {at}, was sent records from {begin}")
+            raise WireError(f"asked for {at}, received records from {begin}")
         last = self._end_offset if self._end_offset >= 0 else answer.next_offset
         for offset, record in split_records(answer.records):
             if offset != end:
-                raise WireError(f"the record at {end} says that it stands at {offset}")
-            if end >= last:  # came while we were reading
+                raise WireError(f"the record at {end} has offset {offset}")
+            if end >= last:  # written after the start of the read
                 self._is_done = True
                 break
             end += len(record)
@@ -257,9 +258,9 @@ async def log_offsets(
     connection: BrokerConnection, link: BrokerLink, clock: IReactorTime, timeout_s: float
 ) -> LogOffsets:
     """
-    How far the log of a broker of ours reaches.
+    Extent of a dledger broker's log.
 
-    @raise DLedgerError: it does not answer.
+    @raise DLedgerError: the broker does not answer, or answers with an error.
     """
     answer = await ask_native(
         connection, OffsetsRequest(), clock=clock, address=link.address, timeout_s=timeout_s

@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.broker.client.test_producer -*-
 """
-The road of messages to one broker: one queue, native frames in flight, outcomes::
+The path of messages to one broker: one queue, native frames in flight, outcomes::
 
     call -> queue -> frame in flight -> stored | refused | unknown
 
-Rule 1: messages go out in the order of the calls; what stands next to each other in the queue and has the
-same topic, queue, properties and flag shares a frame.
-Rule 2: nothing is sent twice. A refusal, a connection that cannot be made and a time that is over before
-anything was sent mean "refused"; a lost connection, a time-out after sending and whatever the broker cannot
+Rule 1: messages are sent in the order of the calls; neighbours in the queue with the same topic, queue,
+properties and flag share a frame.
+Rule 2: no message is sent twice. A refusal, a connection that cannot be made and a time-out before sending
+mean "refused"; a lost connection, a time-out after sending and messages that the broker stored without a
 promise mean "unknown".
 Rule 3: everything is bounded: pending messages and bytes, frames in flight.
-Rule 4: a connection is made when there is something to send, and again when it is lost; what waits meanwhile
-waits until its own time is over.
+Rule 4: a connection is made when there are messages to send, and again when it is lost; messages wait for it
+until their own time-out.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from protocols.wire.rocketmq.message import encode_properties
 
 _SWEEP_S = 0.1
-#: A broker closes a connection that was idle for 120 s; ours goes first, so that no message meets one that is
-#: being closed.
+#: Seconds. A broker closes a connection that was idle for 120 s; the producer closes it earlier, so that no
+#: message meets a connection that is being closed.
 IDLE_CLOSE_S = 60.0
-#: Largest body that any broker of ours can be told to store.
+#: Largest body that a dledger broker can be configured to store.
 BODY_BYTES_MAX = 8 * 1024 * 1024
 
-#: Called once per call, with where its messages stand or how it failed.
+#: Called once per call, with the places of its messages or the error.
 Done = Callable[[tuple[Stored, ...] | PutError], None]
-#: Topic, queue, properties, flag: what the messages of a frame have in common.
+#: Topic, queue, properties and flag, which the messages of a frame share.
 _Key = tuple[str, int, bytes, int]
 
 
@@ -62,8 +62,9 @@ class PutLimits:
     """
     Bounds of one producer.
 
-    @ivar pending_count_max, pending_bytes_max: messages without an outcome; a call beyond that is refused.
-    @ivar frame_count_max, frame_bytes_max: messages in one frame.
+    @ivar pending_count_max, pending_bytes_max: number and bytes of messages without an outcome; a call
+        beyond these bounds is refused.
+    @ivar frame_count_max, frame_bytes_max: number and bytes of messages in one frame.
     @ivar frames_in_flight_max: frames without an answer; messages gather meanwhile.
     """
 
@@ -75,7 +76,7 @@ class PutLimits:
 
 
 class _Call:
-    """One call. C{sent} bodies are or were in frames, C{open} of them have no outcome yet."""
+    """One call. C{sent} bodies are or were in frames; C{open} of them have no outcome."""
 
     __slots__ = (
         "bodies", "deadline_s", "done", "error", "is_finished", "key", "open", "refused", "sent", "size",
@@ -97,7 +98,7 @@ class _Call:
         self.is_finished = False
 
     def outcome(self) -> tuple[Stored, ...] | PutError:
-        """What the caller is told."""
+        """The outcome for the callback."""
         if self.error is None:
             return tuple(self.stored)
         kind = PutUnknown if self.unknown else PutRefused
@@ -106,7 +107,7 @@ class _Call:
 
 
 class _Frame:
-    """Messages that travel together: of which call, from which body on, how many."""
+    """Messages that are sent together; each part is a call, its first body here and the number of bodies."""
 
     __slots__ = ("connection", "count", "parts", "sent_s")
 
@@ -123,14 +124,16 @@ class _Frame:
 def _topic_problem(topic: str) -> str:
     size = len(topic.encode("utf-8", "replace"))
     return "" if 0 < size <= TOPIC_BYTES_MAX[2] else (
-        f"a topic of {size} bytes; 1 to {TOPIC_BYTES_MAX[2]} are allowed"
+        f"the topic has {size} bytes; 1 to {TOPIC_BYTES_MAX[2]} are allowed"
     )  # fmt: skip
 
 
 class BrokerProducer:
     """
-    Invariant: C{_queue} are calls with messages that are in no frame yet, C{_frames} frames without an
-    answer, both in order.
+    Queues and sends the messages for one broker.
+
+    Invariant: C{_queue} holds the calls with unsent messages, C{_frames} the frames without an answer,
+    both in order.
     """
 
     def __init__(
@@ -138,8 +141,8 @@ class BrokerProducer:
         limits: PutLimits | None = None,
     ) -> None:
         """
-        @param link: ours alone.
-        @param timeout_s: in which a call has an outcome.
+        @param link: a link that is used only here.
+        @param timeout_s: seconds in which a call has an outcome.
         """
         self.pending_count = 0
         self.pending_bytes = 0
@@ -169,11 +172,11 @@ class BrokerProducer:
         """
         Store one message.
 
-        @param queue_id: -1: the broker chooses.
-        @param properties: names and values (C{TAGS}, C{KEYS}, ...), or as they stand in a record.
-        @param flag: the application's.
-        @return: fires with where it stands. Fails with L{PutRefused} or L{PutUnknown}; cancelling does not
-            take it back.
+        @param queue_id: the queue; -1: the broker chooses one.
+        @param properties: names and values (C{TAGS}, C{KEYS}, ...), or their bytes as in a record.
+        @param flag: flag of the application.
+        @return: fires with the place of the message. Fails with L{PutRefused} or L{PutUnknown}; cancelling
+            does not undo the put.
         """
         done: Deferred[Stored] = Deferred(lambda _: None)
 
@@ -191,10 +194,10 @@ class BrokerProducer:
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> Deferred[tuple[Stored, ...]]:
         """
-        Store messages that differ in their bodies only, in order. With C{queue_id} -1 they may come to stand
-        in several queues, a run in each.
+        Store messages that differ in their bodies only, in order. With C{queue_id} -1 they may be spread over
+        several queues, in runs.
 
-        @return: as L{put}, with each run.
+        @return: as of L{put}, with all runs.
         """
         done: Deferred[tuple[Stored, ...]] = Deferred(lambda _: None)
 
@@ -212,8 +215,8 @@ class BrokerProducer:
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> None:
         """
-        As L{put_many}; C{done} is called once, never from within this call unless the messages are refused
-        here. The sequence must not be changed afterwards.
+        As L{put_many}. C{done} is called once, and within this call only if there are no messages or they are
+        refused here. The sequence must not be changed afterwards.
         """
         count, size = len(bodies), sum(map(len, bodies))
         if not count:
@@ -239,7 +242,7 @@ class BrokerProducer:
             done(PutRefused(
                 ResponseCode.LEADER_PENDING_FULL, refused=count,
                 reason=f"{self.pending_count} messages of {self.pending_bytes} bytes are pending in this "
-                f"client; at most {limits.pending_count_max} of {limits.pending_bytes_max}",
+                f"client; at most {limits.pending_count_max} of {limits.pending_bytes_max} bytes are allowed",
             ))  # fmt: skip
             return
         self._used_s = self._clock.seconds()
@@ -259,9 +262,9 @@ class BrokerProducer:
             if kind is not bytes:
                 return f"a body must be bytes, not {kind.__name__}"
         if size > BODY_BYTES_MAX and (longest := max(map(len, bodies))) > BODY_BYTES_MAX:
-            return f"a body of {longest} bytes; at most {BODY_BYTES_MAX} fit into a frame"
+            return f"a body has {longest} bytes; at most {BODY_BYTES_MAX} are allowed"
         if len(properties) > PROPERTIES_BYTES_MAX:
-            return f"properties of {len(properties)} bytes; {PROPERTIES_BYTES_MAX} are allowed"
+            return f"the properties have {len(properties)} bytes; at most {PROPERTIES_BYTES_MAX} are allowed"
         return _topic_problem(topic)
 
     # -- sending ---------------------------------------------------------------------------------
@@ -297,7 +300,7 @@ class BrokerProducer:
         connection.request(request, lambda result: self._answered(frame, result))
 
     def _cut(self) -> tuple[_Key, list[bytes], list[tuple[_Call, int, int]]]:
-        """What the next frame holds: at least one message if there is any, then up to both bounds."""
+        """Content of the next frame: at least one message if any waits, then up to both bounds."""
         limits, queue = self._limits, self._queue
         bodies: list[bytes] = []
         parts: list[tuple[_Call, int, int]] = []
@@ -429,7 +432,7 @@ class BrokerProducer:
     def _close_part(self, call: _Call, count: int) -> bool:
         call.open -= count
         if call.error is not None and call.sent < len(call.bodies):
-            # What follows a message that was not stored is not sent: it would stand in front of it.
+            # Do not send messages behind one that was not stored: on a retry they would precede it.
             call.refused += len(call.bodies) - call.sent
             call.sent = len(call.bodies)
             if self._queue and self._queue[0] is call:
@@ -489,7 +492,7 @@ class BrokerProducer:
 
     def close(self) -> None:
         """
-        End the connection. What was not sent is refused, what was has an unknown outcome.
+        End the connection. Unsent messages are refused, sent ones without an answer are unknown.
         """
         self._is_closed = True
         for timer in (self._pumping, self._sweeping, self._idling):

@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.broker.client.test_pull_tail -*-
 """
-The messages of any RocketMQ broker in the order of their offsets in its log, by what a consumer may ask for.
+The messages of any RocketMQ broker in the order of their log offsets, read with a consumer's requests.
 
-A broker of RocketMQ does not show its log. Its consumers pull queues, and each record says where it stands in
-the log; so the queues are merged. Rounds make that complete: first the broker says how far its queues are
-built, then every queue is read up to there.
+A RocketMQ broker does not show its log. Its consumers pull queues, and each record contains its log offset,
+so this module merges the queues. Rounds make the result complete: first the broker tells to which offset its
+queues are built, then every queue is read to that offset.
 
     28 GET_BROKER_RUNTIME_INFO -> how far   21 GET_ALL_TOPIC_CONFIG -> which queues
     30, 31 -> ends of a queue               11 PULL_MESSAGE -> records
 
-Rule 1: a record is handed out when no queue can bring one that stands before it.
-Rule 2: of each queue so many records are held as one answer brings, and no more.
+Rule 1: a record is handed out when no queue can bring a record with a lower offset.
+Rule 2: of each queue at most the records of one answer are held.
 
-What has no place in a queue (halves of transactions) is not shown. No offset is committed.
+Messages outside of queues (half messages of transactions) are not shown. No offset is committed.
 
 Source: PullMessageProcessor, AdminBrokerProcessor (4.9.8, 5.3.3).
 """
@@ -44,33 +44,33 @@ from protocols.wire.remoting import RemotingCommand
 _PULL, _TOPICS, _RUNTIME_INFO = 11, 21, 28
 _MAX_OFFSET, _MIN_OFFSET = 30, 31
 
-#: Of answers to PULL_MESSAGE.
+#: Codes of answers to PULL_MESSAGE.
 _FOUND, _NO_TOPIC, _NOT_FOUND, _RETRY, _MOVED = 0, 17, 19, 20, 21
 
-#: In the permissions of a topic.
+#: Bit in the permissions of a topic.
 _PERM_READ = 4
 
-#: A group that every broker knows from the start; nothing is kept for it.
+#: A consumer group that every broker knows from the start; no offsets are kept for it.
 GROUP = "TOOLS_CONSUMER"
 _PULLED_AT_ONCE = 32
-#: Questions under way at once.
+#: Maximum number of requests under way.
 _ASKED_AT_ONCE = 64
 _QUEUES_MAX = 65_536
 _POLL_S = 0.5
 
 
-#: What is done with each queue.
+#: An action on each queue.
 _Story = Callable[["_Queue"], Coroutine[Deferred[Any], Any, None]]
 
 
 @attrs.define(eq=False)
 class _Queue:
     """
-    One queue on its way through a round.
+    State of one queue in a round.
 
-    @ivar following: queue offset to ask for next; -1: where to begin is not known yet.
+    @ivar following: next queue offset to read; -1: not known yet.
     @ivar held: offset and bytes of records that were not handed out yet.
-    @ivar is_read: the queue has nothing more in this round but what is held.
+    @ivar is_read: whether the queue brings no more records in this round beyond C{held}.
     """
 
     topic: str
@@ -82,7 +82,9 @@ class _Queue:
 
 class PullTail(Reading):
     """
-    @ivar topics: None for all.
+    The messages that a RocketMQ broker's consumers see.
+
+    @ivar topics: topics to read; None for all.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class PullTail(Reading):
         **options: object,
     ) -> None:
         """
-        @param options: those of L{Reading}. An offset may be any; what stands before it is left out.
+        @param options: options of L{Reading}. C{from_offset} may be any offset; messages before it are
+            left out.
         """
         super().__init__(link, **options)  # type: ignore[arg-type]
         self.topics = None if topics is None else tuple(topics)
@@ -116,16 +119,16 @@ class PullTail(Reading):
         return batch
 
     async def _begin_round(self, connection: BrokerConnection) -> None:
-        """How far the queues are built, and then, so that none is missed, which queues there are."""
+        """Ask to which offset the queues are built, and only then list the queues, to miss none."""
         if self._from == "end" and self.next_offset < 0:
-            # The ends before the bound: what comes in between is found, and told from what was there.
+            # Read the ends before the bound: messages that arrive in between are found as new ones.
             await self._find_queues(connection)
             await self._each(
                 list(self._queues.values()), lambda queue: self._go_to(connection, queue, _MAX_OFFSET)
             )
         info = _table((await self._ask(connection, RemotingCommand(code=_RUNTIME_INFO, opaque=0))).body)
         begin, end = _number(info, "commitLogMinOffset"), _number(info, "commitLogMaxOffset")
-        # The broker reads its end before it counts what is to be dispatched: this is never too far.
+        # The broker reads its end before it counts the bytes to dispatch, so the bound is never too high.
         bound = max(0, end - _number(info, "dispatchBehindBytes"))
         if self._is_first and isinstance(self._from, int) and self._from < begin:
             raise self._expired(f"offset {self._from}", f"the log begins at {begin}", begin)
@@ -152,7 +155,7 @@ class PullTail(Reading):
             settings = _object(config, name)
             if not _number(settings, "perm") & _PERM_READ:
                 if self.topics is None:
-                    continue  # brokers of 5.x have such topics for themselves
+                    continue  # brokers of 5.x have such internal topics
                 raise DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT,
                                    reason=f"{self._link.address}: topic {name} must not be read")  # fmt: skip
             count = max(_number(settings, "readQueueNums"), _number(settings, "writeQueueNums"))
@@ -161,11 +164,11 @@ class PullTail(Reading):
         if len(self._queues) > _QUEUES_MAX:
             raise DLedgerError(
                 ResponseCode.UNEXPECTED_ARGUMENT,
-                reason=f"{self._link.address} has more than {_QUEUES_MAX} queues: name the topics wanted",
+                reason=f"{self._link.address} has more than {_QUEUES_MAX} queues: name the topics to read",
             )
 
     async def _place(self, connection: BrokerConnection, queue: _Queue) -> None:
-        """Find the first message of a queue that does not stand before what is wanted."""
+        """Find the first message of a queue at or behind the wanted offset."""
         low = await self._end_of(connection, queue, _MIN_OFFSET)
         if self._from == "begin" or not self._is_first:
             queue.following = low
@@ -179,7 +182,7 @@ class PullTail(Reading):
             elif records or not middle < following <= high:
                 high = middle
             else:
-                low = following  # these are gone
+                low = following  # messages before it have expired
         queue.following = low
 
     async def _go_to(self, connection: BrokerConnection, queue: _Queue, code: int) -> None:
@@ -193,7 +196,7 @@ class PullTail(Reading):
     # -- reading ---------------------------------------------------------------------------------
 
     async def _fill(self, connection: BrokerConnection) -> None:
-        """Until each queue holds something, or has nothing more in this round."""
+        """Pull until each queue holds records, or brings no more in this round."""
         while True:
             empty = [queue for queue in self._queues.values() if not (queue.held or queue.is_read)]
             if not empty:
@@ -214,7 +217,7 @@ class PullTail(Reading):
     async def _pull(
         self, connection: BrokerConnection, queue: _Queue, offset: int, *, count: int
     ) -> tuple[list[tuple[int, bytes]], int]:
-        """Offset and bytes of records, and the queue offset to ask for next; -1: the queue is gone."""
+        """Offset and bytes of records, and the next queue offset to read; -1: the queue was deleted."""
         fields = {
             "consumerGroup": GROUP, "topic": queue.topic, "queueId": str(queue.queue_id),
             "queueOffset": str(offset), "maxMsgNums": str(count), "sysFlag": "4", "commitOffset": "0",
@@ -228,7 +231,7 @@ class PullTail(Reading):
         first = _number(answer.ext_fields, "minOffset")
         if offset < first and count > 1:
             where = f"message {offset} of {queue.topic}, queue {queue.queue_id},"
-            raise self._expired(where, f"the first one there is {first}", -1)
+            raise self._expired(where, f"the first remaining message is {first}", -1)
         if answer.code != _FOUND:
             return [], following
         if following <= offset:
@@ -236,7 +239,7 @@ class PullTail(Reading):
         return list(split_records(answer.body)), following
 
     def _merged(self) -> LogRecords | None:
-        """What can be handed out: nothing stands before it that any queue may still bring."""
+        """The records to hand out: no queue can bring a record with a lower offset. None if none."""
         parts: list[bytes] = []
         size, last = 0, -1
         heap = [(queue.held[0][0], at, queue) for at, queue in enumerate(self._queues.values()) if queue.held]
@@ -251,7 +254,7 @@ class PullTail(Reading):
             elif queue.is_read:
                 heappop(heap)
             else:
-                break  # the next of this queue may stand before those of the others
+                break  # the next record of this queue may precede those of the others
         if not parts:
             return None
         return LogRecords(next_offset=last + len(parts[-1]), data=b"".join(parts))
@@ -265,7 +268,7 @@ class PullTail(Reading):
     # -- asking ----------------------------------------------------------------------------------
 
     async def _each(self, queues: Sequence[_Queue], story: _Story) -> None:
-        """So many at once; the first that fails fails all."""
+        """Run C{story} for every queue, C{_ASKED_AT_ONCE} at a time; the first error fails all."""
         for at in range(0, len(queues), _ASKED_AT_ONCE):
             stories = [Deferred.fromCoroutine(story(queue)) for queue in queues[at : at + _ASKED_AT_ONCE]]
             try:
@@ -282,7 +285,7 @@ class PullTail(Reading):
     async def _ask(
         self, connection: BrokerConnection, command: RemotingCommand, also: Sequence[int] = ()
     ) -> RemotingCommand:
-        """@raise DLedgerError: no answer, or one with another code than 0 and C{also}."""
+        """@raise DLedgerError: there is no answer, or its code is neither 0 nor in C{also}."""
         address = self._link.address
         try:
             answer = await connection.ask(command).addTimeout(self._answer_timeout_s, self._clock)
@@ -308,7 +311,7 @@ def _read(body: bytes) -> dict[str, object]:
 
 def _object(value: object, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise WireError(f"{name} is no object")
+        raise WireError(f"{name} is not an object")
     return value
 
 
@@ -321,5 +324,5 @@ def _number(fields: Mapping[str, object], name: str) -> int:
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19):
-        raise WireError(f"{name}={str(value)[:80]!r} is no number")
+        raise WireError(f"{name}={str(value)[:80]!r} is not a number")
     return int(text)

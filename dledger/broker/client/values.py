@@ -1,11 +1,12 @@
 # -*- test-case-name: tests.broker.client.test_producer -*-
 """
-What a client of a broker hands to its callers: where messages were stored, records of the log, and the two
-ways in which a put fails.
+Values that a broker's client returns: places of stored messages, records of the log, and the two errors of
+a put.
 
 Rule: a put that may be in the log is never reported as refused. L{PutRefused} says "certainly not stored",
-L{PutUnknown} says "may be stored"; there is no third kind. What RocketMQ calls FLUSH_DISK_TIMEOUT,
-SLAVE_NOT_AVAILABLE and FLUSH_SLAVE_TIMEOUT is stored, so it is a result, with a C{status} that says so.
+L{PutUnknown} says "may be stored"; there is no third kind. RocketMQ stores messages that it
+answers with FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE or FLUSH_SLAVE_TIMEOUT: these are results, told apart by
+C{status}.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from protocols.wire.rocketmq.layout import HEAD, MAGIC_V1, MAGIC_V2, MIN_MESSAGE
 
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
-#: RocketMQ's names of the codes that say that messages are stored.
+#: RocketMQ's names for the codes of stored messages.
 STATUSES: Mapping[int, str] = {
     0: "PUT_OK", 10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
 }  # fmt: skip
 
-#: RocketMQ's codes of refusals, by what comes closest here.
+#: RocketMQ's refusal codes, with the closest code here.
 _REFUSALS: Mapping[int, ResponseCode] = {
     2: ResponseCode.LEADER_PENDING_FULL,
     13: ResponseCode.UNEXPECTED_ARGUMENT,
@@ -39,13 +40,13 @@ _REFUSALS: Mapping[int, ResponseCode] = {
 @attrs.frozen(kw_only=True)
 class Stored:
     """
-    Messages of one call that stand in one queue, with consecutive places there.
+    Messages of one call in one queue, with consecutive queue offsets.
 
-    @ivar status: C{PUT_OK}, or one of the others of L{STATUSES}: stored, but not as safely as was asked for.
-    @ivar queue_offset: of the first one.
-    @ivar offsets: of their records in the log, in order.
-    @ivar store_timestamp: ms since 1970.
-    @ivar first: which body of the call the first one is, from 0.
+    @ivar status: C{PUT_OK}, or another one of L{STATUSES}: stored, but less safely than requested.
+    @ivar queue_offset: queue offset of the first message.
+    @ivar offsets: log offsets of the records, in order.
+    @ivar store_timestamp: milliseconds since 1970.
+    @ivar first: position of the first body in the call, from 0.
     """
 
     status: str
@@ -63,11 +64,11 @@ class Stored:
 
 class PutError(DLedgerError):
     """
-    A call of which not every message was stored.
+    A call in which at least one message was not acknowledged as stored.
 
-    @ivar stored: what was stored all the same (only calls with many bodies).
+    @ivar stored: runs of stored messages (only in calls with many bodies).
     @ivar refused: number of messages that are certainly not stored.
-    @ivar unknown: number of messages that may be.
+    @ivar unknown: number of messages that may be stored.
     """
 
     def __init__(
@@ -81,15 +82,18 @@ class PutError(DLedgerError):
 
 
 class PutRefused(PutError):
-    """What was not stored is certainly not there: putting it again is safe. C{broker_code} says why."""
+    """
+    The missing messages are certainly not stored: putting them again is safe. If the broker refused them,
+    the fact C{broker_code} tells why.
+    """
 
 
 class PutUnknown(PutError):
-    """Something of the call may be stored: putting it again may store it twice. Never tried again here."""
+    """Messages of the call may be stored: putting them again may store them twice. Never retried here."""
 
 
 def refusal_of(code: int, remark: str, address: str) -> DLedgerError:
-    """What a broker's refusal is here."""
+    """The error for a broker's refusal."""
     return DLedgerError(
         _REFUSALS.get(code, ResponseCode.INTERNAL_ERROR), reason=f"{address}: {remark or 'refused'}",
         broker_code=code,
@@ -101,8 +105,8 @@ class LogRecords:
     """
     Whole records of a commit log, in the order of their offsets.
 
-    @ivar next_offset: every record below has been handed out, here or before.
-    @ivar data: the records, one behind the other. Each says where it stands in the log.
+    @ivar next_offset: offset below which every record has been handed out, in this batch or before.
+    @ivar data: the consecutive bytes of the records. Each record contains its log offset.
     """
 
     next_offset: int
@@ -110,9 +114,9 @@ class LogRecords:
 
     def records(self) -> list[tuple[int, bytes]]:
         """
-        Offset and bytes of each.
+        Offset and bytes of each record.
 
-        @raise WireError: sizes that do not add up.
+        @raise WireError: the sizes do not add up.
         """
         return list(split_records(self.data))
 
@@ -121,12 +125,12 @@ def split_records(data: bytes) -> Iterator[tuple[int, bytes]]:
     """
     Offset and bytes of each record.
 
-    @raise WireError: sizes that do not add up.
+    @raise WireError: the sizes do not add up.
     """
     at, end = 0, len(data)
     while at < end:
         if end - at < MIN_MESSAGE_SIZE:
-            raise WireError(f"records: {end - at} bytes are too few for one")
+            raise WireError(f"records: {end - at} bytes are too few for a record")
         head = HEAD.unpack_from(data, at)
         size, magic, offset = head[0], head[1], head[6]
         if magic not in _MAGICS or not MIN_MESSAGE_SIZE <= size <= end - at:
@@ -138,13 +142,13 @@ def split_records(data: bytes) -> Iterator[tuple[int, bytes]]:
 @attrs.frozen(kw_only=True)
 class LogOffsets:
     """
-    How far a broker's log reaches.
+    Extent of a broker's log.
 
-    @ivar begin_offset: the first one held.
-    @ivar end_offset: behind the last whole record.
-    @ivar flushed_offset: everything below is on stable storage; -1 if the broker did not say.
-    @ivar file_size: bytes of each file; 0 if the broker did not say.
-    @ivar role: C{ASYNC_MASTER}, C{SYNC_MASTER}, C{SLAVE}; empty if the broker did not say.
+    @ivar begin_offset: first offset in the log.
+    @ivar end_offset: offset behind the last whole record.
+    @ivar flushed_offset: everything below is on stable storage; -1 if not told.
+    @ivar file_size: bytes of each file; 0 if not told.
+    @ivar role: C{ASYNC_MASTER}, C{SYNC_MASTER}, C{SLAVE}; empty if not told.
     """
 
     begin_offset: int

@@ -1,1 +1,1 @@
-"""RocketMQ's master/slave replication of the commit log: bytes, acknowledgements, what a put may promise."""
+"""RocketMQ's master/slave replication of the commit log: bytes, acknowledgements, and promises of puts."""

@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.broker.ha.test_acks -*-
 """
-How much of the log each slave has said to hold, and what that makes of a put.
+Acknowledged offsets of the slaves, and their meaning for a put.
 
-Rule 1: only living connections count. RocketMQ remembers the highest number that anybody ever sent, so
+Rule 1: only live connections count. RocketMQ remembers the highest offset that any client ever sent, so
 one stray client satisfies every later put.
-Rule 2: where one slave is enough any connection will do. Where several are needed they must be several
-slaves: of each address the newest connections count, as many as C{slaves_per_host}.
-Rule 3: what a slave holds since before this master began answers for no put that came later: see
+Rule 2: if a put needs one slave, any connection counts. If it needs several, they must be distinct slaves:
+of each address the newest C{slaves_per_host} connections count.
+Rule 3: bytes that a slave held before this master started acknowledge no later put: see
 L{dledger.broker.ha.slave_view.SlaveView}.
-Rule 4: nor does a slave that began behind them answer for puts that were waiting then. RocketMQ takes its
-offset for everything below.
+Rule 4: a slave whose log begins behind a waiting put does not acknowledge that put. RocketMQ takes its
+offset as an acknowledgement of everything below.
 
-Decides, knows nothing of time, connections or Deferreds.
+This module only decides. It knows nothing of time, connections or Deferreds.
 
 Source: HAService.isSlaveOK, CommitLog.calcNeedAckNums, GroupTransferService (4.9.8, 5.3.3).
 """
@@ -34,9 +34,11 @@ class _Slave:
 
 class Acks:
     """
-    Invariant: there is one mark for each living connection, -1 before its first report; it never falls.
-    C{_young} has the hosts of slaves whose logs begin above 0, and where, while a put may wait below that.
-    C{_held} has answers of L{held} and C{_claimed} that of L{claimed} since something changed last: puts ask
+    The marks of all slaves.
+
+    Invariant: each live connection has one mark, -1 before its first report; it never falls.
+    C{_young} maps the hosts of slaves whose logs begin above 0 to that offset, while a put may wait below it.
+    C{_held} caches results of L{held}, and C{_claimed} that of L{claimed}, until the next change: puts ask
     far more often than slaves report.
     """
 
@@ -54,39 +56,41 @@ class Acks:
 
     @property
     def has_young(self) -> bool:
-        """Whether L{settle} has something to look for."""
+        """Whether L{settle} has work to do."""
         return bool(self._young)
 
     def begins_at(self, serial: int, offset: int) -> None:
-        """A slave was empty, and is sent the log from C{offset} on: it does not answer for puts below."""
+        """Note that an empty slave is sent the log from C{offset} on: it acknowledges no put below."""
         if offset:
             self._young[self._by_serial[serial].host] = offset
             self._changed()
 
     def settle(self, lowest: int) -> None:
-        """No put waits for an offset below C{lowest}: slaves that begin below it count in full."""
+        """Count slaves that begin below C{lowest} in full: no put waits for an offset below it."""
         self._young = {host: offset for host, offset in self._young.items() if offset >= lowest}
         self._changed()
 
     def __len__(self) -> int:
-        """Living connections, whether they have reported or not."""
+        """Number of live connections, with or without a report."""
         return len(self._by_serial)
 
     def add(self, serial: int, host: str) -> None:
-        """A connection was made. @param serial: rises with each."""
+        """Add a new connection. @param serial: its number, which rises with each connection."""
         self._by_serial[serial] = _Slave(host)
         self._changed()
 
     def remove(self, serial: int) -> None:
-        """It has ended."""
+        """Remove an ended connection."""
         self._by_serial.pop(serial, None)
         self._changed()
 
     def record(self, serial: int, ack_offset: int, claimed_offset: int = -1) -> bool:
         """
-        @param ack_offset: what it has proved to hold: it answers for puts.
-        @param claimed_offset: what it says that it holds, if that is more: it tells who is in sync.
-        @return: whether its mark rose; it never falls.
+        Record a slave's report.
+
+        @param ack_offset: offset that the slave has proved to hold; it acknowledges puts.
+        @param claimed_offset: offset that the slave claims, if higher; it decides whether it is in sync.
+        @return: whether its mark rose; the mark never falls.
         """
         slave = self._by_serial[serial]
         slave.claimed_offset = max(slave.claimed_offset, claimed_offset, ack_offset)
@@ -100,7 +104,7 @@ class Acks:
         found = []
         for _, slave in sorted(self._by_serial.items(), reverse=True):
             if slave.claimed_offset < 0:
-                continue  # a port that was probed is no slave
+                continue  # a connection without a report, such as a port probe, is not a slave
             if slave.host in self._young and not claimed:
                 continue
             count = counted.get(slave.host, 0)
@@ -110,11 +114,11 @@ class Acks:
         return found
 
     def marks(self) -> list[int]:
-        """One mark for each distinct slave."""
+        """The mark of each distinct slave."""
         return [slave.ack_offset for slave in self._distinct()]
 
     def held(self, needed: int) -> int:
-        """The highest offset that C{needed} slaves have reached; -1 while there are fewer."""
+        """The highest offset that C{needed} slaves have reached; -1 if there are fewer slaves."""
         found = self._held.get(needed)
         if found is None:
             found = self._held[needed] = self._count_held(needed)
@@ -128,17 +132,17 @@ class Acks:
         return held_by(marks, needed) if len(marks) >= needed else -1
 
     def in_sync(self, end_offset: int, gap: int) -> int:
-        """Distinct slaves that lack less than C{gap} bytes."""
+        """Number of distinct slaves that lack less than C{gap} bytes."""
         return sum(end_offset - slave.claimed_offset < gap for slave in self._distinct(claimed=True))
 
     @property
     def claimed(self) -> int:
-        """The highest offset that some slave says it holds; 0 if none has said anything."""
+        """The highest offset that any slave claims; 0 without slaves, -1 before the first report."""
         return self._claimed
 
 
 def refusal(config: HAConfig, acks: Acks, end_offset: int) -> PutStatus | None:
-    """Why a put must not even be stored, as far as slaves are concerned; None if it may."""
+    """The reason why a put must not be stored for lack of slaves; None if it may be stored."""
     if not config.waits_for_slaves or config.sync_rule == ANY_SLAVE or config.min_in_sync_replicas == 1:
         return None
     if 1 + acks.in_sync(end_offset, config.ha_max_gap_not_in_sync) < config.min_in_sync_replicas:
@@ -148,15 +152,15 @@ def refusal(config: HAConfig, acks: Acks, end_offset: int) -> PutStatus | None:
 
 def needed_for(config: HAConfig, acks: Acks, end_offset: int) -> int | PutStatus:
     """
-    How many slaves a put has to wait for, or what it is told at once.
+    The number of slaves that a put has to wait for, or its immediate result.
 
-    @param end_offset: where it ends in the log.
+    @param end_offset: log offset behind the put's message.
     """
     if not config.waits_for_slaves:
         return PutStatus.PUT_OK
     gap = config.ha_max_gap_not_in_sync
     if config.sync_rule == ANY_SLAVE:
-        # A slave that has not reported yet is waited for, as RocketMQ does.
+        # A put also waits for a slave without a report yet, as in RocketMQ.
         is_usable = len(acks) > 0 and end_offset - max(acks.claimed, 0) < gap
         return 1 if is_usable else PutStatus.SLAVE_NOT_AVAILABLE
     replicas = config.in_sync_replicas

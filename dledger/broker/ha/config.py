@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.broker.ha.test_config -*-
 """
-Options of replication, with RocketMQ's names in snake_case and its defaults where it has them.
+Options of replication, with RocketMQ's names in snake_case, and its defaults where it has the option.
 
-Knows values and their limits. Touches neither disk nor network.
+This module knows values and their limits. It touches neither disk nor network.
 
 Source: MessageStoreConfig.java (4.9.8, 5.3.3).
 """
@@ -21,9 +21,9 @@ SLAVE = "SLAVE"
 ASYNC_FLUSH = "ASYNC_FLUSH"
 SYNC_FLUSH = "SYNC_FLUSH"
 
-#: RocketMQ 4.9: one slave, whichever, has to have the message.
+#: RocketMQ 4.9: any one slave must hold the message.
 ANY_SLAVE = "any_slave"
-#: RocketMQ 5.x: so many replicas, the master among them, have to have it.
+#: RocketMQ 5.x: C{in_sync_replicas} replicas, the master included, must hold the message.
 IN_SYNC_REPLICAS = "in_sync_replicas"
 
 
@@ -35,28 +35,29 @@ def _number(default: int, least: int = 0, most: int = 2**62) -> int:
 @attrs.frozen(kw_only=True)
 class HAConfig:
     """
-    One broker. Sizes in bytes, times in milliseconds.
+    Replication options of one broker. Sizes in bytes, times in milliseconds.
 
     @ivar broker_role: C{ASYNC_MASTER}, C{SYNC_MASTER} or C{SLAVE}.
-    @ivar flush_disk_type: C{SYNC_FLUSH}: a put waits for stable storage, and a slave reports only what is
-        on it. C{ASYNC_FLUSH}: the page cache counts.
-    @ivar sync_rule: what a SYNC_MASTER waits for: C{any_slave} or C{in_sync_replicas}.
-    @ivar in_sync_replicas: copies of a message, the master's included, before it is answered.
+    @ivar flush_disk_type: C{SYNC_FLUSH}: a put waits for stable storage, and a slave reports only bytes
+        on stable storage. C{ASYNC_FLUSH}: the page cache counts.
+    @ivar sync_rule: rule by which a SYNC_MASTER waits: C{any_slave} or C{in_sync_replicas}.
+    @ivar in_sync_replicas: copies of a message, the master's included, before its put is answered.
     @ivar min_in_sync_replicas: with fewer replicas in sync a put is refused before it is stored.
-    @ivar enable_auto_in_sync_replicas: wait for no more than are in sync, but for C{min_in_sync_replicas}.
-    @ivar ha_max_gap_not_in_sync: a slave that lacks so many bytes is not in sync (haSlaveFallbehindMax).
-    @ivar slave_timeout: how long a put waits for slaves.
-    @ivar sync_flush_timeout: how long it waits for the disk.
-    @ivar pending_max: puts that may wait at once; more are refused before they are stored.
+    @ivar enable_auto_in_sync_replicas: wait for the replicas in sync only, at least for
+        C{min_in_sync_replicas}.
+    @ivar ha_max_gap_not_in_sync: a slave that lacks this many bytes is not in sync (haSlaveFallbehindMax).
+    @ivar slave_timeout: longest wait of a put for slaves.
+    @ivar sync_flush_timeout: longest wait of a put for the disk.
+    @ivar pending_max: maximum number of waiting puts; more are refused before they are stored.
     @ivar ha_start_at_first_file: an empty slave is sent the whole log, not only its last file.
-    @ivar ha_transfer_flushed_only: send slaves nothing that a power cut here could take back.
-    @ivar ha_slaves_max: connections of slaves at once.
-    @ivar ha_slaves_per_host: so many slaves on one address count as distinct ones.
-    @ivar ha_allowed_hosts: addresses that slaves may have; empty for any.
+    @ivar ha_transfer_flushed_only: send slaves only bytes that survive a power cut here.
+    @ivar ha_slaves_max: maximum number of slave connections.
+    @ivar ha_slaves_per_host: number of slaves on one address that count as distinct.
+    @ivar ha_allowed_hosts: allowed addresses of slaves; empty for any.
     @ivar ha_full_history: an empty slave asks for the log from its beginning.
-    @ivar ha_verify_size: what a slave compares with its master, at least, before it goes on.
-    @ivar ha_verify_size_at_start: the same for its first connection: what a power cut may have damaged.
-    @ivar ha_flush_interval: how often a slave with C{ASYNC_FLUSH} flushes.
+    @ivar ha_verify_size: minimum that a slave compares with its master before it appends.
+    @ivar ha_verify_size_at_start: the same for its first connection, after a possible power cut.
+    @ivar ha_flush_interval: time between two flushes with C{ASYNC_FLUSH}.
     """
 
     broker_role: str = attrs.field(default=ASYNC_MASTER, validator=in_((ASYNC_MASTER, SYNC_MASTER, SLAVE)))
@@ -91,7 +92,7 @@ class HAConfig:
         if value > self.in_sync_replicas:
             raise ValueError(
                 f"min_in_sync_replicas={value} exceeds in_sync_replicas={self.in_sync_replicas}: "
-                "no put could ever be waited for so long"
+                "no put could satisfy it"
             )
 
     @ha_housekeeping_interval.validator

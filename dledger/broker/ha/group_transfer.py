@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.broker.ha.test_group_transfer -*-
 """
-Puts that wait: for slaves (L{GroupTransferService}) and for the disk (L{GroupCommitService}).
+Waiting puts: for slaves (L{GroupTransferService}) and for the disk (L{GroupCommitService}).
 
-A put waits for an offset with a deadline of its own. It leaves when the offset is reached, in order of
-offsets, or at its deadline, whatever stands before it. Nothing is polled: acknowledgements and
-flushes wake exactly those that they satisfy; C{expire} is called regularly.
+A put waits for an offset, with its own deadline. It ends when the offset is reached, in order of
+offsets, or at its deadline, independently of other puts. Nothing is polled: acknowledgements and
+flushes wake exactly the puts that they satisfy; C{expire} is called regularly.
 
-Rule: a Deferred leaves its table first and fires last.
+Rule: a Deferred is removed from its table before it fires.
 
 Source: GroupTransferService.java, CommitLog.GroupCommitService and FlushDiskWatcher (4.9.8, 5.3.3).
 """
@@ -28,7 +28,7 @@ NOWHERE = 1 << 62
 
 
 class _Puts:
-    """Deferreds by number, each with the offset that it waits for; fired after they have left."""
+    """Deferreds by number, each with its awaited offset; removed before they fire."""
 
     def __init__(self, forget: Callable[[int], object]) -> None:
         self._by_token: dict[int, tuple[Deferred[PutStatus], int]] = {}
@@ -45,7 +45,7 @@ class _Puts:
         return token, waiter
 
     def _cancelled(self, cancelled: Deferred[PutStatus]) -> None:
-        # Rare, so it is looked for; to be found at once would cost every put something.
+        # Cancelling is rare: a search here is cheaper than a second table that every put updates.
         for token, (waiter, _) in self._by_token.items():
             if waiter is cancelled:
                 del self._by_token[token]
@@ -53,7 +53,7 @@ class _Puts:
                 return
 
     def lowest(self, default: int) -> int:
-        """The lowest offset that somebody waits for."""
+        """The lowest awaited offset."""
         return min((offset for _, offset in self._by_token.values()), default=default)
 
     def fire(self, tokens: Iterable[int], status: PutStatus) -> None:
@@ -63,7 +63,9 @@ class _Puts:
 
 class GroupTransferService:
     """
-    Invariant: C{_waiting[n]} holds the puts that need n slaves; all together they are C{len(self)}, at most
+    Puts that wait for slaves.
+
+    Invariant: C{_waiting[n]} holds the puts that need n slaves; together they are C{len(self)}, at most
     C{pending_max}.
     """
 
@@ -80,15 +82,15 @@ class GroupTransferService:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further put can wait."""
+        """Whether C{pending_max} puts wait."""
         return len(self._puts) >= self._pending_max
 
     def wait(self, offset: int, *, needed: int, deadline_ms: int) -> Deferred[PutStatus]:
         """
         Wait until C{needed} slaves hold everything below C{offset}.
 
-        @return: fires with C{PUT_OK}, or with C{FLUSH_SLAVE_TIMEOUT} at the deadline, or at once when too
-            many wait already or after L{stop}. Cancelling forgets the wait.
+        @return: fires with C{PUT_OK}; with C{FLUSH_SLAVE_TIMEOUT} at the deadline, or at once if
+            C{pending_max} puts wait already or after L{stop}. Cancelling ends the wait.
         """
         assert needed >= 1, needed
         self._settle(offset)
@@ -112,7 +114,7 @@ class GroupTransferService:
             self._acks.settle(self._puts.lowest(next_offset))
 
     def acked(self) -> None:
-        """Some slave holds more than before."""
+        """Fire the puts that a new acknowledgement of a slave satisfies."""
         self._settle(NOWHERE)
         reached: list[int] = []
         for needed, waiters in self._waiting.items():
@@ -121,14 +123,14 @@ class GroupTransferService:
         self._puts.fire(reached, PutStatus.PUT_OK)
 
     def expire(self, now_ms: int) -> None:
-        """Give up on those whose time has come."""
+        """End the puts whose deadline has passed."""
         late: list[int] = []
         for waiters in self._waiting.values():
             late += waiters.expired(now_ms)
         self._puts.fire(late, PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def stop(self) -> None:
-        """Nobody will acknowledge any more: the messages are stored here, and perhaps elsewhere."""
+        """End all waits: the messages are stored here, and perhaps on slaves."""
         self._is_stopped = True
         tokens = [token for waiters in self._waiting.values() for token in waiters.take_all()]
         self._puts.fire(sorted(tokens), PutStatus.FLUSH_SLAVE_TIMEOUT)
@@ -136,9 +138,9 @@ class GroupTransferService:
 
 class GroupCommitService:
     """
-    One flush at a time, for all who wait when it begins.
+    Puts that wait for the disk. One flush at a time serves all puts that wait when it begins.
 
-    Invariant: while somebody waits a flush is under way. After one that failed nobody waits, and nothing
+    Invariant: while puts wait, a flush is under way. After a failed flush no put waits, and nothing
     is ever reported as flushed again.
     """
 
@@ -151,8 +153,8 @@ class GroupCommitService:
         flushed: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param failed: told that the log cannot be flushed any more; the broker has to stop.
-        @param flushed: told after every flush, before those who waited for it.
+        @param failed: called when a flush has failed; the broker has to stop.
+        @param flushed: called after every flush, before the waiting puts fire.
         """
         self._log = log
         self._pending_max = pending_max
@@ -169,15 +171,15 @@ class GroupCommitService:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further put can wait."""
+        """Whether C{pending_max} puts wait."""
         return len(self._puts) >= self._pending_max
 
     def wait(self, offset: int, *, deadline_ms: int) -> Deferred[PutStatus]:
         """
         Wait until everything below C{offset} is on stable storage.
 
-        @return: fires with C{PUT_OK}; with C{FLUSH_DISK_TIMEOUT} at the deadline, or at once when too many
-            wait or after L{stop}; with C{UNKNOWN_ERROR} when the flush fails.
+        @return: fires with C{PUT_OK}; with C{FLUSH_DISK_TIMEOUT} at the deadline, or at once if
+            C{pending_max} puts wait already or after L{stop}; with C{UNKNOWN_ERROR} if the flush fails.
         """
         if self._is_broken:
             return done(PutStatus.UNKNOWN_ERROR)
@@ -191,17 +193,17 @@ class GroupCommitService:
         return waiter
 
     def expire(self, now_ms: int) -> None:
-        """Give up on those whose time has come."""
+        """End the puts whose deadline has passed."""
         self._puts.fire(self._waiters.expired(now_ms), PutStatus.FLUSH_DISK_TIMEOUT)
 
     def flush(self) -> None:
-        """Begin a flush, if there is something to flush and none is under way."""
+        """Begin a flush if there are unflushed bytes and no flush is under way."""
         if not self._is_broken and self._log.flushed_offset < self._log.end_offset:
             self._flush()
 
     def stop(self) -> Deferred[None]:
         """
-        Nobody will tell those who wait how it ended.
+        End all waits with C{FLUSH_DISK_TIMEOUT}.
 
         @return: fires when no flush is under way.
         """

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.broker.ha.test_master -*-
 """
-A master's side of replication: any number of slaves, each sent the log from where it stands.
+A master's side of replication: at most C{ha_slaves_max} slaves, each sent the log from its own offset on.
 
-The log grows, L{HAMaster.appended} is called, and each slave that is not congested is sent what it lacks,
-at most L{TURN_SIZE_MAX} bytes; one that lacks more goes on in the next turn, so that none starves the others,
-or the broker. A congested one goes on when its connection is drained. Where nobody waits for slaves that
-happens at the end of a turn: the producer is answered first.
+When the log has grown, L{HAMaster.appended} is called, and each slave that is not congested is sent the
+bytes that it lacks, at most L{TURN_SIZE_MAX}. A slave that lacks more continues in the next turn, so that
+none starves the others or the broker. A congested slave continues when its connection is drained. If no put
+waits for slaves, they are sent to at the end of a turn: the producer is answered first.
 
-Whoever reports nothing for the house-keeping interval is closed, whether it ever reported or not.
+A connection without a report for the house-keeping interval is closed, even before its first report.
 
 Source: HAService.java, HAConnection.java (4.9.8), DefaultHAService.java (5.3.3).
 """
@@ -30,24 +30,24 @@ from dledger.broker.ha.ports import CommitLog
 from dledger.broker.ha.slave_view import SlaveView
 from protocols.rocketmq.ha import FRAMES_MAX, HAConnection
 
-#: What is read of the log, and sent, in one call.
+#: Maximum number of bytes read from the log, and sent, in one call.
 READ_SIZE_MAX = 256 * 1024
 
-#: What one slave is sent before others have their turn.
+#: Number of bytes sent to one slave before the others have their turn.
 TURN_SIZE_MAX = 4 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class SlaveStatus:
     """
-    One slave, for people.
+    Status of one slave, for people.
 
     @ivar address: C{host:port} of its end of the connection.
-    @ivar ack_offset: what it holds, as far as it has told; -1 before its first report.
-    @ivar transfer_offset: what it is sent next; -1 before its first report.
-    @ivar gap_bytes: what it lacks of our log, as far as it has told.
-    @ivar is_in_sync: whether that is less than C{ha_max_gap_not_in_sync}.
-    @ivar transferred_bytes: sent on this connection.
+    @ivar ack_offset: highest offset that it has reported; -1 before its first report.
+    @ivar transfer_offset: next offset to send; -1 before its first report.
+    @ivar gap_bytes: bytes of our log behind its reported offset.
+    @ivar is_in_sync: whether the gap is below C{ha_max_gap_not_in_sync}.
+    @ivar transferred_bytes: bytes sent on this connection.
     """
 
     address: str
@@ -67,11 +67,13 @@ class _Link:
 
 class HAMaster(Factory):
     """
-    Invariant: C{_links} has every living connection, and C{acks} a mark for each of them.
+    Sends the log to all slaves.
 
-    @ivar acks: what the slaves hold.
-    @ivar transfers: puts that wait for them.
-    @ivar on_acked: called when one holds more, and the puts that waited for it have been told.
+    Invariant: C{_links} has every live connection, and C{acks} a mark for each of them.
+
+    @ivar acks: acknowledged offsets of the slaves.
+    @ivar transfers: puts that wait for slaves.
+    @ivar on_acked: called when an acknowledged offset has risen, after the waiting puts have fired.
     """
 
     log = Logger()
@@ -86,8 +88,8 @@ class HAMaster(Factory):
         failed: Callable[[Failure], None] = lambda failure: None,
     ) -> None:
         """
-        @param commit_log: open, and not appended to since.
-        @param failed: told that the log cannot be read any more; the broker has to stop.
+        @param commit_log: an open log, without appends since it was opened.
+        @param failed: called when the log cannot be read; the broker has to stop.
         """
         self._config = config
         self._commit_log = commit_log
@@ -105,13 +107,13 @@ class HAMaster(Factory):
     # -- connections ----------------------------------------------------------------------------
 
     def buildProtocol(self, address: IAddress | None) -> HAConnection | None:
-        """See L{Factory.buildProtocol}. Who may not connect is closed at once."""
+        """See L{Factory.buildProtocol}. A refused connection is closed at once."""
         host = str(getattr(address, "host", address))
         refused = ""
         if self._is_stopped:
             refused = "this master is stopping"
         elif self._config.ha_allowed_hosts and host not in self._config.ha_allowed_hosts:
-            refused = f"ha_allowed_hosts names only {', '.join(self._config.ha_allowed_hosts)}"
+            refused = f"ha_allowed_hosts allows only {', '.join(self._config.ha_allowed_hosts)}"
         elif len(self._links) >= self._config.ha_slaves_max:
             refused = f"there are {len(self._links)} connections, and ha_slaves_max allows no more"
         if refused:
@@ -143,7 +145,7 @@ class HAMaster(Factory):
             if not offset:
                 self.acks.begins_at(connection.serial, link.view.transfer_offset)
             self.log.info(
-                "slave {address} holds {ack_offset} bytes; we send from {transfer_offset} on",
+                "slave {address} holds the log to {ack_offset}; we send from {transfer_offset} on",
                 address=connection.address, ack_offset=offset, transfer_offset=link.view.transfer_offset,
             )
         if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
@@ -161,7 +163,7 @@ class HAMaster(Factory):
         link = self._links.pop(connection)
         self.acks.remove(connection.serial)
         self.log.info(
-            "slave {address} is gone, it held {ack_offset}: {reason}",
+            "slave {address} disconnected, it held the log to {ack_offset}: {reason}",
             address=connection.address, ack_offset=link.view.claimed_offset, reason=reason,
         )
 
@@ -173,14 +175,15 @@ class HAMaster(Factory):
 
     @property
     def end_offset(self) -> int:
-        """Up to where slaves are sent the log."""
+        """Offset to which slaves are sent the log, exclusive."""
         log = self._commit_log
         return log.flushed_offset if self._config.ha_transfer_flushed_only else log.end_offset
 
     def appended(self) -> None:
         """
-        The log has grown, or more of it is on stable storage. Slaves are sent it when the turn ends, as many
-        appends are not many sends; but at once where a put waits for them, if this is the first of a turn.
+        Send to the slaves: the log has grown, or more of it is on stable storage. They are sent to when the
+        turn ends, so that many appends share a send. If puts wait for slaves, the first call of a turn also
+        sends at once.
         """
         if self._links and not self._is_pump_asked:
             self._pump_soon()
@@ -220,7 +223,7 @@ class HAMaster(Factory):
             except (OSError, StoreError):
                 self._failed(Failure())
                 return
-            assert data, f"nothing at {view.transfer_offset}, although the log ends at {end_offset}"
+            assert data, f"no bytes at {view.transfer_offset}, although the log ends at {end_offset}"
             offset = view.transfer_offset
             view.sent(len(data), self._now_ms())
             link.transferred_bytes += len(data)
@@ -230,7 +233,7 @@ class HAMaster(Factory):
     # -- time -----------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Heartbeats, house-keeping, deadlines. Called several times a second."""
+        """Run heartbeats, house-keeping and deadlines. Called several times a second."""
         now_ms = self._now_ms()
         self.transfers.expire(now_ms)
         for connection, link in list(self._links.items()):
@@ -240,20 +243,20 @@ class HAMaster(Factory):
                 continue
             self._pump(link)
             if view.is_beat_due(now_ms, self._config.ha_send_heartbeat_interval):
-                # Behind a frame that the transport still holds there is nothing to prove.
+                # While the transport still holds frames, a heartbeat would prove nothing.
                 if not (connection.is_congested or connection.is_lost):
                     view.beat(now_ms)
                     connection.heartbeat(view.transfer_offset)
 
     def stop(self) -> None:
-        """Close every connection; puts that wait are answered."""
+        """Close every connection and answer the waiting puts."""
         self._is_stopped = True
         for connection in list(self._links):
             connection.abort("this master is stopping")
         self.transfers.stop()
 
     def status(self) -> tuple[SlaveStatus, ...]:
-        """Every slave, in the order in which they connected."""
+        """Status of every slave, in the order of their connections."""
         end_offset = self._commit_log.end_offset
         gap_max = self._config.ha_max_gap_not_in_sync
         return tuple(

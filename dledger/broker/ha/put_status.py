@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.ha.test_put_status -*-
 """
-What a producer is told of its message, and how the two halves of the answer become one.
+The result of a put for its producer, and its combination from flush and replication.
 
-A put is answered when its flush and its replication have both come to an end. Where both have
-failed the word of the replicas counts.
+A put is answered when both its flush and its replication have ended. If both have failed, the
+replication's status counts, unless the flush ended with C{UNKNOWN_ERROR}.
 
 Source: PutMessageStatus.java, SendMessageProcessor.handlePutMessageResult, thenCombine in
 CommitLog.asyncPutMessage (4.9.8), handleDiskFlushAndHA (5.3.3).
@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, succeed
 
 
 class PutStatus(Enum):
-    """RocketMQ's names, as far as replication and flushing are concerned."""
+    """RocketMQ's put statuses that concern replication and flushing."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -31,12 +31,12 @@ class PutStatus(Enum):
 
     @property
     def remoting_code(self) -> int:
-        """What stands in the answer to a producer; 0, 10, 11 and 12 count as sent there."""
+        """Code of the answer to a producer, which takes 0, 10, 11 and 12 as sent."""
         return _CODES[self]
 
     @property
     def is_stored(self) -> bool:
-        """Whether the message is in the log, and readable, all the same."""
+        """Whether the message is in the log, and readable."""
         return self in _STORED
 
 
@@ -57,16 +57,18 @@ _STORED = frozenset({
 
 
 def worse(flushed: PutStatus, replicated: PutStatus) -> PutStatus:
-    """The answer to a put whose halves ended so."""
+    """The answer to a put from the statuses of its flush and its replication."""
     if flushed is PutStatus.UNKNOWN_ERROR:
-        # A disk that failed is worse than any slave: nothing may be promised on it any more.
+        # A failed disk is worse than any failed slave: its log makes no more promises.
         return flushed
     return flushed if replicated is PutStatus.PUT_OK else replicated
 
 
 def combined(flushed: Deferred[PutStatus], replicated: Deferred[PutStatus]) -> Deferred[PutStatus]:
     """
-    @return: fires when both have fired, with the L{worse} of the two. Both halves belong to it.
+    Combine flush and replication; the caller must not use either Deferred afterwards.
+
+    @return: fires when both have fired, with the L{worse} of the two.
     """
 
     def and_then(flush: PutStatus) -> Deferred[PutStatus]:
@@ -76,5 +78,5 @@ def combined(flushed: Deferred[PutStatus], replicated: Deferred[PutStatus]) -> D
 
 
 def done(status: PutStatus) -> Deferred[PutStatus]:
-    """A half that has nothing to wait for."""
+    """A Deferred that has fired with C{status}."""
     return succeed(status)

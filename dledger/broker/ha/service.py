@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.broker.ha.test_service -*-
 """
-Replication as a Twisted service: one broker in one role, and what a put may promise in it.
+Replication as a Twisted service: one broker in one role, and its promises for puts.
 
     put:  refusal() -> append to the log -> submit(end) -> PutStatus
 
-A master sends the log to whoever connects, a slave follows one master. One LoopingCall drives
-deadlines, heartbeats, house-keeping and flushes of either.
+A master sends the log to every connected slave, a slave follows one master. One LoopingCall drives
+deadlines, heartbeats, house-keeping and flushes of either role.
 
-Rule: what breaks the log ends all promises: every put that waits is told so, and no further one is taken.
+Rule: an error that breaks the log ends all promises: every waiting put fails, and no further put is taken.
 
 Source: DefaultMessageStore, CommitLog.submitFlushRequest and submitReplicaRequest (4.9.8).
 """
@@ -34,21 +34,21 @@ from dledger.broker.ha.ports import CommitLog
 from dledger.broker.ha.put_status import PutStatus, combined, done
 from dledger.broker.ha.slave import FollowerStatus, HAFollower
 
-#: Grain of every time here, milliseconds.
+#: Resolution of all times here, milliseconds.
 TICK_MS = 100
 
 
 @attrs.frozen(kw_only=True)
 class HAStatus:
     """
-    One broker's replication at one moment.
+    Status of one broker's replication.
 
-    @ivar broker_role: as in L{HAConfig}.
-    @ivar begin_offset, end_offset, flushed_offset: of its own log, bytes.
-    @ivar slaves: a master's; empty for a slave.
-    @ivar in_sync_slaves: distinct ones that lack less than C{ha_max_gap_not_in_sync}.
-    @ivar waiting_puts: for slaves or for the disk.
-    @ivar follower: a slave's; None for a master.
+    @ivar broker_role: role as in L{HAConfig}.
+    @ivar begin_offset, end_offset, flushed_offset: offsets of its own log, in bytes.
+    @ivar slaves: slaves of a master; empty for a slave.
+    @ivar in_sync_slaves: number of distinct slaves that lack less than C{ha_max_gap_not_in_sync} bytes.
+    @ivar waiting_puts: number of waits of puts for slaves and for the disk.
+    @ivar follower: status of a slave; None for a master.
     """
 
     broker_role: str
@@ -63,9 +63,11 @@ class HAStatus:
 
 class HAService(Service):
     """
-    Invariant: C{master} is None for a slave, C{slave} for a master.
+    The replication service of one broker.
 
-    @ivar port: where a master listens, once it does.
+    Invariant: C{master} is None for a slave, C{slave} is None for a master.
+
+    @ivar port: the port of a listening master; else None.
     """
 
     log = Logger()
@@ -83,12 +85,12 @@ class HAService(Service):
         master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
     ) -> None:
         """
-        @param commit_log: open and recovered. Nobody but us, and the broker between C{refusal} and
-            C{submit}, appends to it.
-        @param reactor: its clock should be monotonic.
-        @param failed: told the reason when the log cannot go on, or the port cannot be had.
-        @param listen: where slaves connect to; None for nowhere.
-        @param appended: a slave's log has grown.
+        @param commit_log: an open and recovered log. Only this service, and the broker between C{refusal}
+            and C{submit}, append to it.
+        @param reactor: reactor, which should have a monotonic clock.
+        @param failed: called with the reason when the log is broken or the port cannot be opened.
+        @param listen: endpoint for slaves; None to accept no slaves.
+        @param appended: called when a slave's log has grown.
         @param master_begin: see L{HAFollower}.
         """
         self.config = config
@@ -117,7 +119,7 @@ class HAService(Service):
     # -- puts -----------------------------------------------------------------------------------
 
     def refusal(self) -> PutStatus | None:
-        """Why the next put must not be stored; None if it may be."""
+        """The reason why the next put must not be stored; None if it may be stored."""
         if self.master is None or self._is_broken or not self.running:
             return PutStatus.SERVICE_NOT_AVAILABLE
         if self.master.transfers.is_full or self.commits.is_full:
@@ -125,16 +127,16 @@ class HAService(Service):
         return refusal(self.config, self.master.acks, self._commit_log.end_offset)
 
     def waits_for_slaves(self) -> bool:
-        """Whether somebody is there for whom puts have to wait."""
+        """Whether puts wait for slaves and at least one slave is connected."""
         return self.config.waits_for_slaves and self.master is not None and len(self.master.acks) > 0
 
     def submit(self, end_offset: int, *, waits: bool = True) -> Deferred[PutStatus]:
         """
-        A message was appended. Slaves are sent it, and the disk is asked for it, at the same time.
+        Replicate and flush an appended message, both at the same time.
 
-        @param end_offset: where it ends in the log.
+        @param end_offset: log offset behind the message.
         @param waits: False if its producer does not want to wait (property C{WAIT}).
-        @return: fires with what the producer is told, after both; never fails.
+        @return: fires with the producer's result after both have ended; never fails.
         """
         master = self.master
         assert master is not None, "a slave takes no puts"
@@ -161,7 +163,7 @@ class HAService(Service):
     # -- life -----------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """See L{IService.startService}. What goes wrong is told to C{failed}."""
+        """See L{IService.startService}. Errors are reported to C{failed}."""
         super().startService()
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = self._reactor
@@ -175,15 +177,15 @@ class HAService(Service):
             )
 
     def follow(self, endpoint: IStreamClientEndpoint | None, master: str) -> None:
-        """A slave's master is there, or there is none any more; see L{HAFollower.follow}."""
-        assert self.slave is not None, "a master follows nobody"
+        """Set or remove a slave's master; see L{HAFollower.follow}."""
+        assert self.slave is not None, "a master follows no other broker"
         self.slave.follow(endpoint, master)
 
     def stopService(self) -> Deferred[None]:
         """
         See L{IService.stopService}.
 
-        @return: fires when no flush of ours is under way: the log may be closed then.
+        @return: fires when no flush of ours is under way; the log may then be closed.
         """
         return Deferred.fromCoroutine(self._stop())
 
@@ -204,7 +206,7 @@ class HAService(Service):
 
     def _is_listening(self, port: IListeningPort) -> None:
         self.port = port
-        self.log.info("{role} waits for slaves at {address}", role=self.config.broker_role,
+        self.log.info("{role} listens for slaves at {address}", role=self.config.broker_role,
                       address=str(port.getHost()))
 
     def _listen_failed(self, failure: Failure) -> None:
@@ -227,14 +229,14 @@ class HAService(Service):
 
     def _tick_failed(self, failure: Failure) -> None:
         self.log.failure("tick of replication failed", failure)
-        self._give_up(f"tick of replication: {failure.getErrorMessage()}")
+        self._give_up(f"tick of replication failed: {failure.getErrorMessage()}")
 
     def _flushed(self) -> None:
         if self.master is not None and self.config.ha_transfer_flushed_only:
             self.master.appended()
 
     def _broken(self, failure: Failure) -> None:
-        self._give_up(f"the commit log cannot go on: {failure.getErrorMessage()}")
+        self._give_up(f"the commit log is broken: {failure.getErrorMessage()}")
 
     def _give_up(self, reason: str) -> None:
         if not self._is_broken:
@@ -247,7 +249,7 @@ class HAService(Service):
     def _now_ms(self) -> int:
         return int(round(self._reactor.seconds() * 1000))
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------
 
     def status(self) -> HAStatus:
         """See L{HAStatus}."""

@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.broker.ha.test_slave -*-
 """
-A slave's side of replication: stays connected to its master, and keeps what it is sent.
+A slave's side of replication: stays connected to its master, and stores the bytes that it sends.
 
     connect -> report -> frames: compare or append, report -> lost -> wait -> connect ...
 
-A report goes out at once on connecting, after every read that brought something (with C{SYNC_FLUSH} after
-the flush that made it durable), and whenever nothing was reported for the heartbeat interval. Whoever is
-silent for the house-keeping interval is given up. Waits between attempts grow, and begin anew after a
-session that brought something.
+The slave reports on connecting, after every read that brought bytes (with C{SYNC_FLUSH} after the flush
+that made them durable), and after a heartbeat interval without a report. It gives up a master that is
+silent for the house-keeping interval. Waits between attempts grow, and are short again after a session
+that brought frames.
 
-What the frames mean is decided by L{dledger.broker.ha.slave_session.Follower}.
+L{dledger.broker.ha.slave_session.Follower} decides on the frames.
 
 Source: HAService.HAClient (4.9.8), DefaultHAClient (5.3.3); differs: docs/ha.md 7.10, 7.11.
 """
@@ -39,18 +39,19 @@ from protocols.wire.rocketmq.ha import Piece
 @attrs.frozen(kw_only=True)
 class FollowerStatus:
     """
-    The slave's view of itself, for people.
+    A slave's status, for people.
 
-    @ivar master: where it connects to; empty if it has no master.
-    @ivar is_connected: whether it is connected.
-    @ivar reported_offset: what it reported last; -1 if never.
-    @ivar master_offset: what the master sends next, as it has told on this connection; -1 if it has not.
-    @ivar is_comparing: whether it is sent what it holds already.
-    @ivar received_bytes: of log, since the process began.
-    @ivar sessions: connections that were made.
-    @ivar truncations: how often its log was cut.
-    @ivar last_reason: why the last connection or attempt ended; empty if none has.
-    @ivar heard_ago_ms, reported_ago_ms: since something came, and since it reported, last; -1: never did.
+    @ivar master: address of the master; empty without one.
+    @ivar is_connected: whether the slave is connected.
+    @ivar reported_offset: last reported offset; -1 before the first report of a connection.
+    @ivar master_offset: next offset that the master sends on this connection; -1 if not known.
+    @ivar is_comparing: whether the master sends bytes that the slave holds already.
+    @ivar received_bytes: log bytes received since the process started.
+    @ivar sessions: number of connections made.
+    @ivar truncations: number of cuts of the slave's log.
+    @ivar last_reason: reason for the end of the last connection or attempt; empty if none has ended.
+    @ivar heard_ago_ms, reported_ago_ms: milliseconds since the last bytes from the master, and since the
+        last report; -1: never.
     """
 
     master: str
@@ -68,7 +69,9 @@ class FollowerStatus:
 
 class HAFollower(Factory):
     """
-    Invariant: at most one attempt to connect, one connection or one wait is under way; at most one flush.
+    The connection of a slave to its master.
+
+    Invariant: at most one connection attempt, one connection or one wait is under way; at most one flush.
     """
 
     log = Logger()
@@ -86,10 +89,10 @@ class HAFollower(Factory):
         master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
     ) -> None:
         """
-        @param rng: spreads the attempts of many slaves.
-        @param failed: told that the log cannot go on; the broker has to stop.
-        @param appended: told after every read that made the log longer.
-        @param master_begin: asks the master where its log begins; used when C{ha_full_history} is wanted.
+        @param rng: random generator that spreads the attempts of many slaves.
+        @param failed: called when the log is broken; the broker has to stop.
+        @param appended: called after every read that extended the log.
+        @param master_begin: asks the master where its log begins; used with C{ha_full_history}.
         """
         self._config = config
         self._commit_log = commit_log
@@ -123,17 +126,17 @@ class HAFollower(Factory):
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, and stay connected, as soon as there is a master."""
+        """Connect as soon as there is a master, and stay connected."""
         self._is_running = True
         if self._endpoint is not None:
             self._connect()
 
     def follow(self, endpoint: IStreamClientEndpoint | None, master: str) -> None:
         """
-        From now on this is the master; an old one is left.
+        Follow this master from now on, and leave the old one.
 
-        @param endpoint: where its HA port is; None for no master.
-        @param master: the same for people.
+        @param endpoint: endpoint of its HA port; None for no master.
+        @param master: its address, for people.
         """
         if master == self._master and endpoint is not None and self._endpoint is not None:
             return
@@ -150,7 +153,7 @@ class HAFollower(Factory):
             self._connect()
 
     def stop(self) -> Deferred[None]:
-        """@return: fires when the flush that is under way has ended; the log may be closed then."""
+        """@return: fires when no flush is under way; the log may then be closed."""
         self._is_running = False
         if self._wait is not None:
             self._wait.cancel()
@@ -168,7 +171,7 @@ class HAFollower(Factory):
 
     @property
     def reported_offset(self) -> int:
-        """What the master was told last on the connection that there is, or was; -1 for nothing."""
+        """Last offset reported on the current or last connection; -1 for none."""
         return self._reported_offset
 
     def status(self) -> FollowerStatus:
@@ -195,7 +198,7 @@ class HAFollower(Factory):
         asked.addCallback(self._connect_knowing).addErrback(self._not_connected)
 
     def _connect_knowing(self, master_begin_offset: int) -> Deferred[Any]:
-        assert self._endpoint is not None, "an attempt is cancelled when its master goes"
+        assert self._endpoint is not None, "an attempt is cancelled when its master is removed"
         self._master_begin_offset = master_begin_offset
         return self._endpoint.connect(self)
 
@@ -224,7 +227,7 @@ class HAFollower(Factory):
             self._broken(Failure())
             return
         self.log.info(
-            "connected to master {master}; our log ends at {end_offset}, we ask for {offset} on",
+            "connected to master {master}; our log ends at {end_offset}, we report {offset}",
             master=self._master, end_offset=self._commit_log.end_offset, offset=offset,
         )
         self._report(offset)
@@ -273,7 +276,7 @@ class HAFollower(Factory):
             self._broken(Failure())
             return
         except OSError as error:
-            # A full disk may have room again.
+            # A full disk may have room again later.
             self._misfits(client, f"cannot write: {error}")
         if self._commit_log.end_offset > before:
             self._tell_appended()
@@ -300,7 +303,7 @@ class HAFollower(Factory):
     # -- time and disk --------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Reports, house-keeping, flushes. Called several times a second."""
+        """Run reports, house-keeping and flushes. Called several times a second."""
         now_ms = self._now_ms()
         self._flush_if_due(now_ms)
         client = self._client
@@ -308,10 +311,10 @@ class HAFollower(Factory):
             return
         limit_ms = self._config.ha_housekeeping_interval
         if now_ms - self._heard_ms > limit_ms:
-            client.abort(f"the master is silent for {now_ms - self._heard_ms} ms")
+            client.abort(f"the master has been silent for {now_ms - self._heard_ms} ms")
         elif self._stalls(now_ms):
-            self._misfits(client, f"the master has nothing at {self.follower.expected_offset}, where we want "
-                          "to compare: its log is shorter, or begins later")
+            self._misfits(client, f"the master has no bytes at {self.follower.expected_offset}, where we "
+                          "compare: its log is shorter, or begins later")
         elif now_ms - self._reported_ms >= self._config.ha_send_heartbeat_interval:
             self._report(self.follower.reportable())
 
@@ -345,7 +348,7 @@ class HAFollower(Factory):
         ended.callback(None)
 
     def _broken(self, failure: Failure) -> None:
-        # What was not flushed may be gone from the page cache: nothing may be reported any more.
+        # Unflushed bytes may be gone from the page cache: report nothing any more.
         self._is_broken = True
         if self._client is not None:
             self._client.abort(f"our log is broken: {failure.getErrorMessage()}")

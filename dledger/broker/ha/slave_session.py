@@ -1,21 +1,22 @@
 # -*- test-case-name: tests.broker.ha.test_slave_session -*-
 """
-What a slave makes of what its master sends, one session (connection) after the other.
+A slave's decisions on the frames of its master, one session (connection) after the other.
 
     empty ---- first frame ----> following <--- equal up to our end --- comparing
                                                                            |
-                     session ends, log cut to what is common  <--- differs-+
+                   session ends, log cut to the common part  <--- differs-+
 
-Rule 1: every frame must begin where the last one ended. Whatever else comes ends the session; nothing
-of it is written.
-Rule 2: a session begins below our end, and what we hold already is compared, not believed: a slave that
-crashed may hold less than it seems, a master that crashed may have come back with another tail. At a
+Rule 1: every frame must begin where the last one ended. Any other frame ends the session and is not
+written.
+Rule 2: a session begins below our end, and bytes that we hold already are compared, not trusted: a slave
+that crashed may hold less than it seems, a master that crashed may have come back with another tail. At a
 difference the log is cut to the last whole record before it. If even the first record differs, the next
 session begins further below.
-Rule 3: a report says what is equal to the master's log, and, with C{SYNC_FLUSH}, on stable storage.
+Rule 3: a reported offset covers only bytes that equal the master's log and, with C{SYNC_FLUSH}, are on
+stable storage.
 Rule 4: an empty log begins where a file begins.
 
-Decides, and writes to the log; knows nothing of connections, and of time only what it is told.
+This module decides, and writes to the log. It knows nothing of connections and time.
 
 Source: HAService.HAClient (4.9.8), DefaultHAClient (5.3.3); differs: docs/ha.md 7.3, 7.5, 7.6, 7.7.
 """
@@ -32,37 +33,36 @@ from dledger.broker.ha.tail import FIRST_REPORT_MIN, first_difference, verificat
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import Piece
 
-#: A comparison that begins with a difference is repeated from so many times as far below.
+#: Factor for the size of the next comparison after one that began with a difference.
 WIDENING = 16
 
-#: Pieces are joined to no more than this.
+#: Maximum size of joined pieces, in bytes.
 JOINED_SIZE_MAX = 256 * 1024
 
-#: So many sessions without a frame may be the network's fault.
+#: Number of consecutive sessions without a frame that count as network faults.
 FRUITLESS_MAX = 2
 
 
 class SessionEnded(Exception):
     """
-    The connection must be closed, and another one opened.
-
-    The message says why, for the log.
+    The connection must be closed, and another one opened. The message tells the reason.
     """
 
 
 class Diverged(SessionEnded):
-    """Our log was not the master's, and has been cut to what is common."""
+    """Our log differed from the master's, and has been cut to the common part."""
 
 
 @attrs.define
 class Follower:
     """
-    Invariant: in a session our log is the master's below C{expected_offset}, as far as was compared.
+    Invariant: in a session our log equals the master's from the start of the comparison to
+    C{expected_offset}.
 
-    @ivar expected_offset: where the next frame must begin; -1: anywhere (the log is empty).
-    @ivar master_offset: what the master sends next, as far as it has told; -1 in the beginning.
-    @ivar frames: whether anything came in the present session.
-    @ivar truncations: how often our log was cut.
+    @ivar expected_offset: offset at which the next frame must begin; -1: any (the log is empty).
+    @ivar master_offset: next offset that the master sends; -1 before its first frame.
+    @ivar frames: whether the current session has brought frames.
+    @ivar truncations: number of cuts of our log.
     @ivar _size: C{verify_size}, or more while comparisons have begun with a difference.
     """
 
@@ -85,23 +85,23 @@ class Follower:
 
     @property
     def is_empty(self) -> bool:
-        """Whether we hold nothing."""
+        """Whether our log is empty."""
         return self.log.begin_offset == self.log.end_offset
 
     @property
     def is_comparing(self) -> bool:
-        """Whether what comes is something that we hold already."""
+        """Whether our log already holds the bytes that come next."""
         return 0 <= self.expected_offset < self.log.end_offset
 
     # -- a session ------------------------------------------------------------------------------
 
     def begin(self, master_begin_offset: int = -1) -> int:
         """
-        A session begins.
+        Begin a session.
 
-        @param master_begin_offset: where the master's log begins, if that is known. Needed where
-            C{full_history} is wanted and the master has deleted files already.
-        @return: the first report.
+        @param master_begin_offset: begin of the master's log; -1 if not known. Needed for
+            C{full_history} if the master has deleted files already.
+        @return: the offset of the first report.
         """
         self.master_offset = -1
         self.frames = False
@@ -114,8 +114,8 @@ class Follower:
             return self._start_offset
         end = min(log.end_offset, log.flushed_offset) if self.reports_flushed else log.end_offset
         end = max(end, log.begin_offset)
-        # Sessions without a single frame: the master's log does not reach to where we compare. Its beginning
-        # is higher (but it has what begins with a file, as files are deleted whole), or its end is lower.
+        # After sessions without a frame: the master's log does not hold the start of our comparison. Either
+        # it begins later (at the start of some file, as files are deleted whole), or it ends before.
         tries = max(self._fruitless - FRUITLESS_MAX, 0)
         size = self._size * WIDENING ** min(tries // 2, 8) if tries % 2 == 0 else self._size
         start = verification_start(log, below=end, size=size)
@@ -125,23 +125,23 @@ class Follower:
         return start
 
     def end(self) -> None:
-        """The session is over."""
+        """End the session."""
         self._fruitless = 0 if self.frames else self._fruitless + 1
         self.expected_offset = -1
 
     def take(self, offset: int, data: memoryview) -> None:
         """
-        A frame, or a part of one, has come.
+        Take a frame, or a part of one.
 
-        @param data: no bytes for a heartbeat, or for a header alone.
-        @raise SessionEnded: it does not fit.
-        @raise WireError: it cannot be a piece of a log.
-        @raise OSError: it could not be written; the session must end as well.
+        @param data: its bytes; empty for a heartbeat, or for a header alone.
+        @raise SessionEnded: the frame does not fit, or our log differed and was cut.
+        @raise WireError: the bytes cannot be part of a log.
+        @raise OSError: the bytes could not be written; the session must end, too.
         """
         if self.expected_offset < 0:
             self._begin_log(offset)
         if offset != self.expected_offset:
-            raise SessionEnded(f"a frame begins at {offset}, and {self.expected_offset} comes next")
+            raise SessionEnded(f"a frame begins at {offset}, but {self.expected_offset} is next")
         size = len(data)
         self.master_offset = offset + size
         if not size:
@@ -155,7 +155,7 @@ class Follower:
                 "the master's commit log files have another size"
             )
         if offset == FIRST_REPORT_MIN and self.is_empty:
-            # We asked for 1, as 0 asks for something else; a record or blank is shorter than 16 MiB.
+            # We reported 1, as 0 means an empty slave. Byte 0 is zero: records and blanks are below 16 MiB.
             log.append_raw(0, b"\0")
         held = min(log.end_offset - offset, size)
         if held > 0 and not self.is_empty:
@@ -167,12 +167,12 @@ class Follower:
 
     def take_all(self, pieces: Sequence[Piece]) -> None:
         """
-        What one read brought. Pieces that go behind our end are written in one call: for the disk, and for
-        whoever follows the records, a few long pieces cost much less than many short ones.
+        Take the pieces of one read. Pieces behind our end are written in one call: for the disk, and for
+        readers of the records, a few long pieces cost much less than many short ones.
 
-        @raise SessionEnded: as L{take}; what stood before the piece at fault is kept.
-        @raise WireError: the same.
-        @raise OSError: something could not be written; the session must end as well.
+        @raise SessionEnded: as of L{take}; pieces before the faulty one are kept.
+        @raise WireError: as of L{take}; pieces before the faulty one are kept.
+        @raise OSError: a piece could not be written; the session must end, too.
         """
         at = 0
         while at < len(pieces):
@@ -184,7 +184,7 @@ class Follower:
                 at += 1
 
     def _run(self, pieces: Sequence[Piece], at: int) -> int:
-        """How many pieces from C{at} on go behind our end, one behind the other, in one file; not many."""
+        """Number of consecutive pieces from C{at} on that extend our log within one file, size bounded."""
         log, expected = self.log, self.expected_offset
         if expected != log.end_offset or self.is_empty:
             return 0
@@ -200,7 +200,7 @@ class Follower:
         return count
 
     def _append_joined(self, pieces: Sequence[Piece]) -> bool:
-        """@return: False if there is something in them that is no log; nothing was appended then."""
+        """@return: False if the bytes cannot be part of a log; then nothing was appended."""
         offset = pieces[0][0]
         data = b"".join([piece for _, piece in pieces])
         try:
@@ -212,7 +212,7 @@ class Follower:
         return True
 
     def reportable(self) -> int:
-        """What we hold of the master's log, as far as we know: the first byte that we do not."""
+        """The first offset of the master's log that we are not known to hold."""
         if self.expected_offset < 0 or self.is_empty:
             return self._start_offset
         held = min(self.expected_offset, self.log.end_offset)
@@ -231,7 +231,7 @@ class Follower:
         if self.full_history and offset > 0:
             self._wants_offset = FIRST_REPORT_MIN
             raise SessionEnded(
-                f"the master begins with its last file, at {offset}; its whole history is wanted"
+                f"the master begins with its last file, at {offset}, but the whole history is wanted"
             )
         self.expected_offset = offset
 
@@ -249,9 +249,9 @@ class Follower:
         end = log.cut(max(offset, log.begin_offset))
         self.truncations += 1
         if end <= self._start_offset:
-            # Not one whole record was equal: who knows where the difference begins.
+            # Not one whole record was equal: the difference may begin further below.
             self._size *= WIDENING
         raise Diverged(
             f"our log differs from the master's at {offset}; it ended at {was}, and was cut to {end}, "
-            "behind the last whole record in common"
+            "the end of the last common whole record"
         )

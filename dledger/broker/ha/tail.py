@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.broker.ha.test_tail -*-
 """
-Where a slave begins to compare its log with its master's.
+The offset from which a slave compares its log with its master's.
 
-A slave that reports less than it holds is sent the rest once more, and can compare. That works with
-every RocketMQ: a report above 0 is served from exactly there. To prove anything the stretch must hold the
-start of a record: bodies and blanks of two logs that differ may well be equal, the place of a record, its
-timestamps and checksums are not.
+A slave that reports less than it holds is sent the rest again, and can compare. That works with
+every RocketMQ: a report above 0 is served from exactly that offset. To prove equality the compared bytes must
+hold the start of a record: bodies and blanks of two different logs may be equal, but the offset of a record,
+its timestamps and checksums are not.
 
-Records are found from behind, by their magic number and by the offset that each has of itself.
+Records are searched backwards, by their magic number and their own offset in the log.
 
-Knows nothing of connections. Reads at most L{SEARCH_SIZE_MAX} bytes.
+This module knows nothing of connections. It searches at most L{SEARCH_SIZE_MAX} bytes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_V1, MAGIC_V2, 
 
 _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _MAGIC_AT = START_DECLARATION.subcons[0].sizeof()
-_PHYSICAL_OFFSET = 6  # its place among the fields of a head
+_PHYSICAL_OFFSET = 6  # position among the fields of a head
 
-#: A record is never longer than 4 MiB and what stands around its body.
+#: Bytes to search: a body is at most 4 MiB, and a record adds little to it.
 SEARCH_SIZE_MAX = 8 * 1024 * 1024
 _CHUNK_SIZE = 64 * 1024
 
-#: The lowest first report of a slave that holds something: 0 would say that it holds nothing.
+#: The lowest first report of a slave that is not empty: 0 would say that it is.
 FIRST_REPORT_MIN = 1
 
 
 def record_start_below(log: CommitLog, offset: int) -> int:
     """
-    The highest start of a record at or below C{offset}, in the same file: where the file begins if none
+    The highest start of a record at or below C{offset}, in the same file; the start of the file if none
     is found.
 
-    @param offset: C{begin_offset} to C{end_offset}, not both.
+    @param offset: C{begin_offset} to C{end_offset} of a log that is not empty.
     """
     file_offset = offset - offset % log.file_size
     high = offset
@@ -49,7 +49,7 @@ def record_start_below(log: CommitLog, offset: int) -> int:
 
 
 def _last_start(log: CommitLog, low: int, high: int) -> int:
-    """The highest start of a record from C{low} to C{high}, both included; -1 for none."""
+    """The highest start of a record from C{low} to C{high}, inclusive; -1 if none is found."""
     data = log.read(low, high - low + HEAD_SIZE)
     at = len(data)
     while at > 0:
@@ -65,9 +65,9 @@ def _last_start(log: CommitLog, low: int, high: int) -> int:
 
 def verification_start(log: CommitLog, *, below: int, size: int) -> int:
     """
-    The first report of a slave that holds something: it will be sent everything from there on again.
+    The first report of a slave that is not empty: the master sends the log from there on again.
 
-    @param below: the comparison reaches at least from C{size} bytes below here up to here.
+    @param below: end of the range to compare, which begins C{size} bytes before it or earlier.
     """
     offset = max(below - size, log.begin_offset)
     return max(record_start_below(log, offset), log.begin_offset, FIRST_REPORT_MIN)
@@ -75,7 +75,7 @@ def verification_start(log: CommitLog, *, below: int, size: int) -> int:
 
 def first_difference(ours: bytes, theirs: bytes | memoryview) -> int:
     """
-    Index of the first byte in which two equally long pieces differ; their length if there is none.
+    Index of the first byte in which two equally long pieces differ; their length if they are equal.
     """
     if ours == theirs:
         return len(ours)

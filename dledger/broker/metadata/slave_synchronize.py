@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.broker.metadata.test_slave_synchronize -*-
 """
-A slave's copy of its master's metadata: asked for every ten seconds, and what a master answers.
+A slave's copy of its master's metadata, requested every ten seconds, and the master's answers.
 
     21   topics                    201  subscription groups
     43   offsets of consumers      45   offsets of delay levels
     402  request modes (5.x)
 
-Rule 1: each item is asked for, checked and taken over by itself; one that fails leaves its table as it was
-and does not keep the others from coming.
-Rule 2: what was taken over is written to disk before the round has ended.
-Rule 3: an answer always has a data version: a slave of 5.x stumbles over one without.
+Rule 1: each item is requested, checked and adopted independently; a failed item leaves its table unchanged
+and does not block the others.
+Rule 2: adopted items are written to disk before the round ends.
+Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
 
-Knows neither sockets nor the name server: whoever does sets C{master_address}. The log itself comes another
-way, so for a while a slave may have messages of topics that it does not know, or the other way round.
+This module knows neither sockets nor the name server; its owner sets C{master_address}. The log itself is
+replicated separately, so for a while a slave may have messages of unknown topics, or topics without messages.
 
 Source: SlaveSynchronize.java, AdminBrokerProcessor.java (4.9.8, 5.3.3); see docs/ha.md.
 """
@@ -45,7 +45,7 @@ GET_ALL_DELAY_OFFSET = 45
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
 GET_ALL_MESSAGE_REQUEST_MODE = 402
 
-#: In the order in which they are asked for.
+#: Items by request code, in the order of the requests.
 ITEMS: Mapping[int, str] = MappingProxyType({
     GET_ALL_TOPIC_CONFIG: "topics",
     GET_ALL_CONSUMER_OFFSET: "consumer offsets",
@@ -60,7 +60,7 @@ TIMEOUT_S = 3.0
 
 
 def table_of(metadata: Metadata, code: int) -> Table | None:
-    """What a request asks for; None if it asks for something else."""
+    """The table that a request code asks for; None for other codes."""
     tables: dict[int, Table] = {
         GET_ALL_TOPIC_CONFIG: metadata.topics,
         GET_ALL_CONSUMER_OFFSET: metadata.consumer_offsets,
@@ -73,10 +73,10 @@ def table_of(metadata: Metadata, code: int) -> Table | None:
 
 def metadata_answer(metadata: Metadata, code: int) -> bytes | None:
     """
-    Body of the answer to a slave's request, on whichever port it came.
+    Body of the answer to a slave's request, for any of the broker's ports.
 
-    A slave that asks for a page (after 5.3.3) gets everything: without a total in the header it takes that
-    for all there is.
+    A slave that requests a page (after 5.3.3) gets the whole table: without a total in the header it takes
+    that as complete.
 
     @return: None if C{code} is none of L{ITEMS}.
     """
@@ -85,19 +85,19 @@ def metadata_answer(metadata: Metadata, code: int) -> bytes | None:
 
 
 class Asker(Protocol):
-    """Where questions go: L{dledger.broker.command_client.CommandClient}."""
+    """Sends requests: L{dledger.broker.command_client.CommandClient}."""
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """@return: fires with the answer, fails if none comes in time."""
+        """@return: fires with the answer; fails if it does not come in time."""
 
 
 @attrs.frozen(kw_only=True)
 class Round:
     """
-    How one round went.
+    Result of one round.
 
-    @ivar changed: names of the items that were new.
-    @ivar failed: name of an item to why it could not be taken over.
+    @ivar changed: names of the items that changed.
+    @ivar failed: name of each failed item to the reason.
     """
 
     changed: tuple[str, ...] = ()
@@ -106,11 +106,13 @@ class Round:
 
 class SlaveSynchronize:
     """
+    Copies the master's metadata in rounds.
+
     Invariant: at most one round is under way.
 
-    @ivar master_address: C{host:port} of the master; None or our own address: nothing is asked.
-    @ivar last: how the last round went; None if there was none.
-    @ivar rounds: how many there were.
+    @ivar master_address: C{host:port} of the master; with None or our own address nothing is requested.
+    @ivar last: result of the last round; None before the first.
+    @ivar rounds: number of rounds.
     """
 
     log = Logger()
@@ -134,7 +136,7 @@ class SlaveSynchronize:
         self.rounds = 0
 
     def start(self) -> None:
-        """The first round comes after three seconds."""
+        """Start; the first round begins after at most C{FIRST_S} seconds."""
         self._beginning = self._clock.callLater(min(FIRST_S, self._interval_s), self._begin)
 
     def _begin(self) -> None:
@@ -144,7 +146,7 @@ class SlaveSynchronize:
         self._looping.start(self._interval_s).addErrback(self._loop_failed)
 
     def stop(self) -> None:
-        """No more rounds; one that is under way ends by itself."""
+        """Begin no more rounds; a round under way runs to its end."""
         if self._beginning is not None:
             self._beginning.cancel()
             self._beginning = None
@@ -157,17 +159,17 @@ class SlaveSynchronize:
 
     def _round_failed(self, failure: Failure) -> None:
         """The tables could not be written; the next round tries again."""
-        self.log.failure("metadata of the master cannot be kept", failure)
+        self.log.failure("metadata of the master cannot be saved", failure)
 
     def _loop_failed(self, failure: Failure) -> None:
-        self.log.failure("metadata is not copied any more", failure)
+        self.log.failure("copying of metadata has stopped", failure)
 
     def synchronize(self) -> Deferred[Round]:
         """
-        One round.
+        Run one round.
 
-        @return: fires when every item has been taken over or has failed, and what is new is on disk. Fails
-            with L{StoreError} if it cannot be written.
+        @return: fires when every item has been adopted or has failed, and changes are on disk. Fails
+            with L{StoreError} if they cannot be written.
         """
         return Deferred.fromCoroutine(self._synchronize())
 
@@ -182,7 +184,7 @@ class SlaveSynchronize:
                         changed.append(name)
                 except StoreError:
                     raise
-                except Exception as error:  # whatever it was: the others come all the same
+                except Exception as error:  # any error: continue with the other items
                     failed[name] = str(error) or type(error).__name__
             await self._metadata.save(self._run_in_thread)
         self.rounds += 1
@@ -204,7 +206,7 @@ class SlaveSynchronize:
         return table.adopt(answer.body)
 
     def _tell(self, address: str | None, failed: dict[str, str]) -> None:
-        """Each new failure once, and its end."""
+        """Log each new failure once, and its end."""
         for name, reason in failed.items():
             if self._told.get(name) != reason:
                 self.log.warn(

@@ -172,7 +172,7 @@ class FetchTests(SynchronousTestCase):
         brokers = Brokers({("n:1", 106): JAVA_CLUSTER, ("e:1", 106): b"{}"})
         self.assertEqual(len(self.run_of(brokers_of(brokers.ask, "n:1"))), 3)  # type: ignore[arg-type]
         self.assertEqual(len(self.run_of(brokers_of(brokers.ask, "n:1", "d"))), 1)  # type: ignore[arg-type]
-        for name_server, cluster, word in (("n:1", "z", "there are: c, d"), ("e:1", "", "no broker"),
+        for name_server, cluster, word in (("n:1", "z", "clusters are: c, d"), ("e:1", "", "no broker"),
                                            ("x:1", "", "refused")):  # fmt: skip
             failure = self.failureResultOf(
                 Deferred.fromCoroutine(brokers_of(brokers.ask, name_server, cluster)), DLedgerError

@@ -232,9 +232,9 @@ class PutTests(SynchronousTestCase):
     def test_misfits(self) -> None:
         """What no broker could store is refused before anything is sent."""
         for topic, body, properties, word in (
-            ("", b"", b"", "topic of 0 bytes"), ("t" * 40000, b"", b"", "topic of 40000 bytes"),
-            ("T", bytes(8 * 1024 * 1024 + 1), b"", "a body of 8388609 bytes"),
-            ("T", b"", bytes(32768), "properties of 32768 bytes"), ("T", b"", {"a\x01": "b"}, "a"),
+            ("", b"", b"", "topic has 0 bytes"), ("t" * 40000, b"", b"", "topic has 40000 bytes"),
+            ("T", bytes(8 * 1024 * 1024 + 1), b"", "a body has 8388609 bytes"),
+            ("T", b"", bytes(32768), "properties have 32768 bytes"), ("T", b"", {"a\x01": "b"}, "a"),
             ("T", "text", b"", "must be bytes, not str"),
         ):  # fmt: skip
             self.outcomes.clear()

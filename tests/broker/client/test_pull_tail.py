@@ -277,7 +277,7 @@ class PullTailTests(SynchronousTestCase):
         self.after = expire
         self.read(topics=["A"])
         self.broker.settle()
-        self.assertIn("of A, queue 0, has expired; the first one there is 190", str(self.error()))
+        self.assertIn("of A, queue 0, has expired; the first remaining message is 190", str(self.error()))
 
     def test_deleted_topic(self) -> None:
         """It is left out; the others go on."""

@@ -226,7 +226,7 @@ class RefusalTests(MasterCase):
             slave = Slave(self)
             slave.report(100)
             slave.report(101)
-            self.assertRefused(slave, "was sent no more than up to 100", events)
+            self.assertRefused(slave, "was sent bytes only up to 100", events)
         self.assertEqual((self.master.acks.held(1), self.master.status()), (-1, ()))
         self.assertIs(self.successResultOf(put), PutStatus.PUT_OK)  # the second one had vouched for 100
 
@@ -261,7 +261,7 @@ class RefusalTests(MasterCase):
             Slave(self)
             self.assertIsNone(self.master.buildProtocol(IPv4Address("TCP", "10.0.0.1", 1)))
         reasons = [event["reason"] for event in events if event["log_level"] is LogLevel.warn]
-        self.assertIn("ha_allowed_hosts names only 10.0.0.1", reasons[0])
+        self.assertIn("ha_allowed_hosts allows only 10.0.0.1", reasons[0])
         self.assertIn("ha_slaves_max allows no more", reasons[1])
         unplug(slave.connection)
         Slave(self)

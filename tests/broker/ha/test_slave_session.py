@@ -72,7 +72,7 @@ class FollowTests(SynchronousTestCase):
             start = follower.begin()
             follower.take(start, memoryview(self.master.data[start:1000]))
             error = self.assertRaises(SessionEnded, follower.take, offset, memoryview(b"abc"))
-            self.assertIn(f"begins at {offset}, and 1000 comes next", str(error))
+            self.assertIn(f"begins at {offset}, but 1000 is next", str(error))
             self.assertEqual(log.end_offset, 1000)
 
     def test_heartbeat_is_checked(self) -> None:

@@ -83,7 +83,7 @@ class ReportTests(SynchronousTestCase):
         """A bogus number is refused, although the log has so many bytes, and counts for nothing."""
         self.view.sent(300, 5)
         said = self.view.reported(801, self.log, now_ms=7)
-        self.assertEqual(said, "it reports 801, but was sent no more than up to 800")
+        self.assertEqual(said, "it reports 801, but was sent bytes only up to 800")
         self.assertEqual((self.view.ack_offset, self.view.claimed_offset), (400, 500))
 
     def test_backwards(self) -> None:
@@ -97,7 +97,7 @@ class ReportTests(SynchronousTestCase):
         """What it needs is deleted, or (never) cut: it cannot be served any more."""
         self.assertIsNone(self.view.misplaced(self.log))
         log = MemoryLog(bytes(10), begin=FILE_SIZE)
-        self.assertIn("it needs 500, and we hold 4096 to 4106", self.view.misplaced(log) or "")
+        self.assertIn("it needs 500, but we hold 4096 to 4106", self.view.misplaced(log) or "")
         self.assertIn("it needs 500", self.view.misplaced(MemoryLog(bytes(499))) or "")
 
 
