@@ -1,19 +1,24 @@
-# Everything runs in .venv, which the first target that needs it makes. PYTHON=python3.12 chooses another
-# interpreter, make test ONLY=lint,unit some of the checks.
+# Everything runs in .venv, which the first target that needs it makes: without PySpark for unit tests and lint,
+# with it for everything else. PYTHON=python3.12 chooses another interpreter, make test ONLY=lint,unit some of the
+# checks, make unit SUITE=tests.core some of the unit tests.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LIGHT := $(VENV)/.light
 SEED ?= 1
 ONLY ?=
+SUITE ?=
 SCHEDULES ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types sim mutants fuzz processes spark interop bench docs format clean
+.PHONY: help venv demo test unit lint types sim mutants fuzz processes spark interop bench docs format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(LIGHT) ## .venv for unit tests and lint, without PySpark
 
 demo: $(READY) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
 	@$(BIN)/python -m demo.run
@@ -21,32 +26,32 @@ demo: $(READY) ## three members on this machine, the leader killed half-way, not
 test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers (under 40 minutes)
 	@$(BIN)/python -m tests.run_all $(if $(ONLY),--only $(ONLY))
 
-unit: $(READY) ## unit tests
-	@$(BIN)/python -m tests.run_all --only unit
+unit: $(LIGHT) ## unit tests: failures and one line; make unit SUITE=tests.core for some
+	@$(BIN)/python -m tests.run_all --only unit $(SUITE)
 
-lint: $(READY) ## style and layers
+lint: $(LIGHT) ## style, rooms, names in the documents
 	@$(BIN)/python -m ruff check dledger protocols tests benchmarks demo twisted setup.py
-	@$(BIN)/python -m twisted.trial tests.test_layering tests.test_tidy tests.test_docs
+	@$(BIN)/python -m twisted.trial tests.test_layering tests.test_tidy tests.test_docs tests.test_rooms
 
 types: $(READY) ## mypy --strict
 	@$(BIN)/python -m mypy
 
-sim: $(READY) ## simulated clusters: make sim SCHEDULES=1000 SEED=1
+sim: $(LIGHT) ## simulated clusters: make sim SCHEDULES=1000 SEED=1
 	@$(BIN)/python -m dledger.testing --schedules $(SCHEDULES) --seed $(SEED) --jobs 2
 
-mutants: $(READY) ## break one guard at a time; the simulator must notice each
+mutants: $(LIGHT) ## break one guard at a time; the simulator must notice each
 	@$(BIN)/python -m tests.mutants
 
-fuzz: $(READY) ## random bytes to every decoder, random damage to every file
+fuzz: $(LIGHT) ## random bytes to every decoder, random damage to every file
 	@$(BIN)/python -m tests.fuzz.run --target all --executions 100000 --seed $(SEED)
 
-processes: $(READY) ## real members, killed and paused under load
+processes: $(LIGHT) ## real members, killed and paused under load
 	@$(BIN)/python -m twisted.trial tests.processes
 
 spark: $(READY) ## the Spark source and export, in one local session
 	@$(BIN)/python -m tests.run_all --only spark
 
-interop: $(READY) ## groups with Java DLedger (needs a JDK and Maven)
+interop: $(LIGHT) ## groups with Java DLedger (needs a JDK and Maven)
 	@$(BIN)/python -m tests.interop
 
 bench: $(READY) ## quick measurements
@@ -56,17 +61,22 @@ docs: $(READY) ## API pages into build/api, links and names in docs/ checked
 	@$(BIN)/python -m twisted.trial tests.test_docs
 	@$(BIN)/pydoctor --quiet --docformat=epytext --html-output=build/api dledger protocols
 
-format: $(READY) ## import order and what else can be fixed by itself
+format: $(LIGHT) ## import order and what else can be fixed by itself
 	@$(BIN)/python -m ruff check --fix dledger protocols tests benchmarks demo twisted setup.py
 
 clean: ## remove what can be made again, .venv included
 	@rm -rf $(VENV) build dist *.egg-info .tox .mypy_cache .ruff_cache .hypothesis _trial_temp* demo-data
 
-$(READY): setup.py setup.cfg pyproject.toml
+$(LIGHT): setup.py setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; say make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "Cannot make $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
 	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(LIGHT)
+
+$(READY): $(LIGHT)
+	@echo "installing PySpark into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $(READY)

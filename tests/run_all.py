@@ -175,7 +175,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
         Stage(name="lint", command=(PYTHON, "-m", "ruff", "check", *sources), limit_s=60,
               read=read_check, counts="check"),
         Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=120, read=read_check, counts="check"),
-        Stage(name="unit", command=(*trial, *(suites or unit_suites())), limit_s=400,
+        Stage(name="unit", command=(*trial, "--reporter=text", *(suites or unit_suites())), limit_s=400,
               read=read_trial, counts="tests"),
         Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=400,
               read=read_total(SCHEDULES), counts="schedules"),

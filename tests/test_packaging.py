@@ -61,9 +61,10 @@ class SetupTests(SynchronousTestCase):
         self.assertEqual(sorted(re.findall(r"^([a-z]+):.*## ", make, re.M)), sorted(phony[1].split()))
 
     def test_news_fragments(self) -> None:
-        """A fragment is named C{<issue>.<kind>}, of a kind that towncrier knows."""
+        """A fragment is C{+<change>.<kind>}, of a kind that towncrier knows, in one line."""
         config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]
         kinds = [kind["directory"] for kind in config["type"]]
         for path in (ROOT / config["directory"]).iterdir():
             if path.name != ".gitignore":
-                self.assertRegex(path.name, rf"^\d+\.({'|'.join(kinds)})(\.\d+)?$")
+                self.assertRegex(path.name, rf"^\+[a-z0-9-]+\.({'|'.join(kinds)})$")
+                self.assertEqual(len(path.read_text("utf-8").strip().splitlines()), 1, path.name)
