@@ -25,7 +25,7 @@ TWICE: set[str] = {
 
 
 def public_names() -> dict[str, list[str]]:
-    """Every public class and function at the top of a module of the product, and the modules that define it."""
+    """Every public class and function at the top of a module, and the modules that define it."""
     found = defaultdict(list)
     for module, path in module_names(ROOT, PRODUCT).items():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
