@@ -91,6 +91,17 @@ class CheckerTests(SynchronousTestCase):
         )
         self.assertEqual(self.lines(tidy.public_docstrings(source)), [1, 2, 10])
 
+    def test_plain_english(self) -> None:
+        """Phrases of the list, in docstrings and comments, at their line; code and other strings are free."""
+        source = (
+            '"""It stands there.\n\nNobody but us, so many\nof them."""\n'
+            "x = 'what it stands for'  # whoever it is\n"
+            "# It stands for election.\n"
+        )
+        self.assertEqual(sorted(self.lines(tidy.plain_english(source))), [1, 3, 3, 5])
+        for pattern, better in tidy.ODD_PHRASES:
+            self.assertTrue(better, pattern)
+
     def test_overloads_share_a_docstring(self) -> None:
         """Only the implementation needs the docstring."""
         source = "@overload\ndef f(a: int) -> int: ...\n@typing.overload\ndef f(a: str) -> str: ..."

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import io
 import os
 import re
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,6 +52,27 @@ BANNED = (
     "artifac" "tory", "jfr" "og", "nexus/rep" "ository", "pypi.or" "g/simple", "repo.mav" "en",
     "proxy.gol" "ang", "this ses" "sion", "store sp" "ec", "wire sp" "ec",
 )  # fmt: skip
+
+#: Turns of phrase that an outsider reads twice, and words to write instead.
+ODD_PHRASES: tuple[tuple[str, str], ...] = (
+    (r"\bst(?:ands|ood)\b(?! for election| in for| still)", "is, lies, is written"),
+    (r"\b(?:who|what|which|when|where)ever\b(?= (?:is|was|it|they|comes|stands|else|has|asks|wants))",
+     "name the thing"),
+    (r"\bso (?:many|much)\b(?! (?:that|so)\b)", "the name of the constant"),
+    (r"\bof such\b(?! files)", "name the things"),
+    (r"\bnobody but\b", "only"),
+    (r"\bbut for\b", "except"),
+    (r"\bcomes of\b", "the result of"),
+    (r"\bwhereof\b", "of which"),
+    (r"\bwho (?:asks|waits|wants|reads|sends|listens|says|does not)\b", "the caller, the peer, the reader"),
+    (r"\bwhat (?:stands|comes|goes|waits|follows|they|it|the log|has been)\b(?! says| means)",
+     "name the thing"),
+    (r"(?:^|[.:] )(?-i:Who|Whom|Whoever|Of what) ", "begin with the subject"),
+)  # fmt: skip
+_ODD = tuple((re.compile(pattern, re.MULTILINE | re.IGNORECASE), better) for pattern, better in ODD_PHRASES)
+
+#: Where the prose of the product is.
+PROSE = ("dledger/*", "protocols/*", "pyspark_dledger/*", "twisted/*", "benchmarks/*", "demo/*")
 
 _LATER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b(?!\(#\d+\))")
 _TEST_CASE_NAME = re.compile(r"# -\*- test-case-name: ([\w.,]+) -\*-$")
@@ -175,6 +198,18 @@ def banned_words(source: str) -> Iterator[Complaint]:
                 yield number, f"{word!r} does not belong in this project"
 
 
+def plain_english(source: str) -> Iterator[Complaint]:
+    """Comments and docstrings avoid L{ODD_PHRASES}; texts of other strings are checked by people."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        is_docstring = token.type == tokenize.STRING and token.string.startswith('"""')
+        if not (is_docstring or token.type == tokenize.COMMENT):
+            continue
+        for pattern, better in _ODD:
+            for found in pattern.finditer(token.string):
+                line = token.start[0] + token.string.count("\n", 0, found.start())
+                yield line, f"{found[0].strip()!r}: write {better}"
+
+
 EVERY_MODULE: tuple[Rule, ...] = (
     columns, module_length, function_length, module_docstring, no_module_level_reactor, no_inline_callbacks,
     todo_names_issue, banned_words,
@@ -198,6 +233,8 @@ def rules_for(path: str) -> tuple[Rule, ...]:
         rules += (no_print,)
     if _matches(path, DOCUMENTED):
         rules += (public_docstrings,)
+    if _matches(path, PROSE) and not path.startswith("dledger/broker/"):
+        rules += (plain_english,)
     if not path.endswith("__init__.py"):
         rules += (test_case_name,)
     return rules

@@ -66,7 +66,7 @@ class TruncateLedger(Effect):
 
     Outcome: C{LedgerTruncated}, C{WriteRefused} or C{StoreFailed}, before any other input.
 
-    @ivar anew: drop all entries and start with this one, even if it would fit behind the end
+    @ivar anew: drop all entries and begin with this one, even if it would fit behind the end
         (the entries before it are not known to be the leader's).
     """
 

@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.core.test_elector,tests.core.test_campaign -*-
 """
-Elections: patience, pre-vote, votes, and what becomes of their answers::
+Elections: patience, pre-votes, votes, and their answers::
 
     FOLLOWER --patience over--> asking (pre-vote) --quorum--> CANDIDATE --quorum--> LEADER
         ^                            |                            |
         +------ a leader is heard, a higher term, a transfer -----+
 
-Rule 1: the term is raised and made durable, with the own vote, before votes are asked for; nobody
-votes twice in a term.
-Rule 2: who follows a leader of a term has voted in that term.
+Rule 1: the term is raised and made durable, with the own vote, before votes are requested; a member
+votes once in a term.
+Rule 2: a follower of a term's leader has voted in that term.
 Rule 3: before the term is raised, the peers are asked whether they would vote. A peer that speaks our
 wire gets a pre-vote. A Java peer gets METADATA, which says whether it knows a leader, and then a VOTE of
 C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
@@ -45,17 +45,16 @@ from protocols.wire.ledger.messages import (
 #: A leader that claims to beat less often than this is not believed, milliseconds.
 HEART_BEAT_INTERVAL_MAX_MS = 60_000
 
-#: Term of a VOTE that only asks. Java compares logs first, and then refuses an old term without noting
-#: anything; its terms begin at 0.
+#: Term of a VOTE that binds no Java peer: Java compares the logs first, then refuses an old term and changes
+#: nothing; its terms begin at 0.
 PROBE_TERM = -1
 
-#: A Java leader of a lower term that beats so often, for so long (milliseconds), has a quorum: without one,
-#: it would have stepped down at the first refusal.
+#: A Java leader of a lower term has a quorum if it sends this many heartbeats over this many milliseconds:
+#: without a quorum it steps down at the first refusal.
 STRAY_BEATS = 3
 STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
 
-#: The longest round of a Java candidate one of whose peers is dead: its wait for the votes, then its
-#: pause before the next one.
+#: The longest voting round of a Java candidate with a dead peer: its wait for the votes, then its pause.
 _JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 #: A voter's log is longer than the candidate's.
@@ -66,7 +65,7 @@ _BEHIND_IN_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_ALREAD
 
 
 class Campaign(Enum):
-    """What an election is busy with."""
+    """The phase of an election."""
 
     NONE = "none"
     ASKING = "asking"
@@ -74,7 +73,7 @@ class Campaign(Enum):
 
 
 class RoleChanges(Protocol):
-    """Who carries a role change out: the replica."""
+    """Carries role changes out: the replica."""
 
     def become_leader(self) -> None:
         """A quorum voted for this member."""
@@ -86,14 +85,14 @@ class RoleChanges(Protocol):
         """The term was raised and the own vote given."""
 
     def take_leadership_ended(self, code: ResponseCode) -> None:
-        """An election asked for by the old leader ended."""
+        """An election requested by the old leader ended."""
 
 
 @attrs.define
 class LeaderElector:
     """
-    Invariant: C{_answers} holds outcomes of the round under way only; a round is known by the ids
-    of its requests.
+    Invariant: C{_outstanding} and C{_granted} belong to the round under way; a round is known by the ids of
+    its requests.
     """
 
     member: MemberState
@@ -116,7 +115,7 @@ class LeaderElector:
     # -- patience ---------------------------------------------------------------------------
 
     def patience_ms(self) -> int:
-        """Silence that the current leader is forgiven, without jitter, milliseconds."""
+        """Allowed silence of the current leader, without jitter, milliseconds."""
         config = self.member.config
         if self.member.leader_id is not None and self._leader_interval_ms == 0:
             return JAVA_HEART_BEAT_TIME_INTERVAL_MS * JAVA_MAX_HEART_BEAT_LEAK
@@ -125,10 +124,10 @@ class LeaderElector:
 
     def heard_leader(self, interval_ms: int | None = None) -> None:
         """
-        The leader was heard: start its patience anew.
+        The leader was heard: restart the patience.
 
-        @param interval_ms: from a heartbeat: what the leader advertises, 0 for nothing. None from
-            a push, which says nothing about it.
+        @param interval_ms: the interval that a heartbeat advertises, 0 for none; None for a push, which has
+            none.
         """
         if interval_ms is not None:
             self._leader_interval_ms = max(0, min(interval_ms, HEART_BEAT_INTERVAL_MAX_MS))
@@ -142,8 +141,8 @@ class LeaderElector:
         """
         The leader's connection is gone: it has two beats to come back on another one.
 
-        Only where peers are asked first (a broken connection must not depose anybody by itself),
-        and not for a Java leader, which opens its next connection with its next beat.
+        Only with pre-votes (a broken connection alone must not depose a leader), and not for a Java leader,
+        which opens its next connection with its next heartbeat.
         """
         member, config = self.member, self.member.config
         if peer_id != member.leader_id or not config.pre_vote or self._leader_interval_ms == 0:
@@ -154,7 +153,7 @@ class LeaderElector:
         self._deadline_ms = min(self._deadline_ms, now_ms + 2 * self._leader_interval_ms + wait)
 
     def start(self) -> None:
-        """The member begins to live: hear who is there before anything is asked for."""
+        """The member starts: listen for a leader before asking for votes."""
         self._jitter = self.rng.random()
         if len(self.member.peer_ids) == 0:
             self._deadline_ms = self.member.out.now_ms
@@ -162,7 +161,7 @@ class LeaderElector:
             self._wait_for_round(self.member.config.heart_beat_time_interval_ms * 2)
 
     def lost_leader(self) -> None:
-        """Role or leader is gone (stepped down, higher term): be patient for one random wait."""
+        """The role or the leader is gone (stepped down, higher term): wait for one random time."""
         self._jitter = self.rng.random()
         self._leader_interval_ms = 0
         self._end_round()
@@ -174,7 +173,7 @@ class LeaderElector:
         self._deadline_ms = self.member.out.now_ms + at_least_ms + wait
 
     def tick(self) -> None:
-        """Time passed."""
+        """Time has passed."""
         now_ms = self.member.out.now_ms
         stalled_ms = now_ms - self._last_tick_ms if self._last_tick_ms >= 0 else 0
         self._last_tick_ms = now_ms
@@ -182,8 +181,8 @@ class LeaderElector:
             return
         config = self.member.config
         if stalled_ms > config.heart_beat_time_interval_ms + 4 * config.tick_ms:
-            # This member slept (stopped process, long pause). What the leader sent meanwhile
-            # is still unread: reading it comes first.
+            # This member stood still (stopped process, long pause). Messages that the leader sent meanwhile
+            # are unread: read them first.
             self._deadline_ms = max(self._deadline_ms, now_ms + config.heart_beat_time_interval_ms)
         if self._not_ready and self.campaign is Campaign.VOTING:
             again, self._not_ready = self._not_ready, set()
@@ -195,7 +194,7 @@ class LeaderElector:
     def _patience_over(self) -> None:
         member = self.member
         if not member.may_lead:
-            # It cannot lead. It only stops claiming to know who does.
+            # It cannot lead. It only stops naming a leader.
             if member.leader_id is not None:
                 self.roles.become_follower(None)
             self._wait_for_round(self.patience_ms())
@@ -234,7 +233,7 @@ class LeaderElector:
         self.campaign = campaign
         self._granted = {self.member.self_id}
         config = self.member.config
-        # As long as a slow fsync of a voter may take, and then a wait that no two candidates share.
+        # Time for a slow fsync of a voter, then a random wait that no two candidates share.
         self._wait_for_round(config.heart_beat_time_interval_ms * config.max_heart_beat_leak // 2)
 
     def _end_round(self) -> None:
@@ -282,7 +281,7 @@ class LeaderElector:
             if response.wire_version >= 1:
                 self._ask(peer_id)
             elif response.code == ResponseCode.SUCCESS and response.leader_id in (None, member.self_id):
-                # Without a leader, and so without a vote of its own to lose. Would it vote for our log?
+                # It knows no leader. Would it vote for our log?
                 self._send_vote(peer_id, PROBE_TERM)
         elif isinstance(response, VoteResponse):
             result = response.vote_result
@@ -292,14 +291,13 @@ class LeaderElector:
             elif result is VoteResult.REJECT_TERM_NOT_READY:
                 self._not_ready.add(peer_id)
             elif result in _LONGER_LOG and self._is_java(peer_id):
-                # Java looks at logs before terms: it keeps its term, and each term that we raise
-                # meanwhile is one more that its own candidacy has to catch up with. It has what it
-                # takes to lead, we have not: leave it the time.
+                # Java compares logs before terms and keeps its term: each term that we raise is one more
+                # for its own candidacy to catch up with. Its log can win and ours cannot: give it the time.
                 self._wait_for_round(_JAVA_ROUND_MS)
         self._won()
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """No answer: the round ends by its deadline or by the others."""
+        """No answer: the deadline or the other answers end the round."""
         self._outstanding.pop(request_id, None)
 
     def _won(self) -> bool:
@@ -318,7 +316,7 @@ class LeaderElector:
     # -- answering --------------------------------------------------------------------------
 
     def on_vote(self, token: int, request: VoteRequest) -> None:
-        """A candidate asks. The term gate has let a higher term in already (but for a pre-vote)."""
+        """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
         result = self._judge_pre_vote(request) if request.pre_vote else self._judge_vote(request)
         member = self.member
         if result is VoteResult.ACCEPT and not request.pre_vote:
@@ -326,8 +324,8 @@ class LeaderElector:
             member.vote(request.leader_id)
             self._wait_for_round(self.patience_ms())
         elif result in _BEHIND_IN_TERM and self._is_better_java(request):
-            # It comes back with our term, and then with the next one, which is ours to grant. Raising
-            # the term at our own, quicker pace would keep it behind for ever.
+            # It comes back with our term, then with the next one, and can win that. Raising the term at
+            # our quicker pace would keep it behind for ever.
             self._wait_for_round(_JAVA_ROUND_MS)
         term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
         member.out.reply(token, VoteResponse(
@@ -340,7 +338,7 @@ class LeaderElector:
                               result=result.name)
 
     def _is_better_java(self, request: VoteRequest) -> bool:
-        """Whether a Java candidate asks that has what we lack, so that only it can win."""
+        """Whether a Java candidate has entries that we lack, so that it can win and we cannot."""
         member = self.member
         if request.wire_version >= 1 or member.leader_id is not None:
             return False
@@ -375,8 +373,8 @@ class LeaderElector:
         if request.term < member.ledger_end_term:
             return VoteResult.REJECT_TERM_SMALL_THAN_LEDGER
         if member.repair_end_index >= 0:
-            # Its log looks shorter than what it once acknowledged: its vote could elect a leader
-            # that lacks a committed entry. UNKNOWN is not counted by anybody.
+            # Its log looks shorter than the entries it once acknowledged: its vote could elect a leader
+            # that lacks a committed entry. No candidate counts UNKNOWN.
             return VoteResult.UNKNOWN
         return VoteResult.ACCEPT
 
@@ -394,7 +392,7 @@ class LeaderElector:
         return self._judge_log(request)
 
     def on_heart_beat(self, token: int, request: HeartBeatRequest) -> None:
-        """A leader beats. The term gate has let a higher term in already."""
+        """A heartbeat of a leader. The term gate has adopted a higher term."""
         member = self.member
         code = self.accept_leader(request.leader_id, request.term)
         if code is ResponseCode.SUCCESS:
@@ -430,7 +428,7 @@ class LeaderElector:
 
     def accept_leader(self, leader_id: str | None, term: int) -> ResponseCode:
         """
-        Whether C{leader_id} may speak as leader of C{term}; if so it is followed from now on.
+        Whether C{leader_id} is accepted as leader of C{term}; if so, this member follows it from now on.
 
         @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER.
         """
@@ -444,7 +442,7 @@ class LeaderElector:
         if member.leader_id is None:
             assert leader_id is not None
             if member.voted_for is None:
-                member.vote(leader_id)  # rule 2: no other candidate of this term gets a vote here
+                member.vote(leader_id)  # rule 2: no other candidate of this term gets this vote
             self.roles.become_follower(leader_id)
         elif member.leader_id != leader_id:
             member.out.report("two-leaders", term=term, known=member.leader_id, other=leader_id)
@@ -452,13 +450,13 @@ class LeaderElector:
         return ResponseCode.SUCCESS
 
     def followed(self) -> None:
-        """A leader was found: whatever was asked before is moot."""
+        """A leader was found: the round under way is void."""
         self._stray_leader_id = None
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()
 
     def led(self) -> None:
-        """This member leads: no round is under way, and patience is counted in its own beats."""
+        """This member leads: no round is under way, and patience is counted in its own heartbeats."""
         self._leader_interval_ms = self.member.config.heart_beat_time_interval_ms
         self._end_round()

@@ -191,7 +191,7 @@ class MemberState:
 
     @property
     def has_java_peer(self) -> bool:
-        """Whether a peer has not advertised our wire, and so may acknowledge what it has not flushed."""
+        """Whether a peer has not advertised our wire: it may acknowledge entries before it flushes them."""
         return any(self.wire_versions.get(peer_id, 0) < 1 for peer_id in self.peer_ids)
 
     @property

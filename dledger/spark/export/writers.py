@@ -3,7 +3,7 @@
 Record batches into files: Parquet, or JSON with one object a line.
 
 Rule: a writer keeps in memory at most one row group (L{ROW_GROUP_BYTES}) for each file, and opens the file
-when it writes the first one, so many partitions need neither many handles nor more memory than their part.
+when it writes the first one. A part with many partitions needs neither many handles nor more memory.
 
 In JSON a body that is UTF-8 is text, any other is C{body_base64}, as in the command line's own JSON. A key
 without a value is left out, as in Spark.
