@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
+from dledger.base.addresses import checked_members
 from dledger.base.option_values import converted, listed, our_name, unknown_option
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
@@ -34,38 +35,12 @@ FLUSH_ASYNC = "async"
 FLUSH_SYNC = "sync"
 
 
-def parse_peers(text: str) -> dict[str, str]:
-    """
-    Parse C{n0-host:port;n1-host:port} to a mapping of member id to C{host:port}.
-
-    The id ends at the first C{-}; the address may contain more of them.
-
-    @raise ValueError: no member, an id twice, or a part that is not C{id-host:port}.
-    """
-    peers: dict[str, str] = {}
-    for part in listed(text):
-        peer_id, dash, address = part.partition("-")
-        host, colon, port = address.rpartition(":")
-        if not (peer_id and dash and host and colon and port.isdecimal() and int(port) < 65536):
-            raise ValueError(f"peers: {part!r} is not id-host:port (as in n0-127.0.0.1:20911)")
-        if peer_id in peers:
-            raise ValueError(f"peers: member {peer_id!r} is given twice")
-        peers[peer_id] = address
-    if not peers:
-        raise ValueError("peers: no member named; write id-host:port;id-host:port")
-    return peers
-
-
 def _count(default: int, minimum: int = 1) -> Any:
     return attrs.field(default=default, validator=[instance_of(int), ge(minimum)])
 
 
 def _share(default: float) -> Any:
     return attrs.field(default=default, validator=[instance_of(float), gt(0), le(1)])
-
-
-def _peers(value: str | Mapping[str, str]) -> dict[str, str]:
-    return parse_peers(value) if isinstance(value, str) else dict(value)
 
 
 def _ids(value: str | tuple[str, ...] | list[str] | None) -> tuple[str, ...]:
@@ -119,7 +94,7 @@ class DLedgerConfig:
 
     group: str = attrs.field(default="default", validator=instance_of(str))
     self_id: str = attrs.field(default="n0", validator=instance_of(str))
-    peers: dict[str, str] = attrs.field(default="n0-127.0.0.1:20911", converter=_peers)
+    peers: dict[str, str] = attrs.field(default="n0-127.0.0.1:20911", converter=checked_members)
     store_base_dir: str = attrs.field(default="./dledger-data", validator=instance_of(str))
     data_store_path: str = attrs.field(default="", validator=instance_of(str))
     store_type: str = attrs.field(default="file", validator=in_(("file", "memory")))

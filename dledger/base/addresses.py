@@ -1,26 +1,112 @@
-# -*- test-case-name: tests.broker.test_command_client,tests.node.test_service -*-
+# -*- test-case-name: tests.base.test_addresses -*-
 """
-Addresses in text form: C{host:port}, where the host may be C{[IPv6]}.
+Addresses in text form, for every option, argument and answer that holds one.
+
+    host:port                           one address
+    n0-host:port;n1-host:port           the members of a group, each with its id; commas separate, too
+
+Rule 1: the port follows the last colon; it has ASCII digits and is 1 to 65535. An option that lets a listener
+choose its port (0) is a number or a Twisted endpoint, not an address.
+Rule 2: a host has no blanks, brackets, slashes or separators. A host with a colon is an IPv6 address; we
+write it in brackets, Java writes it without.
+Rule 3: a member's id ends at the first dash.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from ipaddress import IPv6Address
+from typing import NamedTuple
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split an address that has been checked already."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+#: Separators of members, and other characters that neither an id nor a host contains.
+_SEPARATORS = re.compile("[;,]")
+_REFUSED = re.compile(r"[\s;,/\[\]]")
 
 
-def parse_address(text: str) -> tuple[str, int]:
+class Address(NamedTuple):
+    """
+    A host and a port. C{str} gives C{host:port}, with brackets around an IPv6 address.
+
+    @ivar host: name or IP address, without brackets.
+    @ivar port: 1 to 65535.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _is_host(host: str) -> bool:
+    if not host or _REFUSED.search(host):
+        return False
+    if ":" not in host:
+        return True
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_address(text: str) -> Address:
     """
     Check and split an address.
 
-    @return: host without brackets, and port.
-    @raise ValueError: not C{host:port}, or a port outside 1 to 65535.
+    @raise ValueError: C{text} is not C{host:port}, or its port is not 1 to 65535.
     """
     host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+    if host.startswith("[") and host.endswith("]") and ":" in host:
+        host = host[1:-1]
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    if not (is_port and _is_host(host)):
         raise ValueError(f"{text!r} is not an address: write host:port with a port of 1 to 65535")
-    return host, int(port)
+    return Address(host, int(port))
+
+
+def parse_members(text: str, option: str = "peers") -> dict[str, str]:
+    """
+    Check and split C{n0-host:port;n1-host:port}.
+
+    @param option: name of the option that holds C{text}, for the errors.
+    @return: member id to C{host:port}, in the order of C{text}.
+    @raise ValueError: no member, an id twice, or a part that is not C{id-host:port}.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, _SEPARATORS.split(text))):
+        member_id, _, address = part.partition("-")
+        if not member_id or _REFUSED.search(member_id):
+            raise _not_a_member(part, option)
+        try:
+            parse_address(address)
+        except ValueError:
+            raise _not_a_member(part, option) from None
+        if member_id in found:
+            raise ValueError(f"{option}: member {member_id!r} is given twice")
+        found[member_id] = address
+    if not found:
+        raise ValueError(f"{option}: no member named; write id-host:port;id-host:port")
+    return found
+
+
+def checked_members(peers: str | Mapping[str, str], option: str = "peers") -> dict[str, str]:
+    """
+    As L{parse_members}, also for members that are given as a mapping of member id to C{host:port}.
+
+    @raise ValueError: see L{parse_members}.
+    """
+    if isinstance(peers, str):
+        return parse_members(peers, option)
+    for member_id, address in peers.items():
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise ValueError(f"{option}: member {member_id!r}: {error}") from None
+    return dict(peers)
+
+
+def _not_a_member(part: str, option: str) -> ValueError:
+    return ValueError(f"{option}: {part!r} is not id-host:port with a port of 1 to 65535 "
+                      "(as in n0-127.0.0.1:20911)")  # fmt: skip

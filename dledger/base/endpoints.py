@@ -27,7 +27,7 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
-from dledger.base.addresses import host_and_port
+from dledger.base.addresses import parse_address
 
 EndpointFor = Callable[[str], IStreamClientEndpoint]
 
@@ -91,6 +91,6 @@ def tcp_endpoints(reactor: Any, timeout_s: float) -> EndpointFor:
     """Endpoints for C{host:port} addresses, where the host may be C{[IPv6]}."""
 
     def endpoint_for(address: str) -> IStreamClientEndpoint:
-        return HostEndpoint(reactor, *host_and_port(address), timeout_s)
+        return HostEndpoint(reactor, *parse_address(address), timeout_s)
 
     return endpoint_for

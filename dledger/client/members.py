@@ -21,12 +21,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.addresses import checked_members
 from dledger.base.endpoints import EndpointFor
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Gathering
 from dledger.client.connection import MemberConnection
 from dledger.client.values import MemberInfo
-from dledger.config import parse_peers
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
@@ -68,7 +68,7 @@ class Members:
         if wire not in ("auto", "remoting", "binary"):
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
         self.group = group
-        self.addresses = parse_peers(peers) if isinstance(peers, str) else dict(peers)
+        self.addresses = checked_members(peers)
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
         self.rng = rng

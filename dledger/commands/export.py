@@ -8,7 +8,7 @@ Arrow and PySpark are imported when the command runs: without them every other c
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 import signal
 import threading
 import time
@@ -24,10 +24,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from dledger.base.addresses import parse_members
 from dledger.commands.common import EXIT_INTERRUPTED, say, write_json
 
-#: A member in the form of C{--peers}.
-_MEMBER = re.compile(r"\w+-.+:\d{1,5}")
 _MISSING = "dledger export needs Arrow, and with --engine spark PySpark: pip install 'dledger[spark]' ({0})"
 
 
@@ -47,12 +46,14 @@ def source_options(source: str, group: str) -> dict[str, str]:
 
     @raise UsageError: SOURCE is neither.
     """
-    if Path(source).is_dir():
+    if os.path.isdir(source):  # Path.is_dir would raise for a list of members as long as no name may be
         return {"path": source}
-    members = [piece.strip() for piece in re.split("[;,]", source) if piece.strip()]
-    if members and all(map(_MEMBER.fullmatch, members)):
-        return {"bootstrap": ";".join(members), "group": group}
-    raise click.UsageError(f"{source!r} is neither a directory nor a list of members (n0-host:port;...)")
+    try:
+        members = parse_members(source, "SOURCE")
+    except ValueError as error:
+        raise click.UsageError(f"{source!r} is neither a directory nor a list of members: {error}") from None
+    bootstrap = ";".join(f"{member_id}-{address}" for member_id, address in members.items())
+    return {"bootstrap": bootstrap, "group": group}
 
 
 def _names(values: tuple[str, ...]) -> tuple[str, ...]:

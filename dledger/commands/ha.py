@@ -33,8 +33,8 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     for one in value.split(";"):
         try:
             parse_address(one.strip())
-        except ValueError:
-            raise click.BadParameter(f"{one!r} is not an address: write host:port") from None
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
     return value
 
 

@@ -27,7 +27,7 @@ from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, I
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.addresses import host_and_port
+from dledger.base.addresses import parse_address
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.threads import DiskThreads
@@ -65,7 +65,7 @@ def listen_description(address: str) -> str:
     The default endpoint of a member: the port of its own peer address, on that interface if the host is
     an IP address, else on all interfaces.
     """
-    host, port = host_and_port(address)
+    host, port = parse_address(address)
     if isIPAddress(host):
         return f"tcp:{port}:interface={host}"
     if isIPv6Address(host):
@@ -78,7 +78,7 @@ def peer_endpoints(config: DLedgerConfig, reactor: Any) -> dict[str, IStreamClie
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for peer_id, address in config.peers.items():
         if peer_id != config.self_id:
-            host, port = host_and_port(address)
+            host, port = parse_address(address)
             endpoints[peer_id] = HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIME_OUT_S)
     return endpoints
 

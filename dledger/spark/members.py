@@ -29,7 +29,7 @@ from struct import Struct
 import attrs
 import numpy as np
 
-from dledger.base.addresses import host_and_port
+from dledger.base.addresses import parse_address, parse_members
 from dledger.spark.log import Chunk, Extent, Offsets, ReadError, lost
 from dledger.spark.options import OptionError, ScanOptions
 from protocols.wire.errors import WireError
@@ -95,23 +95,13 @@ def parse_bootstrap(text: str) -> dict[str, str]:
     """
     Member ids to addresses.
 
-    @param text: C{n0-host:port;n1-host:port}; commas are allowed, too.
+    @param text: C{n0-host:port;n1-host:port}.
     @raise OptionError: it has another form.
     """
-    found: dict[str, str] = {}
-    for piece in text.replace(",", ";").split(";"):
-        if not piece.strip():
-            continue
-        member_id, dash, address = piece.strip().partition("-")
-        host, colon, port = address.rpartition(":")
-        if not (member_id and dash and host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise OptionError(f"option bootstrap: {piece.strip()!r} is not id-host:port, "
-                              "as in n0-10.0.0.1:20911;n1-10.0.0.2:20911")
-        if found.setdefault(member_id, address) != address:
-            raise OptionError(f"option bootstrap names member {member_id} twice")
-    if not found:
-        raise OptionError("option bootstrap names no member")
-    return found
+    try:
+        return parse_members(text, "option bootstrap")
+    except ValueError as error:
+        raise OptionError(str(error)) from None
 
 
 def record_starts(records: memoryview, count: int) -> Offsets:
@@ -155,11 +145,11 @@ class MemberConnection:
         self._opaque = 0
         try:
             self._socket = socket.create_connection(
-                host_and_port(address), timeout=min(timeout_s, _CONNECT_S)
+                parse_address(address), timeout=min(timeout_s, _CONNECT_S)
             )
             self._socket.settimeout(timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a member may name others with malformed addresses
             raise Trouble(f"no connection to {address}: {error}") from None
 
     def send(self, request: Request) -> None:

@@ -11,7 +11,6 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.addresses import parse_address
 from dledger.broker.command_client import CommandClient
 from protocols.rocketmq.commands import NotAsked
 from protocols.turn import Turn
@@ -154,18 +153,3 @@ class CommandClientTests(SynchronousTestCase):
         self.failureResultOf(self.ask(), NotAsked)
         self.clock.advance(0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-
-
-class AddressTests(SynchronousTestCase):
-    """C{host:port}."""
-
-    def test_forms(self) -> None:
-        """Names, IPv4, IPv6 in brackets."""
-        self.assertEqual(parse_address("h:1"), ("h", 1))
-        self.assertEqual(parse_address("127.0.0.1:10911"), ("127.0.0.1", 10911))
-        self.assertEqual(parse_address("[::1]:65535"), ("::1", 65535))
-
-    def test_refusals(self) -> None:
-        """With what is allowed."""
-        for text in ("", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1"):
-            self.assertIn("write host:port", str(self.assertRaises(ValueError, parse_address, text)))

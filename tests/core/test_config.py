@@ -6,7 +6,7 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import ALIASES, DLedgerConfig, from_mapping, parse_peers
+from dledger.config import ALIASES, DLedgerConfig, from_mapping
 
 THREE = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
 
@@ -19,44 +19,6 @@ class ConfigCase(SynchronousTestCase):
         error = self.assertRaises(ValueError, DLedgerConfig, **options)
         for word in words:
             self.assertIn(word, str(error))
-
-
-class ParsePeersTests(SynchronousTestCase):
-    """The peers in Java's spelling."""
-
-    def test_three(self) -> None:
-        """Id, dash, host, colon, port."""
-        self.assertEqual(
-            parse_peers(THREE), {"n0": "127.0.0.1:20911", "n1": "127.0.0.1:20912", "n2": "127.0.0.1:20913"}
-        )
-
-    def test_dash_in_the_host(self) -> None:
-        """The id ends at the first dash."""
-        self.assertEqual(parse_peers("n0-broker-a-0.local:20911"), {"n0": "broker-a-0.local:20911"})
-
-    def test_blanks_and_empty_parts(self) -> None:
-        """A final semicolon and blanks around it do no harm."""
-        self.assertEqual(parse_peers(" n0-a:1 ; n1-b:2 ;"), {"n0": "a:1", "n1": "b:2"})
-
-    def test_address_of_version_six(self) -> None:
-        """The port is what follows the last colon."""
-        self.assertEqual(parse_peers("n0-[::1]:20911"), {"n0": "[::1]:20911"})
-
-    def test_not_a_member(self) -> None:
-        """The part that is wrong is shown, and how it should look."""
-        for text in ("n0", "n0-h", "n0-h:", "n0-:1", "-h:1", "n0-h:x", "n0-h:65536", "n0-h:-1"):
-            error = self.assertRaises(ValueError, parse_peers, text)
-            self.assertIn(repr(text), str(error))
-            self.assertIn("n0-127.0.0.1:20911", str(error))
-
-    def test_twice(self) -> None:
-        """One id, one address."""
-        self.assertIn("'n0'", str(self.assertRaises(ValueError, parse_peers, "n0-a:1;n0-b:1")))
-
-    def test_nobody(self) -> None:
-        """A group has a member."""
-        for text in ("", " ; "):
-            self.assertIn("no member", str(self.assertRaises(ValueError, parse_peers, text)))
 
 
 class DLedgerConfigTests(ConfigCase):

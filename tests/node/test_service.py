@@ -14,7 +14,6 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.addresses import host_and_port
 from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
@@ -311,11 +310,6 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(listen_description("127.0.0.1:20911"), "tcp:20911:interface=127.0.0.1")
         self.assertEqual(listen_description("node-a.example:20911"), "tcp:20911")
         self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:interface=\\:\\:1")
-
-    def test_hosts(self) -> None:
-        """With and without brackets."""
-        self.assertEqual(host_and_port("[fe80::1]:9"), ("fe80::1", 9))
-        self.assertEqual(host_and_port("a-b:9"), ("a-b", 9))
 
     def test_peers(self) -> None:
         """All but ourselves."""

@@ -45,8 +45,8 @@ class BootstrapTests(SynchronousTestCase):
         """The piece that is wrong is named."""
         for text, words in (
             ("10.0.0.1:20911", "'10.0.0.1:20911' is not id-host:port"), ("n0-h", "is not id-host:port"),
-            ("n0-h:0", "is not"), ("n0-h:70000", "is not"), (";", "names no member"),
-            ("n0-h:1;n0-h:2", "names member n0 twice"),
+            ("n0-h:0", "is not"), ("n0-h:70000", "is not"), (";", "no member named"),
+            ("n0-h:1;n0-h:2", "member 'n0' is given twice"),
         ):
             with self.subTest(text=text):
                 error = self.assertRaises(OptionError, Scan.of, {"bootstrap": text})

@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 from attrs.validators import ge, instance_of, le
 
-from dledger.base.addresses import parse_address
+from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
@@ -188,8 +188,10 @@ class BrokerConfig:
         """C{host:port} where a slave asks its master for metadata; None: a name server has to tell."""
         if self.master_address:
             return self.master_address
-        host, _, port = self.ha_master_address.rpartition(":")
-        return f"{host}:{int(port) - 1}" if host and int(port) > 1 else None
+        if not self.ha_master_address:
+            return None
+        host, port = parse_address(self.ha_master_address)
+        return str(Address(host, port - 1)) if port > 1 else None
 
 
 #: Spellings of RocketMQ that differ from the camel case of our names, and short ones of our own.
