@@ -1,32 +1,75 @@
+# -*- test-case-name: tests.client.test_front_door -*-
 """
 dledger: a replicated commit log.
 
-C{connect} opens a log for a client; everything else is imported from its own package.
+C{connect} opens the log of a group, for programs without a reactor. The names of C{__all__} are imported
+when they are first used, so that C{import dledger.core} does not load Twisted. Everything else is imported
+from its own package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dledger.base.errors import DLedgerError
+    from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
+    from dledger.client.frames import AppendLimits
+    from dledger.client.values import (
+        Appended,
+        AppendError,
+        AppendFailed,
+        Entry,
+        MemberInfo,
+        UnknownOutcome,
+    )
+    from protocols.wire.ledger.codes import Consistency, ResponseCode
+
+__all__ = (
+    "AppendError",
+    "AppendFailed",
+    "AppendInterrupted",
+    "AppendLimits",
+    "AppendSummary",
+    "Appended",
+    "Consistency",
+    "DLedgerError",
+    "Entry",
+    "Log",
+    "MemberInfo",
+    "ResponseCode",
+    "UnknownOutcome",
+    "connect",
+)
 
 try:
     __version__ = version("dledger")
 except PackageNotFoundError:  # the source tree is not installed
     __version__ = "0.0.0+tree"
 
+#: Module to its names in C{__all__}; the imports above are the same table for type checkers.
+_HOMES = {
+    "dledger.base.errors": ("DLedgerError",),
+    "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
+    "dledger.client.frames": ("AppendLimits",),
+    "dledger.client.values": (
+        "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "UnknownOutcome",
+    ),
+    "protocols.wire.ledger.codes": ("Consistency", "ResponseCode"),
+}  # fmt: skip
 
-def connect(
-    peers: str | Mapping[str, str], group: str = "default", timeout: float = 10.0, **options: Any
-) -> Any:
-    """
-    Open the log of a group: a L{Log <dledger.client.blocking.Log>}, for programs without a reactor.
+if not TYPE_CHECKING:  # with a __getattr__, type checkers would accept every name
 
-    @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
-    @param timeout: seconds in which a call has an outcome, retries included.
-    @param options: see L{dledger.client.blocking.connect}.
-    """
-    # A late import: a program that uses the core alone must not load Twisted.
-    from dledger.client.blocking import connect as open_log
+    def __getattr__(name: str) -> object:
+        """Import a name of C{__all__} when it is first used (PEP 562)."""
+        for home, names in _HOMES.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(home), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    return open_log(peers, group=group, timeout=timeout, **options)
+    def __dir__() -> list[str]:
+        """The names of this module, those that are not imported yet included."""
+        return sorted({*globals(), *__all__})

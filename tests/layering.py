@@ -52,7 +52,7 @@ class Layer:
     @ivar ours: modules and packages of ours that it may import besides itself.
     @ivar third: third parties that it may import, with all below.
     @ivar refused: modules that it may not import although C{ours} or the standard library would allow it.
-    @ivar lazy: it imports modules of ours inside functions only.
+    @ivar lazy: it imports modules of ours inside functions, or under C{TYPE_CHECKING}, only.
     @ivar late: those of C{ours} with requirements that may not be installed: imported inside functions only.
     """
 
@@ -405,8 +405,8 @@ LAYERS: tuple[Layer, ...] = (
             "asyncio",
         ),
     ),
-    # This package imports nothing of ours at module level: C{import dledger.core} runs it, too.
-    Layer(name="front door", covers=("dledger",), ours=("dledger.client",), lazy=True),
+    # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.
+    Layer(name="front door", covers=("dledger",), ours=(*VALUES, *CODES, "dledger.client"), lazy=True),
 )
 
 #: Layers that are given a generator and must neither make one nor use the global one.
@@ -450,16 +450,18 @@ class _Import:
     target: str
     line: int
     in_function: bool
+    is_for_types: bool
 
 
 def _imports(
-    tree: ast.AST, known: Mapping[str, object], in_function: bool = False
+    tree: ast.AST, known: Mapping[str, object], in_function: bool = False, for_types: bool = False
 ) -> Iterator[_Import | int]:
     """Every import in a tree; a bare line number is a relative one."""
+    place = {"in_function": in_function, "is_for_types": for_types}
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield _Import(target=alias.name, line=node.lineno, in_function=in_function)
+                yield _Import(target=alias.name, line=node.lineno, **place)
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 yield node.lineno
@@ -472,10 +474,13 @@ def _imports(
                 longer = f"{node.module}.{alias.name}"
                 ours = node.module.split(".")[0] in OURS
                 target = longer if longer in known or not ours else node.module
-                yield _Import(target=target, line=node.lineno, in_function=in_function)
+                yield _Import(target=target, line=node.lineno, **place)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from _imports(ast.Module(node.body, []), known, in_function, True)
+            yield from _imports(ast.Module(node.orelse, []), known, in_function, for_types)
         else:
             inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _imports(node, known, inside)
+            yield from _imports(node, known, inside, for_types)
 
 
 def _judge(found: _Import, layer: Layer) -> str | None:
@@ -485,7 +490,8 @@ def _judge(found: _Import, layer: Layer) -> str | None:
     if _within_any(target, layer.refused):
         return f"{target} is refused here"
     if top in OURS:
-        if (layer.lazy or _within_any(target, layer.late)) and not found.in_function:
+        is_late = found.in_function or (found.is_for_types and layer.lazy)
+        if (layer.lazy or _within_any(target, layer.late)) and not is_late:
             return f"{target} must be imported inside the function that needs it"
         # The front door is one module: to be allowed it is not to be allowed everything below it.
         below = [prefix for prefix in (*layer.covers, *layer.ours) if prefix != "dledger"]

@@ -66,7 +66,7 @@ class TreeTests(SynchronousTestCase):
     def test_core_brings_nothing_along(self) -> None:
         """Importing the core in a fresh interpreter loads neither Twisted nor construct."""
         code = (
-            "import sys, dledger.core.replica; "
+            "import sys, dledger.core.replica; dir(dledger); hasattr(dledger, 'nothing'); "
             "print([name for name in ('twisted', 'construct', 'asyncio', 'logging') if name in sys.modules])"
         )
         done = subprocess.run(
@@ -170,6 +170,20 @@ class CheckerTests(SynchronousTestCase):
         """C{import dledger.core} runs C{dledger/__init__.py}, which must not import the client."""
         self.assertRefused("dledger", "from dledger.client import client", "inside the function")
         self.assertAllowed("dledger", "def connect():\n    from dledger.client import client")
+
+    def test_front_door_has_types(self) -> None:
+        """Type checkers see its imports. They count like any other, but they are not executed."""
+        for_types = "if TYPE_CHECKING:\n    from dledger.{0} import {1}"
+        self.assertAllowed("dledger", for_types.format("client", "client"))
+        self.assertRefused("dledger", for_types.format("node", "driver"), "not below")
+        executed = "if TYPE_CHECKING:\n    pass\nelse:\n    from dledger.client import client"
+        self.assertRefused("dledger", executed, "inside the function")
+        for_others = "if not TYPE_CHECKING:\n    import dledger.client"
+        self.assertRefused("dledger", for_others, "inside the function")
+        self.assertRefused(
+            "dledger.commands.export", "if TYPE_CHECKING:\n    from dledger.spark import export",
+            "inside the function",
+        )
 
     def test_export_is_late(self) -> None:
         """Every command but the export must do without Arrow; the export asks for it when it runs."""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_addresses -*-
 """
-Addresses in text form, for every option, argument and answer that holds one.
+Addresses in text form, for every option, argument and answer that holds one::
 
     host:port                           one address
     n0-host:port;n1-host:port           the members of a group, each with its id; commas separate, too

@@ -13,6 +13,7 @@ unknown outcome. A L{Log} may be used from several threads; the order of calls i
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from dledger.base.endpoints import EndpointFor
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
 from dledger.client.client import LogClient
@@ -88,11 +90,18 @@ class Log:
         timeout: float = 10.0,
         wire: str = "auto",
         limits: AppendLimits | None = None,
-        **options: Any,
+        *,
+        answer_timeout_s: float = 4.0,
+        is_ordered: bool = True,
+        endpoint_for: EndpointFor | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         """
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param options: other options of L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, endpoint_for, rng: see L{LogClient}.
+        @param limits: bounds of appends; by default, a call beyond them waits.
+        @raise ValueError: C{peers} is malformed.
         """
         self._thread: ReactorThread | None = None
         reactor_thread = ReactorThread(f"dledger-{group}")
@@ -104,7 +113,10 @@ class Log:
                 wire=wire,
                 timeout_s=timeout,
                 limits=limits or AppendLimits(when_full="wait"),
-                **options,
+                answer_timeout_s=answer_timeout_s,
+                is_ordered=is_ordered,
+                endpoint_for=endpoint_for,
+                rng=rng,
             )
         except BaseException:
             reactor_thread.stop(lambda: None)
@@ -371,14 +383,22 @@ def connect(
     peers: str | Mapping[str, str],
     group: str = "default",
     timeout: float = 10.0,
-    **options: Any,
+    wire: str = "auto",
+    limits: AppendLimits | None = None,
+    *,
+    answer_timeout_s: float = 4.0,
+    is_ordered: bool = True,
+    endpoint_for: EndpointFor | None = None,
+    rng: random.Random | None = None,
 ) -> Log:
     """
     Open the log of a group. No connection is made before it is needed.
 
-    @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
-    @param timeout: seconds in which a call has an outcome, retries included.
-    @param options: other options of L{Log} and L{LogClient}: C{wire}, C{limits}, ...
+    The parameters are those of L{Log}.
+
     @raise ValueError: C{peers} is malformed.
     """
-    return Log(peers, group=group, timeout=timeout, **options)
+    return Log(
+        peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered,
+        endpoint_for=endpoint_for, rng=rng,
+    )  # fmt: skip

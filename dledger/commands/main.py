@@ -53,7 +53,7 @@ class Target:
     timeout: float
     wire: str
 
-    def open(self) -> Any:
+    def open(self) -> dledger.Log:
         """Open its log. @raise UsageError: the peers are missing or malformed."""
         if not self.peers:
             raise click.UsageError(

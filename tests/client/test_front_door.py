@@ -1,0 +1,120 @@
+# -*- test-case-name: tests.client.test_front_door -*-
+"""The names that programs import, at run time and for type checkers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+import dledger.broker.client
+from tests.layering import ROOT
+
+#: A program with one mistake on each line that ends with C{# code}.
+MISTAKEN = '''
+from collections.abc import Iterator
+
+import dledger
+from dledger import Entry, Log
+from dledger.broker.client import Broker, PutUnknown
+
+
+def planted(log: Log, entry: Entry, broker: Broker) -> Iterator[str]:
+    log.appendd(b"x")  # attr-defined
+    log.append("x")  # arg-type
+    log.get("0")  # arg-type
+    yield entry.body  # misc
+    yield str(entry.offset)  # attr-defined
+    index: str = log.append(b"x").index  # assignment
+    for body in log.tail(0):
+        body.decode()  # attr-defined
+    dledger.connect(7)  # arg-type
+    dledger.connect("n0-h:1", time_out=3.0)  # call-arg
+    dledger.conect("n0-h:1")  # attr-defined
+    dledger.connect("n0-h:1").foo  # attr-defined
+    broker.put(b"topic", b"x")  # arg-type
+    broker.put("topic", b"x").index  # attr-defined
+    PutUnknown(1)  # arg-type
+'''
+
+CORRECT = '''
+from collections.abc import Iterator
+
+import dledger
+import dledger.broker.client as client
+from dledger import AppendError, AppendFailed, DLedgerError, ResponseCode, UnknownOutcome
+
+
+def append(peers: str) -> Iterator[bytes]:
+    with dledger.connect(peers, group="g", timeout=3.0, wire="binary") as log:
+        try:
+            summary: dledger.AppendSummary = log.append_many([b"a", b"b"], window=2)
+            index: int = log.append(b"x").index + summary.last_index
+        except AppendFailed as error:
+            runs: tuple[dledger.Appended, ...] = error.appended
+        except UnknownOutcome as error:
+            unknown: int = error.unknown
+        except (AppendError, DLedgerError) as error:
+            assert error.code is ResponseCode.TIMEOUT
+        for entry in log.tail(index, follow=True, timeout=1.0):
+            yield entry.body
+        member: dledger.MemberInfo = log.metadata()
+        yield member.address.encode()
+
+
+def put(address: str) -> str:
+    with client.Broker(address, limits=client.PutLimits()) as broker:
+        try:
+            return broker.put("topic", b"x", properties={"TAGS": "a"}).status
+        except client.PutUnknown as error:
+            return error.code.name
+'''
+
+
+class FrontDoorTests(SynchronousTestCase):
+    """What C{dledger} and C{dledger.broker.client} export."""
+
+    def test_names(self) -> None:
+        """Every name is there, is listed, and is a class or a function of this project."""
+        for module in (dledger, dledger.broker.client):
+            for name in module.__all__:
+                value = getattr(module, name)
+                self.assertIn(name, dir(module))
+                self.assertTrue(callable(value), name)
+                self.assertRegex(value.__module__, "^(dledger|protocols)[.]")
+        self.assertRaises(AttributeError, getattr, dledger, "conect")
+
+    def test_late(self) -> None:
+        """Twisted is loaded by the first name that needs it, not before."""
+        code = (
+            "import sys, dledger; "
+            "dledger.DLedgerError; before = 'twisted' in sys.modules; "
+            "from dledger import *; print(before, 'twisted' in sys.modules, connect.__module__)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+        self.assertEqual((done.stdout.strip(), done.stderr), ("False True dledger.client.blocking", ""))
+
+    def test_types(self) -> None:
+        """mypy finds every planted mistake, and none in a correct program."""
+        programs = Path(self.mktemp())
+        programs.mkdir()
+        for name, text in (("mistaken", MISTAKEN), ("correct", CORRECT)):
+            (programs / f"{name}.py").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent",
+             *(str((programs / f"{name}.py").resolve()) for name in ("mistaken", "correct"))],
+            cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        )
+        planted = {(number, code[1]) for number, line in enumerate(MISTAKEN.splitlines(), 1)
+                   if (code := re.search("# ([a-z-]+)$", line))}  # fmt: skip
+        found = {(match["file"], int(match["line"]), match["code"]) for match in re.finditer(
+            r"(?P<file>\w+)[.]py:(?P<line>\d+): error: .*\[(?P<code>[a-z-]+)\]$", done.stdout, re.MULTILINE
+        )}  # fmt: skip
+        self.assertEqual(found, {("mistaken", *one) for one in planted}, done.stdout + done.stderr)
+        self.assertGreater(len(planted), 10)
