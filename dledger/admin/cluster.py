@@ -7,18 +7,23 @@ Rule: a member that does not answer is in the result with the reason; the deadli
 
 from __future__ import annotations
 
+import json
 import random
+import typing
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import treq
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool
+from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IAgent
 
+from dledger.base.addresses import checked_members
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.timing import Gathering
 from dledger.client.members import Members
@@ -27,7 +32,10 @@ from dledger.node.status import NodeStatus
 
 #: Longest wait for an answer, seconds.
 DEADLINE_S = 2.0
-_ANSWER_BYTES_MAX = 1 << 20
+#: Longest status page that is read.
+ANSWER_BYTES_MAX = 1 << 20
+
+_NOT_A_PAGE = "not a status page of a dledger member"
 
 
 @attrs.frozen(kw_only=True)
@@ -62,24 +70,45 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
 
     @raise ValueError: C{document} is not such a page, or of another member.
     """
-    member = document.get("member")
-    if not isinstance(member, dict):
-        raise ValueError("not a status page")
+    member = _member_of(document)
     if member.get("self_id") != member_id:
         raise ValueError(f"it is member {member.get('self_id')!r}")
-    return MemberReport(
-        member_id=member_id,
-        address=address,
-        source="admin",
-        admin_url=url,
-        role=str(member["role"]),
-        term=int(member["term"]),
-        leader_id=member["leader_id"],
-        begin_index=int(member["ledger_begin_index"]),
-        end_index=int(member["ledger_end_index"]),
-        committed_index=int(member["committed_index"]),
-        health=str(document.get("problem", "")),
-    )
+    try:
+        return MemberReport(
+            member_id=member_id,
+            address=address,
+            source="admin",
+            admin_url=url,
+            role=str(member["role"]),
+            term=int(member["term"]),
+            leader_id=member["leader_id"],
+            begin_index=int(member["ledger_begin_index"]),
+            end_index=int(member["ledger_end_index"]),
+            committed_index=int(member["committed_index"]),
+            health=str(document.get("problem", "")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
+
+
+def identity_of_status(document: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
+    """
+    Id and group of the member that sent a C{/status} page, and the addresses of its group by member id.
+
+    @raise ValueError: C{document} is not such a page.
+    """
+    member, addresses = _member_of(document), document.get("peer_addresses")
+    member_id, group = member.get("self_id"), member.get("group")
+    if not (isinstance(addresses, dict) and isinstance(group, str) and member_id in addresses):
+        raise ValueError(_NOT_A_PAGE)
+    return str(member_id), group, checked_members({name: str(text) for name, text in addresses.items()})
+
+
+def _member_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    member = document.get("member")
+    if not isinstance(member, dict):
+        raise ValueError(_NOT_A_PAGE)
+    return member
 
 
 def report_of_info(info: MemberInfo) -> MemberReport:
@@ -114,22 +143,80 @@ async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) ->
     """
     The document at C{url}/status.
 
-    @raise ValueError: the answer's status is not 200, or it is too long or not a JSON object.
+    @param timeout_s: seconds for the head of the answer, and again for its body.
+    @raise ValueError: the answer's status is not 200, it is not complete in time, it is longer than
+        L{ANSWER_BYTES_MAX}, or it is not a JSON object. The connection is then closed.
     """
     client = treq.client.HTTPClient(agent)
-    asked: Deferred[Any] = client.get(f"{url.rstrip('/')}/status", timeout=timeout_s, reactor=clock)
+    asked: Deferred[Any] = client.get(
+        f"{url.rstrip('/')}/status", timeout=timeout_s, reactor=clock, unbuffered=True
+    )
     response = await asked
-    if response.code != 200:
-        raise ValueError(f"HTTP status {response.code}")
-    if isinstance(response.length, int) and response.length > _ANSWER_BYTES_MAX:
-        raise ValueError(f"an answer of {response.length} bytes")
-    document = await response.json()
+    body = _BoundedBody()
+    response.deliverBody(body)
+    try:
+        if response.code != 200:
+            raise ValueError(f"HTTP status {response.code}")
+        document = json.loads(await body.whole.addTimeout(timeout_s, clock, _incomplete))
+    except RecursionError:
+        raise ValueError(f"{_NOT_A_PAGE}: too many brackets") from None
+    finally:
+        body.end()
     if not isinstance(document, dict):
-        raise ValueError("not a status page")
+        raise ValueError(_NOT_A_PAGE)
     return document
 
 
-class _Status(Protocol):
+def _incomplete(_result: object, timeout_s: float) -> bytes:
+    raise ValueError(f"the answer is not complete after {timeout_s:g} s")
+
+
+class _BoundedBody(Protocol):
+    """
+    Reads the body of an answer up to L{ANSWER_BYTES_MAX}, and closes the connection when it is longer.
+
+    @ivar whole: fires with the body. Fails with C{ValueError} if it is too long, or with the reason of its
+        early end.
+    """
+
+    transport: Any = None
+
+    def __init__(self) -> None:
+        self.whole: Deferred[bytes] = Deferred()
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_ended = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """See L{Protocol.dataReceived}."""
+        if self._is_ended:
+            return
+        self._size += len(data)
+        if self._size > ANSWER_BYTES_MAX:
+            self.end()
+            self.whole.errback(ValueError(f"{_NOT_A_PAGE}: an answer of more than {ANSWER_BYTES_MAX} bytes"))
+            return
+        self._parts.append(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """See L{Protocol.connectionLost}: the end of the body."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        if reason.check(ResponseDone, PotentialDataLoss):
+            self.whole.callback(b"".join(self._parts))
+        else:
+            self.whole.errback(reason)
+
+    def end(self) -> None:
+        """Close the connection unless the body is complete; further data is dropped."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._parts.clear()
+            self.transport.loseConnection()
+
+
+class _Status(typing.Protocol):
     def status(self) -> NodeStatus:
         """The current status."""
 

@@ -16,7 +16,14 @@ from rich.table import Table
 from twisted.internet.defer import Deferred
 from twisted.web.client import Agent
 
-from dledger.admin.cluster import MemberReport, fetch_status, report_of_info, report_of_status, with_lag
+from dledger.admin.cluster import (
+    MemberReport,
+    fetch_status,
+    identity_of_status,
+    report_of_info,
+    report_of_status,
+    with_lag,
+)
 from dledger.base.reactor_thread import ReactorThread
 from dledger.commands.common import EXIT_FAILED, say, write_json
 
@@ -74,10 +81,13 @@ def _ask_admins(urls: tuple[str, ...]) -> tuple[dict[str, MemberReport], dict[st
         for url, answer in asked:
             try:
                 document = answer.result()
-                member_id = document["member"]["self_id"]
-                addresses = {**document["peer_addresses"], **addresses}
-                group = group or document["member"]["group"]
-                reports[member_id] = report_of_status(member_id, addresses[member_id], url, document)
+                member_id, its_group, its_peers = identity_of_status(document)
+                report = report_of_status(member_id, its_peers[member_id], url, document)
+                addresses = {**its_peers, **addresses}
+                group = group or its_group
+                reports[member_id] = attrs.evolve(report, address=addresses[member_id])
+            except ValueError as error:
+                say(f"dledger: {url}: no dledger member answered: {error}")
             except Exception as error:
                 say(f"dledger: {url}: {error or type(error).__name__}")
     finally:

@@ -9,8 +9,12 @@ from typing import Any
 
 from treq.testing import RequestTraversalAgent
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.client import Agent, HTTPConnectionPool, ResponseFailed
 from twisted.web.iweb import IAgent
 from twisted.web.resource import Resource
 from zope.interface import implementer
@@ -133,11 +137,12 @@ class SurveyTests(SynchronousTestCase):
         """Whatever comes over HTTP is an answer or a reason."""
         for body, code, reason in (
             (b"oops", 200, ""),
+            (b"[" * 100_000, 200, "too many brackets"),
             (b"[]", 200, "not a status page"),
             (b"{}", 200, "not a status page"),
             (b"{}", 404, "HTTP status 404"),
-            (b'{"member": {"self_id": "n1"}}', 200, ""),
-            (b" " * (1 << 21), 200, "bytes"),
+            (b'{"member": {"self_id": "n1"}}', 200, "not a status page of a dledger member: KeyError"),
+            (b" " * (1 << 21), 200, "more than 1048576 bytes"),
         ):
             agent = RequestTraversalAgent(Page(body, code))
             answer = self.survey(agent, n1="http://n1.test:8080")
@@ -145,6 +150,85 @@ class SurveyTests(SynchronousTestCase):
             problem = self.successResultOf(answer)[1].problem
             self.assertTrue(problem)
             self.assertIn(reason, problem)
+
+
+class FetchTests(SynchronousTestCase):
+    """L{fetch_status} over a connection."""
+
+    def setUp(self) -> None:
+        self.is_cut = False
+        self.clock = MemoryReactorClock()
+        pool = HTTPConnectionPool(self.clock, persistent=False)
+        agent = Agent(self.clock, pool=pool)
+        self.answer = Deferred.fromCoroutine(fetch_status(agent, "http://127.0.0.1:80", 2.0, self.clock))
+        self.protocol = self.clock.tcpClients[0][2].buildProtocol(None)
+        self.transport = StringTransport()
+        self.protocol.makeConnection(self.transport)
+        self.assertIn(b"GET /status HTTP/1.1", self.transport.value())
+
+    def tearDown(self) -> None:
+        """The connection is closed, and no timer is left."""
+        self.assertTrue(self.transport.disconnecting or self.is_cut)
+        if not self.is_cut:
+            self.protocol.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def head(self, code: int = 200) -> None:
+        """The head of an answer of unknown length."""
+        self.protocol.dataReceived(b"HTTP/1.1 %d Said\r\nTransfer-Encoding: chunked\r\n\r\n" % code)
+
+    def chunk(self, data: bytes) -> None:
+        """A part of its body."""
+        self.protocol.dataReceived(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def test_chunks(self) -> None:
+        """An answer in several chunks."""
+        self.head()
+        for part in (b'{"member"', b": ", b"{}}"):
+            self.chunk(part)
+        self.assertNoResult(self.answer)
+        self.chunk(b"")
+        self.assertEqual(self.successResultOf(self.answer), {"member": {}})
+
+    def test_endless(self) -> None:
+        """An answer that does not end is left when it is too long; no more of it is kept."""
+        self.head()
+        part = b" " * (1 << 16)
+        for _ in range(16):
+            self.chunk(part)
+            self.assertFalse(self.transport.disconnecting)
+        self.assertNoResult(self.answer)
+        self.chunk(b"x")
+        error = self.failureResultOf(self.answer, ValueError).value
+        self.assertIn("not a status page of a dledger member", str(error))
+        self.assertIn("an answer of more than 1048576 bytes", str(error))
+        self.assertTrue(self.transport.disconnecting)
+        self.chunk(part)
+
+    def test_trickle(self) -> None:
+        """An answer that comes too slowly is left when the time is up."""
+        self.head()
+        for _ in range(20):
+            self.clock.advance(0.09)
+            self.chunk(b" ")
+        self.assertNoResult(self.answer)
+        self.clock.advance(0.3)
+        error = self.failureResultOf(self.answer, ValueError).value
+        self.assertIn("not complete after 2 s", str(error))
+
+    def test_refused(self) -> None:
+        """The body of a refusal is not read."""
+        self.head(500)
+        self.assertIn("HTTP status 500", str(self.failureResultOf(self.answer, ValueError).value))
+        self.assertTrue(self.transport.disconnecting)
+
+    def test_cut(self) -> None:
+        """A connection that ends in the middle of the answer."""
+        self.head()
+        self.chunk(b"{")
+        self.protocol.connectionLost(Failure(ConnectionLost()))
+        self.failureResultOf(self.answer, ResponseFailed)
+        self.is_cut = True
 
 
 class ReportTests(SynchronousTestCase):

@@ -95,6 +95,25 @@ class StatusTests(CliCase):
         result = self.run_cli("status", "--admin", "http://a")
         self.assertExit(result, 0, "http://a: ", "leader")
 
+    def test_foreign_pages(self) -> None:
+        """A page of another program is named with its URL, and the others are asked."""
+        sound = page("n1")
+        for foreign, words in (
+            ({}, "not a status page"), ({"member": None}, "not a status page"),
+            ({"member": {}}, "not a status page"), ({"member": {"self_id": []}}, "not a status page"),
+            ({"member": sound["member"]}, "not a status page"),
+            ({"member": {"self_id": "n1", "group": "g"}, "peer_addresses": PEERS}, "KeyError('role')"),
+            ({**sound, "peer_addresses": {"n0": "n0.test:1"}}, "not a status page"),
+            ({**sound, "peer_addresses": {"n1": 7}}, "'7' is not an address"),
+            ({**sound, "member": {**sound["member"], "term": "x"}}, "ValueError"),
+        ):  # fmt: skip
+            with self.subTest(foreign=foreign):
+                self.admins({"http://a": foreign, "http://b": page("n0", role="leader")})
+                result = self.run_cli("status", "--json", "--admin", "http://a", "--admin", "http://b")
+                self.assertExit(result, 0, "http://a: no dledger member answered: ", words)
+                sources = {one["member_id"]: one["source"] for one in json.loads(result.stdout)}
+                self.assertEqual(sources["n0"], "admin")
+
     def test_nobody(self) -> None:
         """Neither the one nor the other."""
         self.admins({})
