@@ -1,14 +1,16 @@
 # -*- test-case-name: tests.storage.test_file_store -*-
 """
-The ledger in Java's files, written so that acknowledged entries survive a crash.
+The ledger in Java's files, written so that acknowledged entries survive.
 
 Rule 1: a write is laid out and checked before a file is touched; a refusal has changed nothing.
-Rule 2: any failure after that is a L{StoreError}; the store then refuses everything but L{abandon}.
-Rule 3: the mark is lowered durably before entries that it records are cut, and the cut is zeroed
-durably before anything is written in its place.
+Rule 2: any later failure is a L{StoreError}; the store then refuses everything but L{FileStore.abandon}.
+Rule 3: the mark is lowered durably before entries that it records are cut, and the cut is zeroed durably
+before anything is written there.
 
-Reads are in L{dledger.storage.store_reads}, flushes in L{dledger.storage.store_flush}. The store knows
-nothing of terms, votes and roles beyond "a term never falls from one entry to the next".
+This module appends and truncates. The other parts of a store are L{dledger.storage.store_reads},
+L{dledger.storage.store_flush}, L{dledger.storage.store_room} and L{dledger.storage.mark_writer}; they share
+one L{dledger.storage.open_ledger.OpenLedger}. Of terms the store knows only that they never fall from one
+entry to the next; it knows nothing of votes and roles.
 
 Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13, W14, W16, W18, W21.
 """
@@ -16,18 +18,22 @@ Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13
 from __future__ import annotations
 
 import errno
+from typing import Self
 
 import attrs
 
-from dledger.base.disk.disk import Disk
-from dledger.base.disk.expiry import Expiry
+from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage import directory as door
+from dledger.storage.commit_mark import MarkFile
+from dledger.storage.mark_writer import MarkWriter
+from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.records import Layout, check_batch, pack_bodies
-from dledger.storage.store_flush import FlushJob, StoreFlush
-from dledger.storage.store_reads import End
+from dledger.storage.store_flush import LedgerFlush, StoreFlush
+from dledger.storage.store_reads import StoreReads
+from dledger.storage.store_room import StoreRoom
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
@@ -36,11 +42,24 @@ from protocols.wire.ledger.messages import EntryBatch
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-class FileStore(StoreFlush):
-    """The ledger on disk; the invariants are those of L{dledger.storage.store_reads.StoreReads}."""
+class FileStore:
+    """See the module; the invariants are those of L{OpenLedger} and of the parts."""
+
+    def __init__(
+        self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: door.Recovered
+    ) -> None:
+        ledger = self._ledger = OpenLedger.of(config, disk, recovered)
+        self._lock = lock
+        self._data = recovered.data
+        self._index = recovered.index
+        self._storing = ledger.guard.storing
+        self._marks = MarkWriter(ledger, mark_file, recovered.mark)
+        self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index)
+        self._flush = StoreFlush(ledger, self._marks)
+        self._room = StoreRoom(ledger, self._marks)
 
     @classmethod
-    def open(cls, config: DLedgerConfig, disk: Disk) -> FileStore:
+    def open(cls, config: DLedgerConfig, disk: Disk) -> Self:
         """
         Lock, check and recover the directory C{config.self_path}; it is made if absent.
 
@@ -61,6 +80,62 @@ class FileStore(StoreFlush):
             lock.close()
             raise
 
+    # -- reads -----------------------------------------------------------------------------------
+
+    @property
+    def ledger_begin_index(self) -> int:
+        """First index present; -1 when empty."""
+        return self._ledger.begin_index
+
+    @property
+    def ledger_end_index(self) -> int:
+        """Last index present; -1 when empty."""
+        return self._ledger.end_index
+
+    @property
+    def ledger_end_term(self) -> int:
+        """Term of the last entry; -1 when empty."""
+        return self._ledger.end_term
+
+    @property
+    def committed_index(self) -> int:
+        """Last index known to be committed; -1 for none. At a start: of the last checkpoint."""
+        return self._ledger.committed_index
+
+    @property
+    def repair_end_index(self) -> int:
+        """-1: healthy. Else entries up to here were lost, and a leader must bring them back."""
+        return self._ledger.repair_end_index
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset in bytes behind the last record."""
+        return self._ledger.end_position
+
+    def term_of(self, index: int) -> int:
+        """See L{dledger.core.ports.LedgerView.term_of}."""
+        return self._reads.term_of(index)
+
+    def position_of(self, index: int) -> int:
+        """See L{dledger.core.ports.LedgerView.position_of}."""
+        return self._reads.position_of(index)
+
+    def read_batch(self, first_index: int, *, max_count: int, max_bytes: int) -> EntryBatch:
+        """See L{StoreReads.read_batch}."""
+        return self._reads.read_batch(first_index, max_count=max_count, max_bytes=max_bytes)
+
+    def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """See L{StoreReads.read_range}."""
+        return self._reads.read_range(first_index, end_index=end_index, max_bytes=max_bytes)
+
+    def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
+        """See L{StoreReads.read_unchecked}."""
+        return self._reads.read_unchecked(first_index, end_index=end_index, max_bytes=max_bytes)
+
+    def holds(self, entry: EntryBatch) -> bool:
+        """See L{dledger.core.ports.LedgerView.holds}."""
+        return self._reads.holds(entry)
+
     # -- append ----------------------------------------------------------------------------------
 
     def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
@@ -72,16 +147,17 @@ class FileStore(StoreFlush):
         @raise DLedgerError: DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed.
         """
-        assert bodies and term >= self._end_term, (len(bodies), term, self._end_term)
-        self._check_room()
-        first = self._end + 1
+        ledger = self._ledger
+        assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
+        self._room.check()
+        first = ledger.end_index + 1
         layout = pack_bodies(
-            bodies, first_index=first, term=term, end_position=self._end_position,
-            previous_chain_crc=self._chain, file_size=self._data.file_size,
+            bodies, first_index=first, term=term, end_position=ledger.end_position,
+            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size,
         )
         self._write(first, term, layout)
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
-        self._batches.add_written(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
+        self._reads.remember(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
         return tuple(layout.positions)
 
     def append_entries(self, entries: EntryBatch) -> None:
@@ -92,42 +168,39 @@ class FileStore(StoreFlush):
             DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed.
         """
-        self._check_room()
-        first = self._end + 1
+        ledger = self._ledger
+        self._room.check()
+        first = ledger.end_index + 1
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
-                               first_index=entries.first_index, ledger_end_index=self._end)
+                               first_index=entries.first_index, ledger_end_index=ledger.end_index)
         layout = check_batch(
-            entries, first_index=first, last_term=self._end_term, end_position=self._end_position,
-            previous_chain_crc=self._chain, file_size=self._data.file_size,
+            entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size,
         )
-        last_term = layout.terms[-1][1] if layout.terms else self._end_term
+        last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
         one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
         self._write(first, last_term, layout)
         if one_term:
-            self._batches.add(entries)
+            self._reads.remember(entries)
         else:
-            self._batches.clear()
-
-    def _check_room(self) -> None:
-        if self._expiry.disk_full:
-            raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
+            self._reads.forget_batches()
 
     def _write(self, first: int, term: int, layout: Layout) -> None:
-        with self._storing("writing"):
+        ledger = self._ledger
+        with self._storing("writing failed"):
             self._make_room(first, layout)
             for position, blob in layout.runs:
                 self._data.pwrite(blob, position)
             self._write_units(first, layout.units)
-        if self._begin < 0:
-            self._begin = first
-            self._recent.reset(first)
-            self._note_begin()
-        self._end = first + len(layout.positions) - 1
-        self._end_term = term
-        self._end_position = layout.end_position
-        self._chain = layout.chain_crc
-        self._recent.extend(layout.positions, layout.terms)
+        if ledger.begin_index < 0:
+            ledger.begin_index = first
+            self._marks.note_begin()
+        ledger.end_index = first + len(layout.positions) - 1
+        ledger.end_term = term
+        ledger.end_position = layout.end_position
+        ledger.chain_crc = layout.chain_crc
+        self._reads.written(first, layout)
 
     def _write_units(self, first: int, units: bytes) -> None:
         position = first * INDEX_UNIT_SIZE
@@ -173,49 +246,51 @@ class FileStore(StoreFlush):
         """
         Make this single entry the last one, durably.
 
-        If the ledger holds the entry, cut behind it. If its index lies in the ledger or just behind it,
-        but the ledger holds another entry or none there, cut at its index and write it. Otherwise restart
-        the ledger with it. A restart needs an entry that is the first record of a file (else a reader
-        could not find the beginning again) and keeps the commit: the ledger is empty, or all its
-        entries lie below a leader's beginning.
+        Present: cut behind it. Within the ledger or just behind it, but not present: cut at its index
+        and write it. Out of the ledger's reach: start anew with it, if it is the first record of a
+        file (else a reader could not find the beginning again) and no committed entry goes: either the
+        ledger is empty, or all of it lies below a leader's beginning.
 
         @param anew: restart even if the entry would fit behind the end.
         @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
         @raise StoreError: a write or fsync failed.
         """
         index = entry.first_index
+        begin, end = self._ledger.begin_index, self._ledger.end_index
         if anew:
             self._start_anew(entry)
-        elif self._begin >= 0 and self._begin <= index <= self._end and self.holds(entry):
+        elif begin >= 0 and begin <= index <= end and self.holds(entry):
             self._refuse_below_commit(index + 1)
-            if index < self._end:
+            if index < end:
                 self._cut(index, None)
-            elif self._durable.index < self._end:
-                self._sync_everything()
-        elif self._begin >= 0 and self._begin <= index <= self._end + 1:
+            elif self._marks.durable.index < end:
+                self._flush.sync()
+        elif begin >= 0 and begin <= index <= end + 1:
             self._refuse_below_commit(index)
             self._cut(index - 1, self._fitting(entry))
-        elif self._begin < 0 and index == 0:
+        elif begin < 0 and index == 0:
             self._cut(-1, self._fitting(entry))
         else:
             self._start_anew(entry)
 
     def _refuse_below_commit(self, first_gone: int) -> None:
         # Paired with the assert in the core: a majority holds the committed entries, so a leader that
-        # wants to cut them is not our leader.
-        if first_gone <= self._committed:
+        # cuts one of them is not our leader.
+        committed = self._ledger.committed_index
+        if first_gone <= committed:
             raise DLedgerError(
                 ResponseCode.INCONSISTENT_STATE, reason="committed entries would be cut",
-                first_index_cut=first_gone, committed_index=self._committed,
+                first_index_cut=first_gone, committed_index=committed,
             )
 
     def _before(self, index: int) -> tuple[int, int, int | None]:
-        """Term, end position and C{chainCrc} of the entry before C{index}, which may not exist."""
-        if index == self._end + 1:
-            return self._end_term, self._end_position, self._chain
-        if index == self._begin:
+        """Term, end position and C{chainCrc} of the entry before C{index}; there may be none."""
+        ledger = self._ledger
+        if index == ledger.end_index + 1:
+            return ledger.end_term, ledger.end_position, ledger.chain_crc
+        if index == ledger.begin_index:
             return -1, self.position_of(index), (0 if index == 0 else None)
-        last = self._read(index - 1, index - 1, 0, one_term=True)
+        last = self._reads.read_range(index - 1, end_index=index - 1, max_bytes=0)
         header = decode_header(last.records)
         return header.term, header.pos + header.size, header.chain_crc
 
@@ -227,13 +302,14 @@ class FileStore(StoreFlush):
         )
 
     def _cut(self, keep: int, layout: Layout | None) -> None:
-        """Make C{keep} the last entry and write the one of C{layout} behind it, durably."""
+        """Make C{keep} the last entry, and write the one of C{layout} behind it; durable."""
+        ledger = self._ledger
         term, position, chain = self._before(keep + 1)
-        written_end, units_end = self._end_position, (self._end + 1) * INDEX_UNIT_SIZE
-        with self._storing("truncating"):
+        written_end, units_end = ledger.end_position, (ledger.end_index + 1) * INDEX_UNIT_SIZE
+        with self._storing("truncating failed"):
             if layout is not None:
                 self._make_room(keep + 1, layout)
-            self._lower(End(index=keep, term=term, position=position))
+            self._flush.lower(End(index=keep, term=term, position=position))
             kept = position if layout is None else layout.positions[0]
             for segments, end, first_kept, first_zero in (
                 (self._data, written_end, kept, position),
@@ -242,39 +318,23 @@ class FileStore(StoreFlush):
                 segments.cut(first_kept, end if segments.base(end) == segments.base(first_kept) else None)
                 if segments.base(first_zero) != segments.base(first_kept):
                     segments.zero(first_zero, segments.base(first_zero) + segments.file_size)
-            self._sync_files()
-        begin = self._begin if 0 <= self._begin <= keep else -1
-        self._begin, self._end, self._end_term = begin, keep, term
-        self._end_position, self._chain = position, chain or 0
-        self._batches.clear()
-        self._recent.cut(keep + 1)
+            self._flush.sync_files()
+        ledger.begin_index = ledger.begin_index if 0 <= ledger.begin_index <= keep else -1
+        ledger.end_index, ledger.end_term = keep, term
+        ledger.end_position, ledger.chain_crc = position, chain or 0
+        self._reads.cut(keep + 1)
         if layout is not None:
             self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
-        assert self._begin >= 0
-        self._sync_everything()
-
-    def _lower(self, end: End, repair_end_index: int | None = None) -> None:
-        """Lower the mark durably: it records no entry behind C{end}."""
-        self._epoch += 1
-        if self._job is not None:
-            self._job.end_index = min(self._job.end_index, end.index)
-        if end.index < self._durable.index or repair_end_index is not None:
-            self._durable = end
-            self._index_end_position = min(self._index_end_position, end.position)
-            if end.index < self._begin:
-                self._begin_on_record = -1, 0
-            mark = self._mark_now()
-            if repair_end_index is not None:
-                mark = attrs.evolve(mark, repair_end_index=repair_end_index)
-            self._mark_file.write_durably(mark)
+        assert ledger.begin_index >= 0
+        self._flush.sync()
 
     def _start_anew(self, entry: EntryBatch) -> None:
         try:
             header = decode_header(entry.records)
         except WireError as error:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason=str(error)) from None
-        index = entry.first_index
-        facts = {"index": index, "pos": header.pos, "begin": self._begin, "end": self._end}
+        index, ledger = entry.first_index, self._ledger
+        facts = {"index": index, "pos": header.pos, "begin": ledger.begin_index, "end": ledger.end_index}
         if header.pos < 0 or header.pos % self._data.file_size:
             raise DLedgerError(
                 ResponseCode.INCONSISTENT_STATE,
@@ -286,88 +346,78 @@ class FileStore(StoreFlush):
             attrs.evolve(entry, count=1), first_index=index, last_term=-1, end_position=header.pos,
             previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
         )
-        with self._storing("restarting the ledger"):
-            # Until the new beginning is written, the mark must record the acknowledged entries as owed.
-            owed = max(self._durable.index, self._repair_end)
-            self._lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
+        with self._storing("starting anew failed"):
+            # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
+            owed = max(self._marks.durable.index, ledger.repair_end_index)
+            self._flush.lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
             for segments in (self._data, self._index):
                 while segments.offsets:
                     segments.drop_last()
-        self._begin, self._end, self._end_term = -1, index - 1, -1
-        self._end_position, self._chain = header.pos, 0
-        self._batches.clear()
-        self._recent.reset(index)
-        self._committed = max(self._committed, index - 1) if self._committed >= 0 else index - 1
+        ledger.begin_index, ledger.end_index, ledger.end_term = -1, index - 1, -1
+        ledger.end_position, ledger.chain_crc = header.pos, 0
+        self._reads.begin_anew(index)
+        ledger.committed_index = max(ledger.committed_index, index - 1)
         try:
             self._write(index, header.term, layout)
         except StoreError:
             raise
-        except DLedgerError as error:  # files were deleted, and there is still no room
-            self._broken = str(error)
-            raise StoreError(self._broken) from error
-        self._sync_everything()
+        except DLedgerError as error:  # the ledger is smaller than before, and there is still no room
+            raise ledger.guard.fail(str(error)) from error
+        self._flush.sync()
 
-    # -- room ------------------------------------------------------------------------------------
+    # -- flushes and room ------------------------------------------------------------------------
+
+    def record_commit(self, committed_index: int) -> None:
+        """Record the last index that readers may see; the next flush or checkpoint writes it."""
+        ledger = self._ledger
+        assert committed_index <= ledger.end_index, (committed_index, ledger.end_index)
+        ledger.committed_index = max(ledger.committed_index, committed_index)
+
+    def end_repair(self) -> None:
+        """Clear the repairing mark, durably, with all that was brought back."""
+        self._ledger.repair_end_index = -1
+        self._flush.sync()
+
+    def prepare_flush(self) -> LedgerFlush | None:
+        """See L{StoreFlush.prepare_flush}."""
+        return self._flush.prepare_flush()
+
+    def finish_flush(self, job: LedgerFlush) -> None:
+        """See L{StoreFlush.finish_flush}."""
+        self._flush.finish_flush(job)
+
+    def flush_failed(self, reason: str) -> StoreError:
+        """See L{StoreFlush.flush_failed}."""
+        return self._flush.flush_failed(reason)
+
+    def check_point(self, *, force: bool = False) -> None:
+        """See L{StoreFlush.check_point}."""
+        self._flush.check_point(force=force)
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
+        return self._room.disk_full
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
-        """
-        Measure the room on the disk and delete expired files.
-
-        @param now_s: seconds since 1970.
-        @param local_hour: 0 to 23.
-        @param keep_from_index: first entry that a follower or a reader still needs. Force cleaning
-            ignores it; entries that are not committed always stay.
-        @return: paths of the deleted files.
-        """
-        deleted: list[str] = []
-        with self._storing("house keeping"):
-            self._expiry.look(self._disk, self._data, self._config.self_path)
-            while len(deleted) < Expiry.FILES_MAX and len(self._data.offsets) > 1:
-                following = self._scanner.first_record(self._data.offsets[1])
-                if following is None or following[0] > self._end:
-                    break
-                last = following[0] - 1
-                limit = self._committed if self._durable.index >= self._committed else self._durable.index
-                # The last committed entry stays, too: a leader and a member with a diverged tail have at
-                # least that entry in common.
-                if last >= limit or not self._expiry.wants(
-                    self._data, now_s, local_hour, free_to_go=last < keep_from_index
-                ):
-                    break
-                deleted.append(self._data.path(self._data.offsets[0]))
-                self._data.drop_first()
-                self._begin = following[0]
-            if deleted:
-                base = self._index.base(self._begin * INDEX_UNIT_SIZE)
-                while self._index.offsets and self._index.offsets[0] < base:
-                    self._index.drop_first()
-                self._expiry.look(self._disk, self._data, self._config.self_path)
-        if deleted:
-            self._note_begin()
-            self._write_mark()
-        return deleted
+        """See L{StoreRoom.house_keeping}."""
+        return self._room.house_keeping(now_s, local_hour, keep_from_index=keep_from_index)
 
     # -- end -------------------------------------------------------------------------------------
 
     def clean_close(self) -> None:
-        """Bring everything to stable storage, mark the directory clean, and release it."""
-        assert self._job is None, "a flush is under way"
-        if self._broken:
-            self.abandon()
-            return
-        self._write_checkpoint()
-        with self._storing("closing"):
-            self._mark_file.write_durably(self._mark_now(clean=True))
+        """Bring everything to stable storage, mark the directory clean, release it."""
+        assert self._flush.job is None, "a flush is under way"
+        if not self._ledger.guard.broken:
+            self._flush.write_checkpoint()
+            self._marks.close_clean()
         self.abandon()
 
     def abandon(self) -> None:
-        """Release all handles without writing. A repeated call is harmless."""
-        self._broken = self._broken or "it is closed"
+        """Release all handles without writing. More than once is harmless."""
+        self._ledger.guard.fail("it is closed")
         self._data.close()
         self._index.close()
-        if self._job is None:
-            self._mark_file.close()
+        if self._flush.job is None:
+            self._marks.close()
         self._lock.close()
-
-
-__all__ = ["FileStore", "FlushJob"]

@@ -11,6 +11,8 @@ Source: DLedgerMemoryStore.java; differs: docs/divergence.md W22.
 
 from __future__ import annotations
 
+from typing import Self
+
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.config import DLedgerConfig
@@ -21,12 +23,10 @@ class MemoryStore(FileStore):
     """A L{FileStore} without a disk."""
 
     @classmethod
-    def open(cls, config: DLedgerConfig, disk: Disk | None = None) -> MemoryStore:
+    def open(cls, config: DLedgerConfig, disk: Disk | None = None) -> Self:
         """
         Open an empty ledger, or the one on C{disk}.
 
         @param disk: a L{MemoryDisk} that may hold a ledger; any other disk is ignored.
         """
-        store = super().open(config, disk if isinstance(disk, MemoryDisk) else MemoryDisk())
-        assert isinstance(store, cls)
-        return store
+        return super().open(config, disk if isinstance(disk, MemoryDisk) else MemoryDisk())

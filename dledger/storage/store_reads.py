@@ -1,33 +1,27 @@
 # -*- test-case-name: tests.storage.test_store_reads -*-
 """
-The reading half of the file store, and the state that both halves share: where the ledger begins and ends.
+The reading part of a file store, and what it remembers of the latest entries.
 
-Rule: records read from the files are checked before they are returned, except by C{read_unchecked}, whose
-caller checks them. A record that is not sound fails the store and is recorded in the mark, so that the next
-start cuts there and begins repairing.
+Rule: what is read from the files is checked before it is returned, except in C{read_unchecked}, whose callers
+check it. A record that is not sound breaks the store and is noted in the mark, so that the next start cuts
+there and comes up repairing.
 
-Reads of the live tail make no system call; other reads make at most six for a batch, or three if they
-continue the last read.
+A read of the latest entries makes no system call; other reads make at most six for each batch, and three
+when they continue where the last one ended.
 
 Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
 from zlib import crc32
 
-import attrs
-
-from dledger.base.disk.disk import Disk, File
-from dledger.base.disk.expiry import Expiry, ExpiryRules
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import StoreError
-from dledger.config import DLedgerConfig
-from dledger.storage.commit_mark import CommitMark, MarkFile
-from dledger.storage.directory import Recovered
+from dledger.storage.mark_writer import MarkWriter
+from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.recent import RecentBatches, RecentEntries
-from dledger.storage.records import DamagedRecord, Walk, walk_records
+from dledger.storage.records import DamagedRecord, Layout, Walk, walk_records
 from dledger.storage.recovery import Scanner
 from protocols.wire.ledger.entry import (
     BLANK,
@@ -44,100 +38,37 @@ from protocols.wire.ledger.messages import EntryBatch
 _PRELOAD = 4096
 
 
-@attrs.frozen(kw_only=True)
-class End:
-    """Where a ledger ends: last index, its term, stream offset behind it."""
-
-    index: int
-    term: int
-    position: int
-
-
-class _Storing:
-    """
-    A context manager: an OSError within it breaks the store for good.
-
-    Every write enters it: a generator would cost more than the rest of the write's overhead.
-    """
-
-    __slots__ = ("_store", "_what")
-
-    def __init__(self, store: StoreReads, what: str) -> None:
-        self._store = store
-        self._what = what
-
-    def __enter__(self) -> None:
-        self._store._enter_storing()
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            self._store._storing_failed(self._what, error)
-
-
-def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
-    """The options of a member that concern room on the disk."""
-    forces = config.enable_disk_force_clean
-    return ExpiryRules(
-        full_ratio=config.disk_full_ratio,
-        full_ratio_name="disk_full_ratio",
-        min_free_bytes=config.min_free_bytes,
-        reserved_hours=config.file_reserved_hours,
-        delete_hours=frozenset(int(hour) for hour in config.delete_when.split(";")),
-        check_ratio=config.disk_space_ratio_to_check_expired,
-        force_ratio=config.disk_space_ratio_to_force_clean if forces else None,
-        retention_bytes=config.retention_bytes,
-    )
-
-
 class StoreReads:
     """
-    Reads, and the state of the ledger.
-
-    Invariants: C{ledger_begin_index <= ledger_end_index} unless empty (both -1); all bytes behind the end
-    in data and index are zero; C{_durable.index <= ledger_end_index}.
+    Invariant: what it remembers are entries of the ledger; every change of the ledger is told to L{written},
+    L{cut} or L{begin_anew}.
     """
 
-    def __init__(
-        self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: Recovered
-    ) -> None:
-        self._config = config
-        self._disk = disk
-        self._lock = lock
-        self._mark_file = mark_file
-        self._data = recovered.data
-        self._index = recovered.index
-        found = recovered.found
-        self._begin = found.begin_index
-        self._end = found.end_index
-        self._end_term = found.end_term
-        self._end_position = found.end_position
-        self._chain = found.chain_crc
-        self._committed = recovered.committed_index
-        self._repair_end = recovered.repair_end_index
-        self._durable = End(index=self._end, term=self._end_term, position=self._end_position)
-        self._index_end_position = self._end_position
-        self._epoch = 0
-        #: Epoch, index behind the last read, and the C{chainCrc} before that index: the next read uses them.
-        self._read_on = (-1, -1, 0)
-        self._broken = ""
-        self._expiry = Expiry(expiry_rules(config))
-        self._scanner = Scanner(self._data, self._index)
+    def __init__(self, ledger: OpenLedger, marks: MarkWriter, scanned_from_index: int) -> None:
+        """@param scanned_from_index: recovery has checked every entry from here on."""
+        self._ledger = ledger
+        self._marks = marks
+        self._data = ledger.data
+        self._index = ledger.index
+        self._storing = ledger.guard.storing
+        self._scanner = Scanner(ledger.data, ledger.index)
         self._batches = RecentBatches()
         self._recent = RecentEntries()
-        self._mark = recovered.mark
-        self._begin_on_record = recovered.mark.begin_position, recovered.mark.begin_crc
-        self._preload(found.scanned_from_index)
+        #: Epoch, index behind the last read, and the C{chainCrc} before it: for callers that read on.
+        self._read_on = (-1, -1, 0)
+        self._preload(scanned_from_index)
 
     def _preload(self, scanned_from_index: int) -> None:
-        """Keep the latest entries that recovery has scanned in memory: data and index agree there."""
-        first = max(scanned_from_index, self._end - _PRELOAD + 1)
-        self._recent.reset(self._end + 1)
-        if self._end < 0:
+        """Remember the latest of the entries that recovery has checked: data and index agree there."""
+        end = self._ledger.end_index
+        first = max(scanned_from_index, end - _PRELOAD + 1)
+        self._recent.reset(end + 1)
+        if end < 0:
             return
         units = b""
-        while len(units) < (self._end - first + 1) * INDEX_UNIT_SIZE:
+        while len(units) < (end - first + 1) * INDEX_UNIT_SIZE:
             at = first * INDEX_UNIT_SIZE + len(units)
-            units += self._index.pread((self._end + 1) * INDEX_UNIT_SIZE - at, at)
+            units += self._index.pread((end + 1) * INDEX_UNIT_SIZE - at, at)
         positions: list[int] = []
         terms: list[tuple[int, int]] = []
         for expected, (_, pos, _, index, term) in enumerate(INDEX_UNIT.iter_unpack(units), first):
@@ -148,54 +79,54 @@ class StoreReads:
         self._recent.reset(first)
         self._recent.extend(positions, terms)
 
-    # -- state and reads -------------------------------------------------------------------------
+    # -- what changes ----------------------------------------------------------------------------
 
-    @property
-    def ledger_begin_index(self) -> int:
-        """First index present; -1 when empty."""
-        return self._begin
+    def written(self, first_index: int, layout: Layout) -> None:
+        """
+        Entries from C{first_index} on were written behind the last one. L{remember} or L{forget_batches}
+        follows.
+        """
+        assert first_index == self._recent.next_index, (first_index, self._recent.next_index)
+        self._recent.extend(layout.positions, layout.terms)
 
-    @property
-    def ledger_end_index(self) -> int:
-        """Last index present; -1 when empty."""
-        return self._end
+    def remember(self, batch: EntryBatch, sizes: list[int] | None = None) -> None:
+        """
+        The entries that were written are this batch, of one term.
 
-    @property
-    def ledger_end_term(self) -> int:
-        """Term of the last entry; -1 when empty."""
-        return self._end_term
+        @param sizes: of its records, bytes; None: the batch is remembered in one piece.
+        """
+        if sizes is None:
+            self._batches.add(batch)
+        else:
+            self._batches.add_written(batch, sizes)
 
-    @property
-    def committed_index(self) -> int:
-        """Last index known to be committed; -1 for none. At a start: the recorded one."""
-        return self._committed
+    def forget_batches(self) -> None:
+        """The bytes written last are not to be remembered."""
+        self._batches.clear()
 
-    @property
-    def repair_end_index(self) -> int:
-        """-1: healthy. Else entries up to this index were lost, and a leader must bring them back."""
-        return self._repair_end
+    def cut(self, next_index: int) -> None:
+        """C{next_index} and the entries behind it are gone."""
+        self._batches.clear()
+        self._recent.cut(next_index)
 
-    @property
-    def end_position(self) -> int:
-        """Stream offset in bytes behind the last record."""
-        return self._end_position
+    def begin_anew(self, first_index: int) -> None:
+        """All entries are gone; the next one is C{first_index}."""
+        self._batches.clear()
+        self._recent.reset(first_index)
 
-    @property
-    def disk_full(self) -> bool:
-        """Whether appends are refused because the disk is full; refreshed by C{house_keeping}."""
-        return self._expiry.disk_full
+    # -- reads -----------------------------------------------------------------------------------
 
     def term_of(self, index: int) -> int:
         """See L{dledger.core.ports.LedgerView.term_of}."""
-        if index == self._end:
-            return self._end_term
+        if index == self._ledger.end_index:
+            return self._ledger.end_term
         term = self._recent.term(index)
         return term if term >= 0 else self._unit(index)[4]
 
     def position_of(self, index: int) -> int:
         """See L{dledger.core.ports.LedgerView.position_of}."""
-        if index == self._end + 1:
-            return self._end_position
+        if index == self._ledger.end_index + 1:
+            return self._ledger.end_position
         position = self._recent.position(index)
         return position if position >= 0 else self._unit(index)[1]
 
@@ -204,7 +135,8 @@ class StoreReads:
         cached = self._batches.read(first_index, max_count=max_count, max_bytes=max_bytes)
         if cached is not None:
             return cached
-        return self._read(first_index, min(self._end, first_index + max_count - 1), max_bytes, one_term=True)
+        last_index = min(self._ledger.end_index, first_index + max_count - 1)
+        return self._read(first_index, last_index, max_bytes, one_term=True)
 
     def read_range(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
         """
@@ -212,19 +144,20 @@ class StoreReads:
 
         @param end_index: last index wanted, inclusive, at least C{first_index}.
         """
-        return self._read(first_index, min(self._end, end_index), max_bytes, one_term=False)
+        return self._read(first_index, min(self._ledger.end_index, end_index), max_bytes, one_term=False)
 
     def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
         """
-        As L{read_range}, from one file, comparing only the first and the last record with the index. For
-        bulk readers, which check the records themselves. Costs no time per record.
+        As L{read_range}, from one file, and only the first and the last record are compared with the index:
+        for bulk readers, which check what they get. Costs no time per record.
         """
         position, size = self._unit(first_index)[1:3]
         limit = min(position + max(max_bytes, size), self._data.base(position) + self._data.file_size)
-        low, high = first_index, min(self._end, end_index, first_index + max_bytes // ENTRY_HEADER_SIZE)
+        low = first_index
+        high = min(self._ledger.end_index, end_index, first_index + max_bytes // ENTRY_HEADER_SIZE)
         while low < high:
             middle = (low + high + 1) // 2
-            with self._storing("reading the index"):
+            with self._storing("reading the index failed"):
                 unit = self._scanner.unit(middle)
             if unit is None:
                 unit = self._unit(middle)
@@ -233,7 +166,7 @@ class StoreReads:
             else:
                 high = middle - 1
         _, last, size, _, term = self._unit(low)
-        with self._storing("reading"):
+        with self._storing("reading failed"):
             data = self._data.pread(last + size - position, position)
         if len(data) < last + size - position:
             raise self._damaged(first_index, self._data, position, "the file is truncated")
@@ -242,7 +175,7 @@ class StoreReads:
     def holds(self, entry: EntryBatch) -> bool:
         """See L{dledger.core.ports.LedgerView.holds}."""
         assert entry.count == 1
-        if not self._begin <= entry.first_index <= self._end:
+        if not self._ledger.begin_index <= entry.first_index <= self._ledger.end_index:
             return False
         ours = self._read(entry.first_index, entry.first_index, 0, one_term=True).records
         theirs = entry.records
@@ -250,13 +183,14 @@ class StoreReads:
             return True
         if len(ours) != len(theirs) or ours[:36] != theirs[:36] or ours[44:] != theirs[44:]:
             return False
-        # A checksum that they lack cannot be compared. An entry whose checksum only they have must be
-        # replaced by theirs: the next records chain on from it.
+        # A checksum that they did not record cannot be compared. An entry that lacks one which they have
+        # must be replaced: the next of theirs chains on from it.
         return all(theirs[at : at + 4] in (ours[at : at + 4], bytes(4)) for at in (36, 40))
 
     def _unit(self, index: int) -> tuple[int, int, int, int, int]:
-        assert self._begin <= index <= self._end and index >= 0, (self._begin, index, self._end)
-        with self._storing("reading the index"):
+        ledger = self._ledger
+        assert ledger.begin_index <= index <= ledger.end_index and index >= 0, (index, ledger.end)
+        with self._storing("reading the index failed"):
             unit = self._scanner.unit(index)
             if unit is not None and self._data.has(self._data.base(unit[1])):
                 header = self._data.pread(ENTRY_HEADER_SIZE, unit[1])
@@ -268,13 +202,17 @@ class StoreReads:
         raise self._damaged(index, self._index, position, "its index unit and its record do not agree")
 
     def _read(self, first_index: int, last_index: int, max_bytes: int, *, one_term: bool) -> EntryBatch:
-        assert self._begin <= first_index <= last_index <= self._end and first_index >= 0
+        ledger = self._ledger
+        assert ledger.begin_index <= first_index <= last_index <= ledger.end_index and first_index >= 0
         position, size = self._recent.position(first_index), ENTRY_HEADER_SIZE
         term = self._recent.term(first_index)
         if position < 0:
             _, position, size, _, term = self._unit(first_index)
         limit = self._data.base(position) + self._data.file_size
-        following = self._end_position if last_index == self._end else self._recent.position(last_index + 1)
+        if last_index == ledger.end_index:
+            following = ledger.end_position
+        else:
+            following = self._recent.position(last_index + 1)
         if position < following < limit:
             limit = following
         elif last_index == first_index and size > ENTRY_HEADER_SIZE:  # do not read the next record, too
@@ -287,81 +225,52 @@ class StoreReads:
             size = BLANK.unpack_from(data)[1]
             data = self._walk(walk, min(size, limit - position), 1, one_term)
         if not walk.count or (term != walk.term and (one_term or walk.count == 1)):
-            raise self._damaged(first_index, self._data, position, "it is truncated or of another term")
-        if chain_crc is None and crc32(data[:ENTRY_HEADER_SIZE]) != self._begin_on_record[1]:
-            raise self._damaged(first_index, self._data, position, "it is not the recorded first record")
-        self._read_on = self._epoch, walk.index, walk.chain_crc or 0
+            raise self._damaged(first_index, self._data, position, "the record is cut, or not of its term")
+        if chain_crc is None and crc32(data[:ENTRY_HEADER_SIZE]) != self._marks.begin_crc:
+            raise self._damaged(first_index, self._data, position, "not the first record that is on record")
+        self._read_on = ledger.epoch, walk.index, walk.chain_crc or 0
         return EntryBatch(first_index=first_index, count=walk.count, term=walk.term,
                           records=data if len(data) == walk.length else data[: walk.length])
 
     def _chain_before(self, index: int) -> int | None:
         """
-        C{chainCrc} of the entry before C{index}, to check its header. None for the first entry of a
-        ledger whose beginning has expired; the mark holds a CRC of that header.
+        C{chainCrc} of the entry before C{index}, for the check of its header. None for the first entry of a
+        ledger whose beginning has expired; the mark has a CRC of that header.
         """
         if index == 0:
             return 0
-        if index == self._begin:
+        if index == self._ledger.begin_index:
             return None
-        if self._read_on[:2] == (self._epoch, index):
+        if self._read_on[:2] == (self._ledger.epoch, index):
             return self._read_on[2]
         position = self._recent.position(index - 1)
         if position < 0:
             position = self._unit(index - 1)[1]
-        with self._storing("reading"):
+        with self._storing("reading failed"):
             word = self._data.pread(CHAIN_CRC_SIZE, position + CHAIN_CRC_AT)
         return int.from_bytes(word, "big", signed=True)
 
     def _walk(self, walk: Walk, wanted: int, max_count: int, one_term: bool) -> bytes:
-        with self._storing("reading"):
+        with self._storing("reading failed"):
             data = self._data.pread(wanted, walk.position)
         if len(data) < ENTRY_HEADER_SIZE:
             raise self._damaged(walk.index, self._data, walk.position, "the file is truncated")
         try:
             walk_records(data, walk, max_count=max_count, one_term=one_term, size_max=self._data.file_size)
         except DamagedRecord as damage:
-            # Behind the last record of a file a blank stops the walk. Anything else is damage, and is
-            # reported now, while the record can be compared with the one before it.
+            # Behind the last record of a file a blank stops the walk. Anything else is damage, and is told
+            # now: a later read would begin with this record and not check its chain.
             if not walk.count or BLANK.unpack_from(data, walk.length)[0] != BLANK_MAGIC:
                 raise self._damaged(damage.index, self._data, damage.position, damage.what) from None
         return data
 
-    # -- failures --------------------------------------------------------------------------------
-
-    def _storing(self, what: str) -> _Storing:
-        return _Storing(self, what)
-
-    def _enter_storing(self) -> None:
-        if self._broken:
-            raise StoreError(f"the store has failed before: {self._broken}")
-
-    def _storing_failed(self, what: str, error: OSError) -> NoReturn:
-        self._broken = f"{what} failed: {error}"
-        raise StoreError(self._broken, path=self._config.self_path) from error
-
     def _damaged(self, index: int, segments: SegmentList, position: int, what: str) -> StoreError:
-        """Record the damage durably, so that the next start cuts there and begins repairing."""
+        """Note the damage durably, so that the next start cuts there and comes up repairing."""
         path = segments.path(segments.base(position))
         offset = position % segments.file_size
-        self._broken = f"entry {index} is damaged: {path} at {offset}: {what}"
-        try:
-            self._mark_file.write_durably(attrs.evolve(self._mark_now(), damaged_index=index))
-        except OSError as error:
-            self._broken += f" (and noting it failed: {error})"
-        return StoreError(self._broken, file=path, offset=offset, index=index)
-
-    def _mark_now(self, *, clean: bool = False) -> CommitMark:
-        self._mark = CommitMark(
-            committed_index=min(self._committed, self._durable.index),
-            end_index=self._durable.index,
-            end_term=self._durable.term,
-            end_position=self._durable.position,
-            begin_position=self._begin_on_record[0],
-            begin_crc=self._begin_on_record[1],
-            index_end_position=self._index_end_position,
-            repair_end_index=self._repair_end,
-            data_file_size=self._data.file_size,
-            index_file_size=self._index.file_size,
-            clean=clean,
-        )
-        return self._mark
+        why = f"entry {index} is damaged: {path} at {offset}: {what}"
+        trouble = self._marks.note_damage(index)
+        if trouble:
+            why += f" (and noting it failed: {trouble})"
+        self._ledger.guard.broken = why
+        return StoreError(why, file=path, offset=offset, index=index)

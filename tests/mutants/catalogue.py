@@ -28,6 +28,7 @@ FLUSHER = "dledger.core.flusher"
 DRIVER = "dledger.node.driver"
 STORE = "dledger.storage.file_store"
 FLUSH = "dledger.storage.store_flush"
+JOB = "dledger.base.disk.flush_job"
 RECOVERY = "dledger.storage.recovery"
 RECORDS = "dledger.storage.records"
 SEGMENT = "dledger.base.disk.segment"
@@ -126,13 +127,13 @@ _REPLICATION = (
         Patch(DISPATCHER, "elif asked == member.ledger_end_index or search.differs == asked + 1:",
               "elif True:"),
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
-        Patch(STORE, "if first_gone <= self._committed:", "if False:"),
+        Patch(STORE, "if first_gone <= committed:", "if False:"),
     ), faults=LINKS, load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("truncate-below-commit", "a late TRUNCATE cuts committed entries: old connections stay open, "
            "entries that were found equal are not spared, nor are committed ones", (
         Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
-        Patch(STORE, "if first_gone <= self._committed:", "if False:"),
+        Patch(STORE, "if first_gone <= committed:", "if False:"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
         Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
@@ -164,7 +165,7 @@ _REPLICATION = (
     ), faults=("fill_disk", "isolate"), settings={"mapped_file_size_for_entry_data": 1024}),
     Mutant("flush-outlives-truncation", "an fsync that began before a truncation counts for later entries", (
         Patch(FLUSHER, "if self._is_void or proved <=", "if proved <="),
-        Patch(STORE, "self._job.end_index = min(self._job.end_index, end.index)\n", "pass\n"),
+        Patch(FLUSH, "self.job.end_index = min(self.job.end_index, end.index)\n", "pass\n"),
     ), settings=SYNC, faults=("isolate", "split", "pause"), pace_s=1.5,
        group={"flush_us": 700_000}, load={"think_us": 200_000}),
 )
@@ -218,16 +219,16 @@ _STORAGE = (
         Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed, held)\n", "        pass\n"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("flush-does-nothing", "a flush reports success without waiting for the disk", (
-        Patch(FLUSH, "        for step in self._steps:\n            step()\n", "        pass\n"),
+        Patch(JOB, "        for step in self._steps:\n            step()\n", "        pass\n"),
     ), settings=SYNC, faults=POWER),
     Mutant("new-file-not-in-directory", "a new file is flushed, its name is not", (
-        Patch(FLUSH, "            steps.append(self._data.sync_directory)\n", "            pass\n"),
+        Patch(SEGMENT, "            steps.append(self.sync_directory)\n", "            pass\n"),
     ), settings={**SYNC, "mapped_file_size_for_entry_data": 1024}, faults=POWER),
     Mutant("recovered-not-synced", "writes of a killed process count as durable after its restart", (
         Patch(DIRECTORY, "    if not untouched:  # names", "    if False:  # names"),
     ), settings=SYNC, faults=("kill_inside", "kill", *POWER), group={"flush_us": 20_000}),
     Mutant("failed-fsync-ignored", "an fsync that failed counts as done", (
-        Patch(FLUSH, "        for step in self._steps:\n            step()\n",
+        Patch(JOB, "        for step in self._steps:\n            step()\n",
               "        for step in self._steps:\n            try:\n                step()\n"
               "            except OSError:\n                pass\n"),
     ), settings=SYNC, faults=("disk_error", *POWER)),

@@ -93,7 +93,7 @@ class GetTests(ReadsTestCase):
 
     def test_deleted(self) -> None:
         """Below the beginning."""
-        self.rig.store._begin = 4
+        self.rig.store._ledger.begin_index = 4
         answer = self.client.ask(self.get(3))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 
@@ -197,7 +197,7 @@ class PullTests(ReadsTestCase):
     def test_out_of_range(self) -> None:
         """Below nothing, and below the beginning; the answer says where that is."""
         self.assertIs(self.client.ask(self.pull(-1)).code, ResponseCode.INDEX_OUT_OF_RANGE)
-        self.rig.store._begin = 4
+        self.rig.store._ledger.begin_index = 4
         answer = self.client.ask(self.pull(3, wait_ms=100))
         self.assertIs(answer.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         self.assertEqual(answer.ledger_begin_index, 4)
@@ -325,7 +325,7 @@ class LocalTests(ReadsTestCase):
         self.assertEqual(bodies_of(batch), [b"body 8", b"body 9"])
         self.assertIsNone(self.rig.node.read_committed(10, max_bytes=1 << 20))
         self.assertRaises(DLedgerError, self.rig.node.read_committed, -1, max_bytes=1)
-        self.rig.store._begin = 4
+        self.rig.store._ledger.begin_index = 4
         error = self.assertRaises(DLedgerError, self.rig.node.read_committed, 3, max_bytes=1)
         self.assertIs(error.code, ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
 

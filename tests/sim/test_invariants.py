@@ -151,7 +151,7 @@ class InvariantTests(SynchronousTestCase):
         for member_id in self.cluster.members:
             if member_id != self.leader.member_id:
                 self.invariants._seen[member_id].mirror = Mirror()
-        self.follower.ledger._repair_end = 2
+        self.follower.ledger._ledger.repair_end_index = 2
         self.invariants._seen[self.leader.member_id].committed_index = -1
         self.invariants.stepped(self.leader, self.leader.core._member)
 
@@ -175,7 +175,7 @@ class InvariantTests(SynchronousTestCase):
 
     def test_repairing_vote(self) -> None:
         """6: a repairing member gives no vote."""
-        self.follower.ledger._repair_end = 9
+        self.follower.ledger._ledger.repair_end_index = 9
         request = VoteRequest(term=1, leader_id="n0")
         response = VoteResponse(term=1, vote_result=VoteResult.ACCEPT)
         self.broken(6, lambda: self.invariants.answers(self.follower, request, response))

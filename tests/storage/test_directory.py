@@ -247,7 +247,7 @@ class CrashLeftoverTests(DoorCase):
                 self.disk.unlink(f"{INDEX}/{number * INDEX_SIZE:020d}")
             store = self.open()
             self.assertEqual((store.ledger_end_index, store.repair_end_index), (59, -1))
-            store._recent.reset(60)
+            store._reads._recent.reset(60)
             self.assertEqual(bodies_in(store), [bytes([number]) * 50 for number in range(60)])
             store.clean_close()
 
@@ -349,7 +349,7 @@ class JavaTests(SynchronousTestCase):
         store._data.create(5 * DATA_SIZE)
         store._data.pwrite(b"\xff\xff\xff\xff" + (DATA_SIZE - end % DATA_SIZE).to_bytes(4, "big"), end)
         store._data.pwrite(b"\xff\xff\xff\xff\0\0\4\0", 4 * DATA_SIZE)
-        store._end_position = 5 * DATA_SIZE
+        store._ledger.end_position = 5 * DATA_SIZE
         append_bare(store, [b"behind it"], 5)
         store.abandon()
         self.disk.unlink(f"{ROOT}/commitmark")

@@ -92,7 +92,7 @@ class ExpiryTests(SynchronousTestCase):
     def test_forced(self) -> None:
         """Above the force-clean ratio neither age nor need matters, but the commit does."""
         store = self.start()
-        store._committed = 34
+        store._ledger.committed_index = 34
         self.disk.used = 86
         self.assertEqual(self.keep(0, NOON, keep_from_index=5), 3)
         self.assertEqual(store.ledger_begin_index, 30)
@@ -112,11 +112,11 @@ class ExpiryTests(SynchronousTestCase):
     def test_what_is_not_committed_stays(self) -> None:
         """Whatever its age; nor does the last one that is: leader and follower need one in common."""
         store = self.start()
-        store._committed = 19
+        store._ledger.committed_index = 19
         self.assertEqual(self.keep(1000), 1)
-        store._committed = 20
+        store._ledger.committed_index = 20
         self.assertEqual(self.keep(1000), 1)
-        store._committed = -1
+        store._ledger.committed_index = -1
         self.assertEqual(self.keep(1000), 0)
 
     def test_by_total_size(self) -> None:

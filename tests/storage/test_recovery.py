@@ -213,11 +213,11 @@ class BeginningTests(RecoveryCase):
         self.store.record_commit(39)
         for _ in range(2):
             self.store._data.drop_first()
-        first = self.store._scanner.first_record(self.store._data.offsets[0])
+        first = self.store._room._scanner.first_record(self.store._data.offsets[0])
         assert first is not None
-        self.store._begin = first[0]
-        self.store._note_begin()
-        self.store._write_mark()
+        self.store._ledger.begin_index = first[0]
+        self.store._marks.note_begin()
+        self.store._marks.write()
         self.first = self.store.ledger_begin_index
         self.store.abandon()
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dledger.storage.file_store import FileStore
+from dledger.base.disk.flush_job import MARK_SYNC_EVERY
 from tests.storage.support import BROKEN, FIRST, ROOT, HookedCase, flush
 
 
@@ -32,7 +32,7 @@ class FlushTests(HookedCase):
 
     def test_mark_after_the_flush(self) -> None:
         """The mark records an end only when it has been synced, and is itself synced now and then."""
-        for number in range(3 * FileStore.mark_sync_every):
+        for number in range(3 * MARK_SYNC_EVERY):
             self.store.append_bodies((b"x",), 1)
             self.assertEqual(self.mark().end_index, number - 1)
             flush(self.store)
@@ -148,7 +148,7 @@ class FlushTests(HookedCase):
         """A due checkpoint is taken by a flush that has nothing else to do, and then it is done."""
         self.store.append_bodies((b"x",) * 3, 1)
         self.store.check_point()
-        self.store._sync_files()
+        self.store._flush.sync_files()
         self.disk.calls.clear()
         flush(self.store)
         self.assertEqual(self.disk.count("write_file", "checkpoint"), 1)
@@ -161,7 +161,7 @@ class FlushTests(HookedCase):
     def test_mark_slots_turn_with_the_flushes(self) -> None:
         """Once a flush has synced the mark, the next one is written to the other slot."""
         slots = set()
-        for _ in range(2 * FileStore.mark_sync_every + 1):
+        for _ in range(2 * MARK_SYNC_EVERY + 1):
             before = bytes(self.disk.files[f"{ROOT}/commitmark"].data)
             self.store.append_bodies((b"x",), 1)
             flush(self.store)

@@ -97,8 +97,8 @@ class CallTests(HookedCase):
         batch = (b"",) * 10_000
         for _ in range(2 * ENTRIES_KEPT // 10_000 + 2):
             self.store.append_bodies(batch, 1)
-        self.assertLessEqual(len(self.store._recent._positions), 2 * ENTRIES_KEPT)
-        self.assertGreater(self.store._recent.first_index, 0)
+        self.assertLessEqual(len(self.store._reads._recent._positions), 2 * ENTRIES_KEPT)
+        self.assertGreater(self.store._reads._recent.first_index, 0)
         self.assertEqual(self.store.position_of(7), 7 * 48)
         self.assertEqual(self.store.term_of(7), 1)
 
@@ -116,8 +116,8 @@ class ColdReadTests(HookedCase):
 
     def forget(self) -> None:
         """Nothing is remembered."""
-        self.store._recent.reset(60)
-        self.store._batches.clear()
+        self.store._reads._recent.reset(60)
+        self.store._reads._batches.clear()
 
     def unit(self, index: int) -> bytearray:
         """The file that holds the unit of an entry, and its data."""

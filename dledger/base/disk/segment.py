@@ -11,6 +11,8 @@ Source: MmapFileList.java (0.3.1.2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from dledger.base.disk.disk import Disk, File
@@ -230,6 +232,20 @@ class SegmentList:
     def sync_directory(self) -> None:
         """Bring the file names to stable storage. May run in another thread."""
         self._disk.sync_directory(self.directory)
+
+    def begin_flush(self) -> list[Callable[[], None]]:
+        """
+        Hand what was written so far to a flush in another thread; it counts as clean from now on.
+
+        @return: the calls that bring it to stable storage. L{release} follows when they have ended.
+        """
+        files = self.take_dirty()
+        self.busy = frozenset(files)
+        steps: list[Callable[[], None]] = [file.datasync for file in files]
+        if self.directory_dirty:
+            self.directory_dirty = False
+            steps.append(self.sync_directory)
+        return steps
 
     def take_dirty(self) -> list[File]:
         """Return the files whose writes may not be on stable storage, and count them as clean."""

@@ -1,0 +1,99 @@
+# -*- test-case-name: tests.storage.test_expiry -*-
+"""
+Room on the disk of a ledger: when appends are refused for want of it, and which old files go.
+
+Rule: what is not committed, or not on stable storage, stays; so does the last committed entry.
+"""
+
+from __future__ import annotations
+
+from dledger.base.disk.expiry import Expiry, ExpiryRules
+from dledger.base.errors import DLedgerError
+from dledger.config import DLedgerConfig
+from dledger.storage.mark_writer import MarkWriter
+from dledger.storage.open_ledger import OpenLedger
+from dledger.storage.recovery import Scanner
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
+
+
+def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
+    """The options of a member that concern room on the disk."""
+    forces = config.enable_disk_force_clean
+    return ExpiryRules(
+        full_ratio=config.disk_full_ratio,
+        full_ratio_name="disk_full_ratio",
+        min_free_bytes=config.min_free_bytes,
+        reserved_hours=config.file_reserved_hours,
+        delete_hours=frozenset(int(hour) for hour in config.delete_when.split(";")),
+        check_ratio=config.disk_space_ratio_to_check_expired,
+        force_ratio=config.disk_space_ratio_to_force_clean if forces else None,
+        retention_bytes=config.retention_bytes,
+    )
+
+
+class StoreRoom:
+    """The room of one open ledger."""
+
+    def __init__(self, ledger: OpenLedger, marks: MarkWriter) -> None:
+        self._ledger = ledger
+        self._marks = marks
+        self._scanner = Scanner(ledger.data, ledger.index)
+        self._expiry = Expiry(expiry_rules(ledger.config))
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether appends are refused for want of room, as of the last L{house_keeping}."""
+        return self._expiry.disk_full
+
+    def check(self) -> None:
+        """@raise DLedgerError: DISK_FULL."""
+        if self._expiry.disk_full:
+            raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
+
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+        """
+        Measure the room on the disk, delete expired files.
+
+        @param now_s: seconds since 1970.
+        @param local_hour: 0 to 23.
+        @param keep_from_index: a follower or a reader still needs the entries from here on. Force cleaning
+            deletes them all the same.
+        @return: paths of the deleted files.
+        """
+        ledger = self._ledger
+        deleted: list[str] = []
+        with ledger.guard.storing("house keeping failed"):
+            self._measure()
+            while len(deleted) < Expiry.FILES_MAX and len(ledger.data.offsets) > 1:
+                following = self._scanner.first_record(ledger.data.offsets[1])
+                if following is None or following[0] > ledger.end_index:
+                    break
+                if not self._may_go(following[0] - 1, now_s, local_hour, keep_from_index):
+                    break
+                deleted.append(ledger.data.path(ledger.data.offsets[0]))
+                ledger.data.drop_first()
+                ledger.begin_index = following[0]
+            if deleted:
+                base = ledger.index.base(ledger.begin_index * INDEX_UNIT_SIZE)
+                while ledger.index.offsets and ledger.index.offsets[0] < base:
+                    ledger.index.drop_first()
+                self._measure()
+        if deleted:
+            self._marks.note_begin()
+            self._marks.write()
+        return deleted
+
+    def _may_go(self, last_index: int, now_s: float, local_hour: int, keep_from_index: int) -> bool:
+        """Whether the first file, which ends with C{last_index}, may be deleted now."""
+        committed, durable = self._ledger.committed_index, self._marks.durable.index
+        # The last committed entry itself stays, too: a leader and a member with a tail of its own have at
+        # least that one in common.
+        if last_index >= min(committed, durable):
+            return False
+        return self._expiry.wants(
+            self._ledger.data, now_s, local_hour, free_to_go=last_index < keep_from_index
+        )
+
+    def _measure(self) -> None:
+        self._expiry.look(self._ledger.disk, self._ledger.data, self._ledger.config.self_path)
