@@ -25,7 +25,8 @@ import attrs
 
 from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, PATIENCE_S, SLAVE, TOPIC, Broker, make_broker
 from dledger.base.disk.disk import OsDisk
-from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host
@@ -79,7 +80,7 @@ def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Calla
     disk = OsDisk()
     config = StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=FILE_BYTES)
     disk.makedirs(config.commit_log_path)
-    seen = look(config, disk, checkpoint=None, is_aborted=False)
+    seen = inspect_log(config, disk, checkpoint=None, is_aborted=False)
     log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=_no_thread)
     rng = random.Random(1)
     host = Host(address=bytes((127, 0, 0, 1)), port=10911)

@@ -29,6 +29,13 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual(new, [], "\n" + "\n".join(new))
         self.assertEqual(sorted(RATCHET - set(wrong)), [], "mended: take it off the ratchet")
 
+    def test_no_module_in_disguise(self) -> None:
+        """No class is longer than a module with the classes that it inherits from."""
+        sources = {
+            path: (ROOT / path).read_text(encoding="utf-8") for path in text_files() if path.endswith(".py")
+        }
+        self.assertEqual(list(tidy.inherited_length(sources)), [])
+
     def test_files_are_found(self) -> None:
         """The walk finds files, but none that git ignores."""
         found = set(text_files())
@@ -61,6 +68,28 @@ class CheckerTests(SynchronousTestCase):
         """The limit itself is allowed."""
         self.assertEqual(self.lines(tidy.module_length("\n" * 600)), [])
         self.assertEqual(self.lines(tidy.module_length("\n" * 601)), [601])
+
+    def test_inherited_length(self) -> None:
+        """Bases count through every module, each once; those of third parties do not."""
+        def module(name: str, bases: str, lines: int, imports: str = "") -> tuple[str, str]:
+            body = "    x = 1\n" * (lines - 1)
+            return f"a/{name}.py", f"{imports}\nclass {name.title()}({bases}):\n{body}"
+
+        def complaints(top_lines: int, bases: str = "Middle") -> list[str]:
+            return list(tidy.inherited_length(dict((
+                module("bottom", "Protocol", 200, "from typing import Protocol"),
+                module("middle", "Bottom", 200, "from a.bottom import Bottom"),
+                module("top", bases, top_lines, "from a.middle import Middle\nfrom a import bottom as b"),
+            ))))
+
+        self.assertEqual(complaints(200), [])
+        (complaint,) = complaints(201)
+        self.assertTrue(complaint.startswith("a/top.py:3: a.top.Top has 601 lines"), complaint)
+        self.assertIn("a.middle.Middle, a.bottom.Bottom", complaint)
+        self.assertEqual(complaints(200, "Middle, b.Bottom"), [])
+        self.assertEqual(len(complaints(201, "Middle[int], b.Bottom")), 1)
+        self.assertEqual(len(complaints(401, "b.Bottom")), 1)
+        self.assertEqual(complaints(600, "Other"), [])
 
     def test_function_length(self) -> None:
         """Methods and nested functions count as well."""

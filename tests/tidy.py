@@ -12,9 +12,10 @@ import fnmatch
 import io
 import os
 import re
-import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+import attrs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -254,3 +255,67 @@ def check(path: str, source: str) -> list[str]:
     return [
         f"{path}:{line}: {sentence}" for rule in rules_for(path) for line, sentence in sorted(rule(source))
     ]
+
+
+@attrs.frozen(kw_only=True)
+class _Class:
+    """
+    A class of the project.
+
+    @ivar bases: dotted names, those of third parties, too.
+    """
+
+    path: str
+    line: int
+    lines: int
+    bases: tuple[str, ...]
+
+
+def _classes(path: str, source: str) -> Iterator[tuple[str, _Class]]:
+    """The classes at the top of one module, by dotted name."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    tree = ast.parse(source)
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        assert node.end_lineno is not None
+        bases = []
+        for base in node.bases:
+            plain = base.value if isinstance(base, ast.Subscript) else base
+            head, _, rest = ast.unparse(plain).partition(".")
+            whole = names.get(head, head if rest else f"{module}.{head}")
+            bases.append(f"{whole}.{rest}" if rest else whole)
+        yield f"{module}.{node.name}", _Class(
+            path=path, line=node.lineno, lines=node.end_lineno - node.lineno + 1, bases=tuple(bases)
+        )
+
+
+def inherited_length(sources: Mapping[str, str]) -> Iterator[str]:
+    """
+    A class with all that it inherits is no longer than a module may be: a module that is cut in pieces which
+    inherit from each other is still one module.
+
+    @param sources: path, relative to the root, to text, of every module that may be a base's.
+    @return: complaints, as those of L{check}.
+    """
+    found = dict(entry for path, source in sources.items() for entry in _classes(path, source))
+    for name, one in found.items():
+        seen: list[str] = []
+        todo = [name]
+        while todo:
+            following = todo.pop()
+            if following in found and following not in seen:
+                seen.append(following)
+                todo += found[following].bases
+        lines = sum(found[each].lines for each in seen)
+        if len(seen) > 1 and lines > MODULE_LINES_MAX:
+            yield (
+                f"{one.path}:{one.line}: {name} has {lines} lines with those that it inherits from "
+                f"{', '.join(seen[1:])}; {MODULE_LINES_MAX} are allowed: make them parts of it"
+            )

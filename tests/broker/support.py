@@ -15,7 +15,8 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.broker.store.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
-from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from dledger.broker.store.store_config import StoreConfig
@@ -117,7 +118,7 @@ def open_log(
     root = config.store_path_root_dir
     disk.makedirs(root)
     abort = AbortFile(disk, root)
-    seen = look(config, disk, checkpoint=read_small(disk, f"{root}/{CHECKPOINT_NAME}"),
+    seen = inspect_log(config, disk, checkpoint=read_small(disk, f"{root}/{CHECKPOINT_NAME}"),
                 is_aborted=abort.is_there)  # fmt: skip
     abort.put("1")
     return CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)

@@ -33,7 +33,8 @@ from dledger.base.disk.disk import OsDisk
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
-from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host
@@ -60,7 +61,7 @@ class Broker(LineOnlyReceiver):
         store = StoreConfig(store_path_root_dir=options.store, mapped_file_size_commit_log=FILE_SIZE)
         disk.makedirs(store.commit_log_path)
         is_slave = options.role == "SLAVE"
-        seen = look(store, disk, checkpoint=None, is_aborted=True)
+        seen = inspect_log(store, disk, checkpoint=None, is_aborted=True)
         self._log = CommitLog.open(store, disk, seen, is_slave=is_slave, run_in_thread=deferToThread)
         config = HAConfig(
             broker_role=options.role, flush_disk_type=options.flush, ha_full_history=True,

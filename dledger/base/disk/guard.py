@@ -2,8 +2,8 @@
 """
 Whether a store can still be used.
 
-Rule: the first C{OSError} inside L{DiskGuard.storing} ends the use of the store for good. Memory and files may
-differ from then on, so nothing is read, written or promised any more.
+Rule: the first C{OSError} inside L{DiskGuard.storing} ends the use of the store for good. Memory and files
+may differ from then on, so nothing is read, written or promised any more.
 """
 
 from __future__ import annotations

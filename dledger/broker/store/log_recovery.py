@@ -44,11 +44,11 @@ class LogEnd:
     why: str = ""
 
 
-def look(
+def list_log_files(
     disk: Disk, directory: str, file_size: int, mark_end: int | None
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """
-    Read the directory, change nothing.
+    Read the directory of a log; change nothing.
 
     @param mark_end: everything below it is on stable storage; None: not known. A power cut may have taken
         any file behind it, or its length, and left others.

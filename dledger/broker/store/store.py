@@ -28,7 +28,6 @@ from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.expiry import Expiry
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.threads import RunInThread
-from dledger.broker.store import commit_log
 from dledger.broker.store.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
@@ -39,6 +38,7 @@ from dledger.broker.store.checkpoint import (
 )
 from dledger.broker.store.commit_log import Appended, CommitLog
 from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.broker.store.log_start import LogSeen, inspect_log
 from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.reput import Arrived, Dispatcher, ReputMessageService
@@ -127,7 +127,7 @@ class MessageStore:
             root = config.store_path_root_dir
             abort = AbortFile(disk, root)
             checkpoint = read_small(disk, f"{root}/{CHECKPOINT_NAME}")
-            seen = commit_log.look(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
+            seen = inspect_log(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
             abort.put(str(os.getpid()))
             log = CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)
             queues, offset = _open_queues(config, disk, seen, log)
@@ -301,14 +301,14 @@ class MessageStore:
             self.queues.finish_flush()
         if cuts != self._cuts:
             return  # what was dispatched then is not what is there now
-        self.log.record_dispatched(offset)
+        self.log.flusher.record_dispatched(offset)
         if not timestamp:
             return
         content = encode_checkpoint(
             Checkpoint(physic_msg_timestamp=timestamp, logics_msg_timestamp=timestamp)
         )
         if content != self._checkpoint:
-            sync_note = self.log.note_checkpoint(content)
+            sync_note = self.log.flusher.note_checkpoint(content)
             path = f"{self.config.store_path_root_dir}/{CHECKPOINT_NAME}"
             await self._run_in_thread(lambda: _run([sync_note, lambda: self._disk.write_file(path, content)]))
             self._checkpoint = content
@@ -363,7 +363,7 @@ def _run(steps: Sequence[Callable[[], None]]) -> None:
 
 
 def _open_queues(
-    config: StoreConfig, disk: Disk, seen: commit_log.LogSeen, log: CommitLog
+    config: StoreConfig, disk: Disk, seen: LogSeen, log: CommitLog
 ) -> tuple[ConsumeQueues, int]:
     """The queues, and from where on the log must be dispatched again."""
     begin, end = log.begin_offset, log.end_offset
@@ -387,6 +387,6 @@ def _open_queues(
     if seen.mark is None and not seen.crashed:
         known = max(queues.log_end, begin)
     if seen.mark is None:
-        log.record_dispatched(known)
+        log.flusher.record_dispatched(known)
     return queues, known
 

@@ -19,7 +19,8 @@ from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
-from dledger.broker.store.commit_log import CommitLog, look
+from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.network import SimClientEndpoint, SimReactor, SimServerEndpoint, SimStreams
 from dledger.testing.clock import SimClock
@@ -103,7 +104,7 @@ class SimBroker:
     def _start(self) -> None:
         disk, store = self.disk, self._store
         disk.makedirs(store.commit_log_path)
-        seen = look(store, disk, checkpoint=None, is_aborted=True)
+        seen = inspect_log(store, disk, checkpoint=None, is_aborted=True)
         try:
             self.log = CommitLog.open(
                 store, disk, seen, is_slave=self.config.is_slave, run_in_thread=self._run_in_thread

@@ -202,7 +202,7 @@ class NativeTailTests(SynchronousTestCase):
     def test_expired(self) -> None:
         """What is still there is named."""
         self.put(60)
-        self.log.sync()
+        self.log.flusher.sync()
         self.log.expire_first()
         self.read(from_offset=0)
         self.broker.settle()

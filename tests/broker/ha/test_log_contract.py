@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.ha.ports import CommitLog
 from dledger.broker.store import commit_log as broker_log
+from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.disk import SimDisk
 from protocols.wire.errors import WireError
@@ -27,7 +28,7 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
     """The broker's log of a slave, on a simulated disk."""
     config = StoreConfig(store_path_root_dir="/s", mapped_file_size_commit_log=FILE_SIZE)
     disk.makedirs(config.commit_log_path)
-    seen = broker_log.look(config, disk, checkpoint=None, is_aborted=True)
+    seen = inspect_log(config, disk, checkpoint=None, is_aborted=True)
     return broker_log.CommitLog.open(config, disk, seen, is_slave=True, run_in_thread=run_at_once)
 
 

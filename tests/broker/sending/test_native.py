@@ -202,7 +202,7 @@ class NativeTests(SynchronousTestCase):
         """Each answer comes behind the flush; one that need not wait does not."""
         threads = _Threads()
         self.made(flush_disk_type="SYNC_FLUSH")
-        self.patch(self.broker.writing.store.log, "_run_in_thread", threads)
+        self.patch(self.broker.writing.store.log.flusher._group, "_run_in_thread", threads)
         no_wait = PutRequest(topic="T1", bodies=(b"a",), properties=b"WAIT\x01false")
         self.assertEqual(len(self.ask(PutRequest(topic="T1", bodies=(b"a",)), no_wait)), 1)
         threads.run()

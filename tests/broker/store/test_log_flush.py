@@ -8,8 +8,8 @@ import random
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base import group_flush
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.store import log_flush
 from dledger.broker.store.log_mark import read_log_mark
 from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import ResponseCode
@@ -91,11 +91,11 @@ class FlushTests(SynchronousTestCase):
         done = self.log.flush()
         self.assertEqual(self.log.cut(first), first)
         self.put(50)
+        self.assertNoResult(done)
         self.threads.run()
-        self.assertEqual(self.log.flushed_offset, first)
+        self.assertEqual((self.successResultOf(done), self.log.flushed_offset), (first, first))
         self.assertLess(self.log.end_offset, end)
-        self.threads.run()
-        self.assertEqual(self.successResultOf(done), self.log.end_offset)
+        self.assertEqual(self.successResultOf(self._flushed()), self.log.end_offset)
 
     def test_new_file_meanwhile(self) -> None:
         """Files that are made while a flush runs are flushed by the next."""
@@ -125,7 +125,7 @@ class FlushTests(SynchronousTestCase):
 
     def test_bounded(self) -> None:
         """Too many waiters are refused, with a code that says so."""
-        self.patch(log_flush, "WAITERS_MAX", 2)
+        self.patch(group_flush, "WAITERS_MAX", 2)
         self.put()
         waiting = [self.log.flush(), self.log.flush()]
         refused = self.failureResultOf(self.log.flush(), DLedgerError)
@@ -154,8 +154,8 @@ class FlushTests(SynchronousTestCase):
         self.put()
         self.threads.run()
         self.successResultOf(done)
-        self.log.record_dispatched(self.log.end_offset)
-        self.assertEqual(self.log.dispatched_offset, end)
+        self.log.flusher.record_dispatched(self.log.end_offset)
+        self.assertEqual(self.log.flusher.dispatched_offset, end)
 
     def test_mark(self) -> None:
         """The mark says what was flushed, never what only was written."""

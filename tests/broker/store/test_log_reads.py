@@ -112,7 +112,7 @@ class ReadRecordsTests(SynchronousTestCase):
     def test_expired(self) -> None:
         """The first offset that is still there is named."""
         self.put(60)
-        self.log.sync()
+        self.log.flusher.sync()
         self.log.expire_first()
         answer = read_records(self.log, 0, 100)
         self.assertEqual((answer.code, answer.next_offset, answer.log_begin_offset), (21, LOG_SIZE, LOG_SIZE))

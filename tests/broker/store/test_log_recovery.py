@@ -277,9 +277,10 @@ class PowerTests(SynchronousTestCase):
                         size = min(rng.randrange(1, 1500), LOG_SIZE - at % LOG_SIZE, len(stream) - at)
                         log.append_raw(at, stream[at : at + size])
                         if rng.random() < 0.5:
-                            job = log.prepare_flush()
+                            job = log.flusher.prepare_flush()
+                            assert job is not None
                             job.run()
-                            log.finish_flush(job)
+                            log.flusher.finish_flush(job)
                             promised = log.flushed_record_end
                     break
                 except PowerLoss:

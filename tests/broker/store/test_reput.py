@@ -161,7 +161,7 @@ class DispatcherTests(Rig):
 
     def test_log_that_begins_later(self) -> None:
         """It goes on at the log's beginning."""
-        self.log.sync()
+        self.log.flusher.sync()
         self.log.expire_first()
         self.run_all(self.dispatcher)
         self.assertEqual(found(self.queues), expected(self.log))

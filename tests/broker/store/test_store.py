@@ -147,11 +147,11 @@ class LifeTests(SynchronousTestCase):
         opened.clock.advance(0.5)
         threads.run()
         self.assertEqual(log.flushed_offset, log.end_offset)
-        self.assertEqual(log.dispatched_offset, -1)
+        self.assertEqual(log.flusher.dispatched_offset, -1)
         opened.clock.pump([0.5] * 19)
         while threads.waiting:
             threads.run()
-        self.assertEqual(log.dispatched_offset, log.end_offset)
+        self.assertEqual(log.flusher.dispatched_offset, log.end_offset)
         self.assertTrue(self.disk.exists("base/checkpoint"))
 
     def test_cut(self) -> None:
@@ -180,7 +180,7 @@ class LifeTests(SynchronousTestCase):
         filled(opened, 2)
         while threads.waiting:
             threads.run()
-        self.assertLessEqual(opened.store.log.dispatched_offset, 200)
+        self.assertLessEqual(opened.store.log.flusher.dispatched_offset, 200)
 
     def test_slave_that_begins_elsewhere(self) -> None:
         """An empty slave whose master begins later: no queue of the old log is left."""
