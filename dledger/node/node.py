@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.group_flush import Flushable
 from dledger.base.threads import RunInThread
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
@@ -34,13 +35,14 @@ from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.driver import Driver, Ledger, Terms
-from dledger.node.flush import Flushable, Flusher
+from dledger.node.flush import LedgerFlusher
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
 from dledger.node.router import RequestRouter
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
+from dledger.storage.store_flush import LedgerFlush
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
@@ -59,7 +61,7 @@ STALL_WARNING_S = 0.25
 PEER_MEMORY_MS = 60_000
 
 
-class Store(Ledger, Flushable, Readable, Protocol):
+class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
     """The store of a node."""
 
     @property
@@ -147,7 +149,7 @@ class Node:
 
     def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
         config, feed = self.config, self._driver.feed
-        self.flusher = Flusher(
+        self.flusher = LedgerFlusher(
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
             counters=self.counters,
         )

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import StoreError
 from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
-from dledger.node.flush import Flusher
+from dledger.node.flush import LedgerFlusher
 from dledger.node.status import Counters
 from tests.node.rig import FakeThread
 
@@ -44,6 +44,11 @@ class Store:
         self.finished.append(job)
         job.end_index -= 1  # as a truncation in the meantime would
 
+    def flush_failed(self, reason: str) -> StoreError:
+        """It cannot be used any more."""
+        self.error = StoreError(reason)
+        return self.error
+
 
 class FlusherTests(SynchronousTestCase):
     """From FlushLedger to its outcome."""
@@ -55,7 +60,7 @@ class FlusherTests(SynchronousTestCase):
         self.store = Store()
         self.fed: list[Input] = []
         self.counters = Counters()
-        self.flusher = Flusher(
+        self.flusher = LedgerFlusher(
             store=self.store, run_in_thread=self.thread.run, feed=self.fed.append,
             seconds=self.clock.seconds, counters=self.counters,
         )
@@ -89,7 +94,7 @@ class FlusherTests(SynchronousTestCase):
         self.thread.finish(OSError(5, "Input/output error"))
         ((failed,),) = [self.fed]
         assert isinstance(failed, StoreFailed)
-        self.assertIn("Input/output error", failed.reason)
+        self.assertEqual(failed.reason, "fsync: [Errno 5] Input/output error")
         self.assertEqual((self.store.finished, self.thread.waiting), ([], []))
         self.assertEqual(self.counters.flush_failures, 1)
 

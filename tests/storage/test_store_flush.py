@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY
+from dledger.base.errors import StoreError
 from tests.storage.support import BROKEN, FIRST, ROOT, HookedCase, flush
 
 
@@ -60,6 +61,21 @@ class FlushTests(HookedCase):
             self.store.prepare_flush()
         self.assertEqual(self.mark().end_index, -1)
         self.store.abandon()
+        self.assertFalse(self.mark().clean)
+
+    def test_told_of_the_failure(self) -> None:
+        """A store that is told that its flush failed refuses everything, and releases all its handles."""
+        self.store.append_bodies((b"x",), 1)
+        self.assertIsNotNone(self.store.prepare_flush())
+        told = self.store.flush_failed("fsync: EIO")
+        self.assertEqual(told.facts["reason"], "fsync: EIO")
+        for refused in (self.store.prepare_flush, self.store.end_repair,
+                        lambda: self.store.append_bodies((b"y",), 1)):
+            self.assertIn("fsync: EIO", str(self.assertRaises(StoreError, refused)))
+        self.disk.calls.clear()
+        self.store.clean_close()
+        self.assertEqual({operation for operation, _ in self.disk.calls}, {"close"})
+        self.assertEqual(self.disk.count("close", "commitmark"), 1)
         self.assertFalse(self.mark().clean)
 
     def test_abandoned_while_flushing(self) -> None:

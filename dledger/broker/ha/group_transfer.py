@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.broker.ha.test_group_transfer -*-
 """
-Waiting puts: for slaves (L{GroupTransferService}) and for the disk (L{GroupCommitService}).
+Puts that wait: for slaves (L{GroupTransferService}) and for the disk (L{FlushedPuts}).
 
-A put waits for an offset, with its own deadline. It ends when the offset is reached, in order of
-offsets, or at its deadline, independently of other puts. Nothing is polled: acknowledgements and
-flushes wake exactly the puts that they satisfy; C{expire} is called regularly.
+A put waits for an offset with a deadline of its own. It leaves when the offset is reached, in order of
+offsets, or at its deadline; other puts do not hold it up. Nothing is polled: acknowledgements and flushes
+wake exactly those that they satisfy; C{expire} is called regularly.
 
 Rule: a Deferred is removed from its table before it fires.
 
@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.waiters import ThresholdWaiters
 from dledger.broker.ha.acks import Acks
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.put_status import PutStatus, done
 
 #: Above every offset.
@@ -28,53 +28,87 @@ NOWHERE = 1 << 62
 
 
 class _Puts:
-    """Deferreds by number, each with its awaited offset; removed before they fire."""
+    """
+    Puts that wait for offsets, in rows: those of a row wait for the same thing to reach their offsets.
 
-    def __init__(self, forget: Callable[[int], object]) -> None:
+    Invariant: a put is in C{_by_token} and in the waiters of one row, or in neither; at most C{pending_max}
+    wait.
+    """
+
+    def __init__(self, late: PutStatus, *, pending_max: int) -> None:
+        """@param late: told to a put at its deadline, and to those that cannot wait."""
+        self._late = late
+        self._pending_max = pending_max
         self._by_token: dict[int, tuple[Deferred[PutStatus], int]] = {}
-        self._forget = forget
+        self._rows: dict[int, ThresholdWaiters] = {}
         self._last = 0
+        self.is_stopped = False
 
     def __len__(self) -> int:
         return len(self._by_token)
 
-    def add(self, offset: int) -> tuple[int, Deferred[PutStatus]]:
+    @property
+    def is_full(self) -> bool:
+        return len(self._by_token) >= self._pending_max
+
+    def wait(self, row: int, offset: int, deadline_ms: int) -> Deferred[PutStatus]:
+        if self.is_full or self.is_stopped:
+            return done(self._late)
+        waiters = self._rows.get(row)
+        if waiters is None:
+            waiters = self._rows[row] = ThresholdWaiters(self._pending_max)
         self._last = token = self._last + 1
         waiter: Deferred[PutStatus] = Deferred(self._cancelled)
         self._by_token[token] = (waiter, offset)
-        return token, waiter
+        waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
+        return waiter
 
     def _cancelled(self, cancelled: Deferred[PutStatus]) -> None:
-        # Cancelling is rare: a search here is cheaper than a second table that every put updates.
+        # Rare, so this searches; an index by Deferred would cost every put something.
         for token, (waiter, _) in self._by_token.items():
             if waiter is cancelled:
                 del self._by_token[token]
-                self._forget(token)
+                for waiters in self._rows.values():
+                    waiters.remove(token)
                 return
 
     def lowest(self, default: int) -> int:
-        """The lowest awaited offset."""
+        """The lowest offset that a put waits for."""
         return min((offset for _, offset in self._by_token.values()), default=default)
+
+    def reached(self, offset_of: Callable[[int], int]) -> list[int]:
+        """Take out the puts whose row has reached their offsets."""
+        tokens: list[int] = []
+        for row, waiters in self._rows.items():
+            if len(waiters):
+                tokens += waiters.reached(offset_of(row))
+        return tokens
+
+    def take_all(self) -> list[int]:
+        """Take out every put, in order of arrival."""
+        return sorted(token for waiters in self._rows.values() for token in waiters.take_all())
 
     def fire(self, tokens: Iterable[int], status: PutStatus) -> None:
         for waiter, _ in [self._by_token.pop(token) for token in tokens]:
             waiter.callback(status)
 
+    def expire(self, now_ms: int) -> None:
+        late: list[int] = []
+        for waiters in self._rows.values():
+            late += waiters.expired(now_ms)
+        self.fire(late, self._late)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        self.fire(self.take_all(), self._late)
+
 
 class GroupTransferService:
-    """
-    Puts that wait for slaves.
-
-    Invariant: C{_waiting[n]} holds the puts that need n slaves; together they are C{len(self)}, at most
-    C{pending_max}.
-    """
+    """Puts that wait for slaves, in a row for each number of slaves that they need."""
 
     def __init__(self, acks: Acks, *, pending_max: int) -> None:
         self._acks = acks
-        self._pending_max = pending_max
-        self._puts = _Puts(self._forget)
-        self._waiting: dict[int, ThresholdWaiters] = {}
-        self._is_stopped = False
+        self._puts = _Puts(PutStatus.FLUSH_SLAVE_TIMEOUT, pending_max=pending_max)
 
     def __len__(self) -> int:
         """Puts that wait."""
@@ -82,8 +116,8 @@ class GroupTransferService:
 
     @property
     def is_full(self) -> bool:
-        """Whether C{pending_max} puts wait."""
-        return len(self._puts) >= self._pending_max
+        """Whether no further put can wait."""
+        return self._puts.is_full
 
     def wait(self, offset: int, *, needed: int, deadline_ms: int) -> Deferred[PutStatus]:
         """
@@ -96,18 +130,7 @@ class GroupTransferService:
         self._settle(offset)
         if self._acks.held(needed) >= offset:
             return done(PutStatus.PUT_OK)
-        if self.is_full or self._is_stopped:
-            return done(PutStatus.FLUSH_SLAVE_TIMEOUT)
-        waiters = self._waiting.get(needed)
-        if waiters is None:
-            waiters = self._waiting[needed] = ThresholdWaiters(self._pending_max)
-        token, waiter = self._puts.add(offset)
-        waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
-        return waiter
-
-    def _forget(self, token: int) -> None:
-        for waiters in self._waiting.values():
-            waiters.remove(token)
+        return self._puts.wait(needed, offset, deadline_ms)
 
     def _settle(self, next_offset: int) -> None:
         if self._acks.has_young:
@@ -116,54 +139,42 @@ class GroupTransferService:
     def acked(self) -> None:
         """Fire the puts that a new acknowledgement of a slave satisfies."""
         self._settle(NOWHERE)
-        reached: list[int] = []
-        for needed, waiters in self._waiting.items():
-            if len(waiters):
-                reached += waiters.reached(self._acks.held(needed))
-        self._puts.fire(reached, PutStatus.PUT_OK)
+        self._puts.fire(self._puts.reached(self._acks.held), PutStatus.PUT_OK)
 
     def expire(self, now_ms: int) -> None:
-        """End the puts whose deadline has passed."""
-        late: list[int] = []
-        for waiters in self._waiting.values():
-            late += waiters.expired(now_ms)
-        self._puts.fire(late, PutStatus.FLUSH_SLAVE_TIMEOUT)
+        """Give up on the puts whose deadline has come."""
+        self._puts.expire(now_ms)
 
     def stop(self) -> None:
-        """End all waits: the messages are stored here, and perhaps on slaves."""
-        self._is_stopped = True
-        tokens = [token for waiters in self._waiting.values() for token in waiters.take_all()]
-        self._puts.fire(sorted(tokens), PutStatus.FLUSH_SLAVE_TIMEOUT)
+        """No slave will acknowledge any more: the messages are stored here, and perhaps elsewhere."""
+        self._puts.stop()
 
 
-class GroupCommitService:
+class FlushedPuts:
     """
-    Puts that wait for the disk. One flush at a time serves all puts that wait when it begins.
+    Puts that wait for the disk. The log shares flushes; see L{dledger.base.group_flush}.
 
-    Invariant: while puts wait, a flush is under way. After a failed flush no put waits, and nothing
-    is ever reported as flushed again.
+    Invariant: while a put waits, a flush was asked for. After one that failed no put waits, and none is ever
+    reported as flushed again.
     """
 
     def __init__(
         self,
-        log: CommitLog,
+        log: LogPort,
         *,
         pending_max: int,
         failed: Callable[[Failure], None] = lambda failure: None,
         flushed: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param failed: called when a flush has failed; the broker has to stop.
-        @param flushed: called after every flush, before the waiting puts fire.
+        @param failed: told that the log cannot be flushed any more; the broker has to stop.
+        @param flushed: told after every flush, before the puts that waited for it.
         """
         self._log = log
-        self._pending_max = pending_max
         self._tell_failed = failed
         self._tell_flushed = flushed
-        self._waiters = ThresholdWaiters(pending_max)
-        self._puts = _Puts(self._waiters.remove)
-        self._under_way: Deferred[None] | None = None
-        self._is_broken = self._is_stopped = False
+        self._puts = _Puts(PutStatus.FLUSH_DISK_TIMEOUT, pending_max=pending_max)
+        self._is_asked = self._is_broken = False
 
     def __len__(self) -> int:
         """Puts that wait."""
@@ -171,8 +182,8 @@ class GroupCommitService:
 
     @property
     def is_full(self) -> bool:
-        """Whether C{pending_max} puts wait."""
-        return len(self._puts) >= self._pending_max
+        """Whether no further put can wait."""
+        return self._puts.is_full
 
     def wait(self, offset: int, *, deadline_ms: int) -> Deferred[PutStatus]:
         """
@@ -185,57 +196,37 @@ class GroupCommitService:
             return done(PutStatus.UNKNOWN_ERROR)
         if self._log.flushed_offset >= offset:
             return done(PutStatus.PUT_OK)
-        if self.is_full or self._is_stopped:
-            return done(PutStatus.FLUSH_DISK_TIMEOUT)
-        token, waiter = self._puts.add(offset)
-        self._waiters.add(token, threshold=offset, deadline_ms=deadline_ms)
-        self._flush()
+        waiter = self._puts.wait(0, offset, deadline_ms)
+        if not self._is_asked:
+            self.flush()
         return waiter
 
     def expire(self, now_ms: int) -> None:
-        """End the puts whose deadline has passed."""
-        self._puts.fire(self._waiters.expired(now_ms), PutStatus.FLUSH_DISK_TIMEOUT)
+        """Give up on the puts whose deadline has come."""
+        self._puts.expire(now_ms)
 
     def flush(self) -> None:
-        """Begin a flush if there are unflushed bytes and no flush is under way."""
-        if not self._is_broken and self._log.flushed_offset < self._log.end_offset:
-            self._flush()
-
-    def stop(self) -> Deferred[None]:
-        """
-        End all waits with C{FLUSH_DISK_TIMEOUT}.
-
-        @return: fires when no flush is under way.
-        """
-        self._is_stopped = True
-        self._puts.fire(self._waiters.take_all(), PutStatus.FLUSH_DISK_TIMEOUT)
-        stopped: Deferred[None] = Deferred()
-        if self._under_way is None:
-            stopped.callback(None)
-        else:
-            self._under_way.addCallback(lambda _: stopped.callback(None))
-        return stopped
-
-    def _flush(self) -> None:
-        if self._under_way is None and not self._is_stopped:
-            self._under_way = Deferred()
+        """Flush what was appended so far, unless a flush of ours is under way."""
+        if self._is_asked or self._is_broken or self._puts.is_stopped:
+            return
+        if self._log.flushed_offset < self._log.end_offset:
+            self._is_asked = True
             self._log.flush().addCallbacks(self._flushed, self._failed)
 
+    def stop(self) -> None:
+        """Tell the puts that wait; no further flush is asked for."""
+        self._puts.stop()
+
     def _flushed(self, offset: int) -> None:
-        ended, self._under_way = self._under_way, None
-        assert ended is not None
-        reached = self._waiters.reached(offset)
-        if len(self._waiters):
-            self._flush()
+        self._is_asked = False
+        reached = self._puts.reached(lambda _: offset)
+        if len(self._puts) > len(reached):
+            self.flush()
         self._tell_flushed()
         self._puts.fire(reached, PutStatus.PUT_OK)
-        ended.callback(None)
 
     def _failed(self, failure: Failure) -> None:
-        ended, self._under_way = self._under_way, None
-        assert ended is not None
-        self._is_broken = True
-        waiting = self._waiters.take_all()
+        self._is_asked, self._is_broken = False, True
+        waiting = self._puts.take_all()
         self._tell_failed(failure)
         self._puts.fire(waiting, PutStatus.UNKNOWN_ERROR)
-        ended.callback(None)

@@ -26,7 +26,7 @@ from dledger.base.errors import StoreError
 from dledger.broker.ha.acks import Acks
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.group_transfer import GroupTransferService
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.slave_view import SlaveView
 from protocols.rocketmq.ha import FRAMES_MAX, HAConnection
 
@@ -82,7 +82,7 @@ class HAMaster(Factory):
     def __init__(
         self,
         config: HAConfig,
-        commit_log: CommitLog,
+        commit_log: LogPort,
         clock: IReactorTime,
         *,
         failed: Callable[[Failure], None] = lambda failure: None,

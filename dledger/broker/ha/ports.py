@@ -2,11 +2,11 @@
 """
 The interface of a commit log that replication needs.
 
-Offsets are bytes since the log began, as in every RocketMQ file name. The log is a sequence of files of
-C{file_size} bytes each. Of the methods here, only C{cut} and C{append_raw} look at the records in them.
+Offsets are bytes since the log began, as in every RocketMQ file name. The log is a row of files of
+C{file_size} bytes each. Replication knows nothing of their content; L{LogPort.cut} knows where records begin.
 
-Calls are made on the reactor's thread. Disk errors are C{OSError}, or L{dledger.base.errors.StoreError},
-after which the log is broken.
+Calls are made on the reactor's thread. A failure of the disk is an C{OSError}, or the
+L{dledger.base.errors.StoreError} after which the log cannot go on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 
 
-class CommitLog(Protocol):
+class LogPort(Protocol):
     """
     Invariant: C{begin_offset <= flushed_offset <= end_offset}, and C{begin_offset} is a multiple of
     C{file_size}. The log is empty when C{begin_offset == end_offset}.
@@ -76,6 +76,9 @@ class CommitLog(Protocol):
         Bring all bytes appended before the call to stable storage. May be called while another flush is
         under way.
 
-        @return: fires with C{flushed_offset}; fails with L{dledger.base.errors.StoreError} or C{OSError},
-            after which no byte may be reported as flushed.
+        @return: fires with C{flushed_offset}; fails with L{dledger.base.errors.StoreError} or C{OSError}: then
+            nothing more may be promised.
         """
+
+    def idle(self) -> Deferred[None]:
+        """@return: fires when no flush is under way, and those who waited for the last one have been told."""

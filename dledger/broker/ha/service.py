@@ -28,9 +28,9 @@ from twisted.python.failure import Failure
 
 from dledger.broker.ha.acks import needed_for, refusal
 from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.group_transfer import GroupCommitService
+from dledger.broker.ha.group_transfer import FlushedPuts
 from dledger.broker.ha.master import HAMaster, SlaveStatus
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.put_status import PutStatus, combined, done
 from dledger.broker.ha.slave import FollowerStatus, HAFollower
 
@@ -75,7 +75,7 @@ class HAService(Service):
     def __init__(
         self,
         config: HAConfig,
-        commit_log: CommitLog,
+        commit_log: LogPort,
         reactor: Any,
         *,
         rng: random.Random,
@@ -103,7 +103,7 @@ class HAService(Service):
         self._ticking: LoopingCall | None = None
         self._is_broken = False
         self._flushed_ms = 0
-        self.commits = GroupCommitService(
+        self.commits = FlushedPuts(
             commit_log, pending_max=config.pending_max, failed=self._broken, flushed=self._flushed
         )
         self.master: HAMaster | None = None
@@ -185,7 +185,7 @@ class HAService(Service):
         """
         See L{IService.stopService}.
 
-        @return: fires when no flush of ours is under way; the log may then be closed.
+        @return: fires when no flush is under way: the log may be closed then.
         """
         return Deferred.fromCoroutine(self._stop())
 
@@ -201,8 +201,9 @@ class HAService(Service):
         if self.master is not None:
             self.master.stop()
         if self.slave is not None:
-            await self.slave.stop()
-        await self.commits.stop()
+            self.slave.stop()
+        self.commits.stop()
+        await self._commit_log.idle()
 
     def _is_listening(self, port: IListeningPort) -> None:
         self.port = port

@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.errors import StoreError
 from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.slave_session import Diverged, Follower, SessionEnded
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.errors import WireError
@@ -80,7 +80,7 @@ class HAFollower(Factory):
     def __init__(
         self,
         config: HAConfig,
-        commit_log: CommitLog,
+        commit_log: LogPort,
         clock: IReactorTime,
         *,
         rng: random.Random,
@@ -117,8 +117,7 @@ class HAFollower(Factory):
         self._was_fruitful = True
         self._master_begin_offset = -1
         self._reported_offset = -1
-        self._flush: Deferred[None] | None = None
-        self._is_broken = False
+        self._is_flushing = self._is_broken = False
         self._received_bytes = 0
         self._sessions = 0
         self._last_reason = ""
@@ -152,8 +151,8 @@ class HAFollower(Factory):
         elif self._is_running and endpoint is not None:
             self._connect()
 
-    def stop(self) -> Deferred[None]:
-        """@return: fires when no flush is under way; the log may then be closed."""
+    def stop(self) -> None:
+        """Leave the master. When the log is idle, it may be closed."""
         self._is_running = False
         if self._wait is not None:
             self._wait.cancel()
@@ -162,12 +161,6 @@ class HAFollower(Factory):
             self._attempt.cancel()
         if self._client is not None:
             self._client.abort("this slave is stopping")
-        stopped: Deferred[None] = Deferred()
-        if self._flush is None:
-            stopped.callback(None)
-        else:
-            self._flush.addCallback(lambda _: stopped.callback(None))
-        return stopped
 
     @property
     def reported_offset(self) -> int:
@@ -325,30 +318,22 @@ class HAFollower(Factory):
 
     def _flush_if_due(self, now_ms: int) -> None:
         log = self._commit_log
-        if self._flush is not None or self._is_broken or log.flushed_offset >= log.end_offset:
+        if self._is_flushing or self._is_broken or log.flushed_offset >= log.end_offset:
             return
         if self._config.waits_for_disk or now_ms - self._flushed_ms >= self._config.ha_flush_interval:
             self._flushed_ms = now_ms
-            self._flush = Deferred()
-            log.flush().addCallbacks(self._flushed, self._flush_failed)
+            self._is_flushing = True
+            log.flush().addCallbacks(self._flushed, self._broken)
 
     def _flushed(self, _: int) -> None:
-        ended, self._flush = self._flush, None
-        assert ended is not None
+        self._is_flushing = False
         if self._config.waits_for_disk:
             self._report_news()
         if self._is_running:
             self._flush_if_due(self._now_ms())
-        ended.callback(None)
-
-    def _flush_failed(self, failure: Failure) -> None:
-        ended, self._flush = self._flush, None
-        assert ended is not None
-        self._broken(failure)
-        ended.callback(None)
 
     def _broken(self, failure: Failure) -> None:
-        # Unflushed bytes may be gone from the page cache: report nothing any more.
+        # Bytes that were not flushed may be gone from the page cache: nothing may be reported any more.
         self._is_broken = True
         if self._client is not None:
             self._client.abort(f"our log is broken: {failure.getErrorMessage()}")

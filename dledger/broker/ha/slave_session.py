@@ -28,7 +28,7 @@ from itertools import islice
 
 import attrs
 
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.tail import FIRST_REPORT_MIN, first_difference, verification_start
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import Piece
@@ -66,7 +66,7 @@ class Follower:
     @ivar _size: C{verify_size}, or more while comparisons have begun with a difference.
     """
 
-    log: CommitLog
+    log: LogPort
     reports_flushed: bool = False
     full_history: bool = False
     verify_size: int = 64 * 1024

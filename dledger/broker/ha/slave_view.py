@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import attrs
 
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 
 
-def last_file_offset(log: CommitLog) -> int:
-    """Start of the file that takes the next byte, but at least the log's begin."""
+def last_file_offset(log: LogPort) -> int:
+    """Where the file begins that the next byte goes to; the whole log is in it or before it."""
     return max(log.end_offset - log.end_offset % log.file_size, log.begin_offset)
 
 
@@ -60,7 +60,7 @@ class SlaveView:
         return self.transfer_offset >= 0
 
     def reported(
-        self, offset: int, log: CommitLog, *, now_ms: int, starts_at_first_file: bool = False
+        self, offset: int, log: LogPort, *, now_ms: int, starts_at_first_file: bool = False
     ) -> str | None:
         """
         Take a report of the slave.
@@ -88,8 +88,8 @@ class SlaveView:
         self.ack_offset = max(self.ack_offset, proved)
         return None
 
-    def misplaced(self, log: CommitLog) -> str | None:
-        """The reason why the next offset cannot be sent any more; None if it can."""
+    def misplaced(self, log: LogPort) -> str | None:
+        """Why what it wants next cannot be sent any more; None if it can."""
         if self.is_ready and not log.begin_offset <= self.transfer_offset <= log.end_offset:
             return (
                 f"it needs {self.transfer_offset}, but we hold {log.begin_offset} to {log.end_offset}: "

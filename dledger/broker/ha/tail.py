@@ -14,7 +14,7 @@ This module knows nothing of connections. It searches at most L{SEARCH_SIZE_MAX}
 
 from __future__ import annotations
 
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_V1, MAGIC_V2, START_DECLARATION
 
 _MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
@@ -29,7 +29,7 @@ _CHUNK_SIZE = 64 * 1024
 FIRST_REPORT_MIN = 1
 
 
-def record_start_below(log: CommitLog, offset: int) -> int:
+def record_start_below(log: LogPort, offset: int) -> int:
     """
     The highest start of a record at or below C{offset}, in the same file; the start of the file if none
     is found.
@@ -48,8 +48,8 @@ def record_start_below(log: CommitLog, offset: int) -> int:
     return file_offset
 
 
-def _last_start(log: CommitLog, low: int, high: int) -> int:
-    """The highest start of a record from C{low} to C{high}, inclusive; -1 if none is found."""
+def _last_start(log: LogPort, low: int, high: int) -> int:
+    """The highest start of a record from C{low} to C{high}, both included; -1 for none."""
     data = log.read(low, high - low + HEAD_SIZE)
     at = len(data)
     while at > 0:
@@ -63,7 +63,7 @@ def _last_start(log: CommitLog, low: int, high: int) -> int:
     return -1
 
 
-def verification_start(log: CommitLog, *, below: int, size: int) -> int:
+def verification_start(log: LogPort, *, below: int, size: int) -> int:
     """
     The first report of a slave that is not empty: the master sends the log from there on again.
 

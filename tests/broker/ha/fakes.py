@@ -51,7 +51,7 @@ def stream(
 
 class MemoryLog:
     """
-    See L{dledger.broker.ha.ports.CommitLog}.
+    See L{dledger.broker.ha.ports.LogPort}.
 
     @ivar is_lazy: flushes wait for L{finish_flush}.
     @ivar fails: raised by the next write.
@@ -64,6 +64,7 @@ class MemoryLog:
         self.flushed_offset = begin + len(data)
         self.is_lazy = False
         self.flushes: list[tuple[int, Deferred[int]]] = []
+        self.idle_waiters: list[Deferred[None]] = []
         self.fails: Exception | None = None
         self.cuts: list[int] = []
 
@@ -126,9 +127,22 @@ class MemoryLog:
         end, flushed = self.flushes.pop(0)
         if error is not None:
             flushed.errback(Failure(error))
-            return
-        self.flushed_offset = max(self.flushed_offset, min(end, self.end_offset))
-        flushed.callback(self.flushed_offset)
+        else:
+            self.flushed_offset = max(self.flushed_offset, min(end, self.end_offset))
+            flushed.callback(self.flushed_offset)
+        if not self.flushes:
+            waiters, self.idle_waiters = self.idle_waiters, []
+            for waiter in waiters:
+                waiter.callback(None)
+
+    def idle(self) -> Deferred[None]:
+        """See the port."""
+        waiter: Deferred[None] = Deferred()
+        self.idle_waiters.append(waiter)
+        if not self.flushes:
+            self.idle_waiters.remove(waiter)
+            waiter.callback(None)
+        return waiter
 
 
 class BadLog(MemoryLog):

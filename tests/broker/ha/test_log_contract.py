@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.ha.ports import CommitLog
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.store import commit_log as broker_log
 from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.store_config import StoreConfig
@@ -33,13 +33,13 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
 
 
 class Contract:
-    """See L{dledger.broker.ha.ports.CommitLog}."""
+    """See L{dledger.broker.ha.ports.LogPort}."""
 
-    def make(self) -> CommitLog:
+    def make(self) -> LogPort:
         """An empty log."""
         raise NotImplementedError
 
-    def filled(self: Any, size: int, *, start: int = 0) -> tuple[CommitLog, bytes]:
+    def filled(self: Any, size: int, *, start: int = 0) -> tuple[LogPort, bytes]:
         """A log, and what is in it."""
         log, data = self.make(), stream(size, start=start)
         for at in range(0, len(data), 64):  # 64 divides the size of the files
@@ -98,12 +98,13 @@ class Contract:
         self.assertEqual(self.successResultOf(log.flush()), len(data))
         self.assertEqual(log.flushed_offset, len(data))
         self.assertEqual(self.successResultOf(log.flush()), len(data))
+        self.successResultOf(log.idle())
 
 
 class MemoryLogTests(Contract, SynchronousTestCase):
     """The twin."""
 
-    def make(self) -> CommitLog:
+    def make(self) -> LogPort:
         """In memory."""
         return MemoryLog()
 
@@ -114,7 +115,7 @@ class BrokerLogTests(Contract, SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = SimDisk(random.Random(1))
 
-    def make(self) -> CommitLog:
+    def make(self) -> LogPort:
         """On a disk of its own."""
         self.disk = SimDisk(random.Random(1))
         return open_broker_log(self.disk)

@@ -15,8 +15,8 @@ from dledger.base.errors import StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import TICK_MS, HAService
-from protocols.wire.rocketmq.ha import encode_report
-from tests.broker.ha.fakes import MemoryLog, plug
+from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
+from tests.broker.ha.fakes import MemoryLog, plug, stream
 from tests.broker.ha.test_slave import FakeEndpoint
 
 
@@ -246,11 +246,25 @@ class LifeTests(ServiceCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_stop_waits_for_the_flush(self) -> None:
-        """The log must not be closed under it; who waits is answered at once."""
+        """The log must not be closed under it; puts that wait are answered at once."""
         self.make(flush_disk_type="SYNC_FLUSH")
         answer = self.put()
         stopped = self.service.stopService()
         self.assertIs(self.successResultOf(answer), PutStatus.FLUSH_DISK_TIMEOUT)
+        self.assertNoResult(stopped)
+        self.commit_log.finish_flush()
+        self.successResultOf(stopped)
+
+    def test_stop_of_a_slave_waits_for_the_flush(self) -> None:
+        """The log must not be closed under it."""
+        self.make(broker_role="SLAVE", flush_disk_type="SYNC_FLUSH")
+        endpoint = FakeEndpoint()
+        self.service.follow(endpoint, "m:1")
+        client, _ = endpoint.succeed()
+        sent = stream(100)
+        client.dataReceived(TRANSFER_HEADER.pack(0, len(sent)) + sent)
+        self.assertEqual(len(self.commit_log.flushes), 1)
+        stopped = self.service.stopService()
         self.assertNoResult(stopped)
         self.commit_log.finish_flush()
         self.successResultOf(stopped)
