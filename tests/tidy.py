@@ -12,6 +12,7 @@ import fnmatch
 import io
 import os
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.storage.test_store_reads -*-
 """
-The reading part of a file store, and what it remembers of the latest entries.
+The reading part of a file store, with its memory of the latest entries.
 
-Rule: what is read from the files is checked before it is returned, except in C{read_unchecked}, whose callers
-check it. A record that is not sound breaks the store and is noted in the mark, so that the next start cuts
-there and comes up repairing.
+Rule: records read from the files are checked before they are returned, except by C{read_unchecked}, whose
+caller checks them. A record that is not sound fails the store and is recorded in the mark, so that the next
+start cuts there and begins repairing.
 
-A read of the latest entries makes no system call; other reads make at most six for each batch, and three
-when they continue where the last one ended.
+Reads of the latest entries make no system call; other reads make at most six for a batch, or three if they
+continue the last read.
 
 Source: DLedgerMmapFileStore.get (0.3.1.2); differs: docs/divergence.md W11.
 """
@@ -40,8 +40,8 @@ _PRELOAD = 4096
 
 class StoreReads:
     """
-    Invariant: what it remembers are entries of the ledger; every change of the ledger is told to L{written},
-    L{cut} or L{begin_anew}.
+    Invariant: the remembered entries are entries of the ledger; its owner reports every change of the ledger
+    to L{written}, L{cut} or L{begin_anew}.
     """
 
     def __init__(self, ledger: OpenLedger, marks: MarkWriter, scanned_from_index: int) -> None:
@@ -148,8 +148,8 @@ class StoreReads:
 
     def read_unchecked(self, first_index: int, *, end_index: int, max_bytes: int) -> EntryBatch:
         """
-        As L{read_range}, from one file, and only the first and the last record are compared with the index:
-        for bulk readers, which check what they get. Costs no time per record.
+        As L{read_range}, from one file; only the first and the last record are compared with the index. For
+        bulk readers, which check the records. Costs no time per record.
         """
         position, size = self._unit(first_index)[1:3]
         limit = min(position + max(max_bytes, size), self._data.base(position) + self._data.file_size)

@@ -76,8 +76,8 @@ class LogPort(Protocol):
         Bring all bytes appended before the call to stable storage. May be called while another flush is
         under way.
 
-        @return: fires with C{flushed_offset}; fails with L{dledger.base.errors.StoreError} or C{OSError}: then
-            nothing more may be promised.
+        @return: fires with C{flushed_offset}; fails with L{dledger.base.errors.StoreError} or C{OSError},
+            after which no byte may be reported as flushed.
         """
 
     def idle(self) -> Deferred[None]:
