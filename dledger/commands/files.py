@@ -16,10 +16,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
+from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.client.values import Entry
 from dledger.commands.common import EXIT_FAILED, shown, write_json
 from dledger.commands.rocketmq import message_columns
-from dledger.storage.reader import ReadOnlyDisk
 from dledger.storage.verify import VerifyReport, verify_directory
 from protocols.wire.ledger.entry import (
     BLANK,

@@ -12,14 +12,14 @@ are text). There is no commit: docs/spark.md says what that means.
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
 import attrs
 import numpy as np
 
+from dledger.base.disk.disk import ReadOnlyDisk
+from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.spark.log import Chunk, DamageError, Extent, ReadError, lost, skipped
 from dledger.spark.options import OptionError, ScanOptions
 from protocols.wire.errors import WireError
@@ -30,6 +30,7 @@ from protocols.wire.rocketmq.message import decode_message
 _BLOCK_BYTES = 8 * 1024 * 1024
 #: Records at the end that are checked closely.
 _LAST_RECORDS = 64
+_DISK = ReadOnlyDisk()
 
 
 def commit_log_directory(path: str) -> str | None:
@@ -42,10 +43,9 @@ def commit_log_directory(path: str) -> str | None:
 
 def _offsets_in(directory: str) -> list[int]:
     try:
-        names = os.listdir(directory)
+        return offsets_in(_DISK, directory)[0]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(name) for name in names if len(name) == 20 and name.isascii() and name.isdecimal())
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +71,7 @@ class _Walked:
         return self.position + self.starts[-1]
 
 
-class CommitLog:
+class SparkCommitLog:
     """A broker's commit log."""
 
     def __init__(self, options: ScanOptions, directory: str) -> None:
@@ -80,50 +80,29 @@ class CommitLog:
             raise OptionError("option maxRecordsPerPartition counts entries, but the offsets of a broker's "
                               "commit log are bytes: take partitionBytes")
         self._options = options
-        self._directory = directory
-        self._files: list[int] = []
-        self._file_size = 0
-        self._open: tuple[int, int] | None = None
+        #: One file open at a time: an open file that the broker has deleted takes room on its disk.
+        self._files = SegmentReader(_DISK, directory, handles_max=1)
         #: Behind the last record found sound; the next search for the end begins there.
         self._known_end = -1
 
     def _list(self) -> None:
-        self._files = _offsets_in(self._directory)
-        if not self._files:
-            raise ReadError(f"{self._directory}: no commit log files (20 digits) are left there")
+        offsets = _offsets_in(self._files.directory)
+        if not offsets:
+            raise ReadError(f"{self._files.directory}: no commit log files (20 digits) are left there")
         try:
-            self._file_size = os.stat(self._path(self._files[0])).st_size
+            file_size = _DISK.file_size(self._files.path(offsets[0]))
         except OSError as error:
-            raise ReadError(f"{self._directory} cannot be read: {error}") from None
-
-    def _path(self, base: int) -> str:
-        return f"{self._directory}/{base:020d}"
-
-    def _base(self, position: int) -> int:
-        at = bisect_right(self._files, position) - 1
-        return self._files[at] if at >= 0 and position < self._files[at] + self._file_size else -1
-
-    def _pread(self, size: int, position: int) -> bytes:
-        """Up to C{size} bytes of one file; empty if there is no file."""
-        base = self._base(position)
-        if base < 0:
-            return b""
-        if self._open is None or self._open[0] != base:
-            self.close()
-            try:
-                self._open = base, os.open(self._path(base), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return b""
-        return os.pread(self._open[1], min(size, base + self._file_size - position), position - base)
+            raise ReadError(f"{self._files.directory} cannot be read: {error}") from None
+        self._files.show(offsets, file_size)
 
     def extent(self) -> Extent:
         """See L{dledger.spark.log.Log.extent}."""
         self._list()
-        begin = self._files[0]
+        begin = self._files.offsets[0]
         # From the newest file back to the first that has a record: brokers make files ahead.
-        for base in reversed(self._files):
-            known = max(self._known_end, base) if self._known_end <= base + self._file_size else base
-            end = known if known == base + self._file_size else self._end_from(known)
+        for base in reversed(self._files.offsets):
+            known = max(self._known_end, base) if self._known_end <= base + self._files.file_size else base
+            end = known if known == base + self._files.file_size else self._end_from(known)
             if end > base:
                 self._known_end = end
                 return Extent(begin=begin, end=end)
@@ -137,7 +116,7 @@ class CommitLog:
             last.extend(walked.position + start for start in walked.starts[:-1])
             position = walked.end
             if walked.stop == "blank":
-                return self._base(walked.position) + self._file_size
+                return self._files.base(walked.position) + self._files.file_size
             if walked.stop == "end" or len(walked.starts) == 1:
                 break
         while last:
@@ -149,7 +128,7 @@ class CommitLog:
 
     def _is_written(self, start: int, size: int) -> bool:
         try:
-            message = decode_message(self._pread(size, start))
+            message = decode_message(self._files.pread(size, start))
         except WireError:
             return False
         # The record ends with text: the properties, or the topic if the properties are empty.
@@ -157,9 +136,9 @@ class CommitLog:
 
     def _walk(self, position: int, size: int) -> _Walked:
         """Read whole records from C{position}, where one must begin, in about C{size} bytes of one file."""
-        base = self._base(position)
-        file_end = base + self._file_size if base >= 0 else position
-        data = self._pread(max(size, HEAD_SIZE), position)
+        base = self._files.base(position)
+        file_end = base + self._files.file_size if base >= 0 else position
+        data = self._files.pread(max(size, HEAD_SIZE), position)
         starts, at, stop = [0], 0, "more"
         unpack, total = HEAD.unpack_from, len(data)
         is_cut = total < min(max(size, HEAD_SIZE), file_end - position)
@@ -202,10 +181,10 @@ class CommitLog:
 
     def _first_from(self, begin: int, end: int) -> int:
         """The position of the first record that begins at or behind C{begin}."""
-        walked = self._walk(begin, HEAD_SIZE) if self._base(begin) >= 0 else None
+        walked = self._walk(begin, HEAD_SIZE) if self._files.base(begin) >= 0 else None
         if walked is not None and len(walked.starts) > 1:
             return begin
-        position = self._base(begin)
+        position = self._files.base(begin)
         if position < 0:
             return begin
         while position < begin:
@@ -220,36 +199,36 @@ class CommitLog:
 
     def _next(self, walked: _Walked, end: int) -> int:
         if walked.stop == "blank":
-            return self._base(walked.position) + self._file_size
+            return self._files.base(walked.position) + self._files.file_size
         return walked.end if walked.stop == "more" else end
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
         """See L{dledger.spark.log.Log.chunks}."""
         self._list()
-        if begin < self._files[0]:
-            lost(self._options, begin, min(self._files[0], end))
-            begin = self._files[0]
+        if begin < self._files.offsets[0]:
+            lost(self._options, begin, min(self._files.offsets[0], end))
+            begin = self._files.offsets[0]
         position, unreadable = self._first_from(begin, end), 0
         while position < end:
             walked = self._walk(position, self._options.fetch_bytes)
             starts = np.array(walked.starts, dtype=np.int64)
             count = int(np.searchsorted(starts[:-1], end - position))
             if count:
-                base = self._base(position)
+                base = self._files.base(position)
                 size = int(starts[count])
                 yield Chunk(
                     data=memoryview(walked.data)[:size], starts=starts[: count + 1], first=position,
-                    place=self._path(base), place_at=position - base,
+                    place=self._files.path(base), place_at=position - base,
                 )
                 position += size
             elif walked.stop == "blank":
-                position = self._base(position) + self._file_size
+                position = self._files.base(position) + self._files.file_size
             else:
                 following = self._after_trouble(position, end)
                 unreadable += following - position
                 position = following
         if unreadable:
-            skipped(f"{self._directory}: {unreadable} bytes behind damaged records were skipped")
+            skipped(f"{self._files.directory}: {unreadable} bytes behind damaged records were skipped")
 
     def _after_trouble(self, position: int, end: int) -> int:
         """
@@ -258,25 +237,23 @@ class CommitLog:
         @raise DataLossError: the bytes at C{position} have expired, and C{failOnDataLoss} is set.
         @raise DamageError: they are damaged, and C{failOnDamage} is set.
         """
-        base, before = self._base(position), self._files
+        base, before = self._files.base(position), self._files.offsets
         self._list()
-        if position < self._files[0]:
-            following = min(self._files[0], end)
+        if position < self._files.offsets[0]:
+            following = min(self._files.offsets[0], end)
             lost(self._options, position, following)
             return following
-        if self._files != before and self._base(position) != base:
+        if self._files.offsets != before and self._files.base(position) != base:
             return position
-        path = self._path(max(base, 0))
+        path = self._files.path(max(base, 0))
         what = f"{path} at {position - max(base, 0)}: there is no sound message"
         if self._options.fail_on_damage:
             raise DamageError(f"{what}. With option failOnDamage=false the rest of the file is skipped")
-        return min(base + self._file_size if base >= 0 else end, end)
+        return min(base + self._files.file_size if base >= 0 else end, end)
 
     def close(self) -> None:
         """See L{dledger.spark.log.Log.close}."""
-        if self._open is not None:
-            os.close(self._open[1])
-            self._open = None
+        self._files.close()
 
 
 def _is_blank(data: bytes, at: int) -> bool:

@@ -23,7 +23,7 @@ import attrs
 import pyarrow as pa
 
 from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
-from dledger.spark.commit_log import CommitLog, commit_log_directory
+from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
 from dledger.spark.log import Chunk, Extent, Log, Part, cut, lost
 from dledger.spark.members import MembersLog, parse_bootstrap
@@ -64,14 +64,14 @@ def open_log(options: ScanOptions) -> Log:
         is_ledger = os.path.isdir(f"{path}/data") or os.path.isfile(f"{path}/{COMMIT_MARK_NAME}")
         directory = None if is_ledger else commit_log_directory(path)
         if directory is not None:
-            return CommitLog(options, directory)
+            return SparkCommitLog(options, directory)
     return DirectoryLog(options)
 
 
 def decoder_of(options: ScanOptions, columns: Sequence[Column], log: Log) -> Decoder:
     """The decoder for the log's chunks."""
     if options.format == ROCKETMQ:
-        return MessageDecoder(options, columns, in_entries=not isinstance(log, CommitLog))
+        return MessageDecoder(options, columns, in_entries=not isinstance(log, SparkCommitLog))
     return EntryDecoder(options, columns)
 
 

@@ -1,25 +1,23 @@
 # -*- test-case-name: tests.storage.test_reader -*-
 """
-A view of a data directory, ours or Java's, live or stopped, that writes nothing and takes no lock.
+A view of a data directory that writes nothing and takes no lock: ours or Java's, live or stopped.
 
-File sizes are taken from the files. The index tells where the ledger ends. On a live member it may be a
-moment ahead of the data or behind it: the reader checks the last records, and the last sound record is the
-end. The committed index comes from the commit mark (ours) or the checkpoint (Java's, written every three
-seconds); it may lag, but is never ahead.
+File sizes are those of the files. Where the ledger ends is found through the index, which on a
+live member may be a moment ahead of or behind the data: what is read is checked, and the end of
+what can be read is the end. How far the group has committed is what the commit mark (ours) or the
+checkpoint (Java's, every three seconds) says; it may lag, it is never ahead.
 
 A file that expires while it is read is not damage: the beginning has moved, see L{LogReader.refresh}.
 """
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_right
 from collections.abc import Iterator
 
 import attrs
 
-from dledger.base.disk.disk import Disk, File, OsDisk, OsFile
-from dledger.base.disk.segment import file_name
+from dledger.base.disk.disk import Disk, ReadOnlyDisk
+from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, is_superseded, read_mark
 from dledger.storage.properties import read_checkpoint
@@ -34,15 +32,8 @@ from protocols.wire.ledger.entry import (
 from protocols.wire.ledger.messages import EntryBatch
 
 _UNITS_MAX = 32 * 1024
-
-
-class ReadOnlyDisk(OsDisk):
-    """The file system of the operating system, opened for reading only."""
-
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
-        """See L{dledger.base.disk.disk.Disk.open}; never creates a file."""
-        assert not create
-        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+#: Files of data, and of index, that stay open.
+_HANDLES_MAX = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -51,8 +42,8 @@ class RawRun:
     Whole consecutive records of one data file, as bytes, and their index units.
 
     @ivar position: stream offset of the first record.
-    @ivar path, offset: the file and the byte in it where C{records} starts.
-    @ivar records: bytes of the records; only their length was checked.
+    @ivar path, offset: file, and byte in it, where C{records} starts.
+    @ivar records: unchecked but for their length.
     @ivar units: 32 bytes for each record.
     """
 
@@ -65,100 +56,47 @@ class RawRun:
     units: bytes
 
 
-class _Files:
-    """A directory of segments, read only."""
-
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
-        self.directory = directory
-        self.offsets: list[int] = []
-        self.file_size = 0
-        self._handles: dict[int, File] = {}
-
-    def refresh(self) -> None:
-        """List the directory again."""
-        names = self._disk.listdir(self.directory) if self._disk.exists(self.directory) else []
-        offsets = []
-        for name in names:
-            if not (len(name) == 20 and name.isascii() and name.isdecimal()):
-                raise DirectoryError(f"{self.directory}/{name} is not a ledger's file (names are 20 digits)")
-            offsets.append(int(name))
-        if offsets:
-            self.file_size = self._disk.file_size(f"{self.directory}/{file_name(offsets[0])}")
-        # A live member may be creating the last file.
-        if len(offsets) > 1:
-            last = f"{self.directory}/{file_name(offsets[-1])}"
-            if self._disk.file_size(last) != self.file_size:
-                offsets.pop()
-        self.offsets = offsets
-        for offset in set(self._handles).difference(offsets):
-            self._handles.pop(offset).close()
-
-    def base(self, position: int) -> int:
-        """Offset of the file that holds C{position}; -1 if no file does."""
-        at = bisect_right(self.offsets, position) - 1
-        if at < 0 or position >= self.offsets[at] + self.file_size:
-            return -1
-        return self.offsets[at]
-
-    def path(self, base: int) -> str:
-        """Path of the file at C{base}."""
-        return f"{self.directory}/{file_name(base)}"
-
-    def pread(self, size: int, position: int) -> bytes:
-        """Up to C{size} bytes, not beyond the end of the file; empty where there is no file."""
-        base = self.base(position)
-        if base < 0 or size <= 0:
-            return b""
-        file = self._handles.get(base)
-        if file is None:
-            if len(self._handles) > 32:
-                self.close()
-            try:
-                file = self._handles[base] = self._disk.open(self.path(base))
-            except FileNotFoundError:
-                return b""
-        return file.pread(min(size, base + self.file_size - position), position - base)
-
-    def close(self) -> None:
-        """Release all handles."""
-        for file in self._handles.values():
-            file.close()
-        self._handles = {}
+def _refresh(files: SegmentReader, disk: Disk) -> None:
+    """List a directory of segments again."""
+    directory = files.directory
+    offsets, foreign = offsets_in(disk, directory) if disk.exists(directory) else ([], "")
+    if foreign:
+        raise DirectoryError(f"{directory}/{foreign} is not a ledger's file (names are 20 digits)")
+    file_size = disk.file_size(files.path(offsets[0])) if offsets else files.file_size
+    # A live member may be creating the last file.
+    if len(offsets) > 1 and disk.file_size(files.path(offsets[-1])) != file_size:
+        offsets.pop()
+    files.show(offsets, file_size)
 
 
 class LogReader:
     """
-    The ledger of one directory, read only.
-
     @ivar path: the member's directory (the one that holds C{data} and C{index}).
-    @ivar begin_index, end_index, committed_index: indexes at the last L{refresh}; -1 for none.
-    @ivar mark: the commit mark; None if it is absent or not trusted.
+    @ivar begin_index, end_index, committed_index: as of the last L{refresh}; -1 for none.
+    @ivar mark: the commit mark, if there is one that can be trusted.
     """
 
     def __init__(self, disk: Disk, path: str, data_path: str) -> None:
         self._disk = disk
         self.path = path
-        self.data = _Files(disk, data_path)
-        self.index = _Files(disk, f"{path}/index")
+        self.data = SegmentReader(disk, data_path, handles_max=_HANDLES_MAX)
+        self.index = SegmentReader(disk, f"{path}/index", handles_max=_HANDLES_MAX)
         self.mark: CommitMark | None = None
         self.begin_index = self.end_index = self.committed_index = -1
 
     @classmethod
     def open(cls, path: str, *, data_path: str = "", disk: Disk | None = None) -> LogReader:
         """
-        Open a member's directory for reading.
-
         @param path: C{<store_base_dir>/dledger-<self_id>}.
-        @param data_path: directory of the data files; empty: C{<path>/data}.
-        @raise DirectoryError: C{path} is not a ledger's directory.
-        @raise StoreError: the directory cannot be read.
+        @param data_path: where the data files are if not in C{<path>/data}.
+        @raise DirectoryError: that is no ledger's directory.
+        @raise StoreError: it cannot be read.
         """
         disk = disk if disk is not None else ReadOnlyDisk()
         path = path.rstrip("/") or "/"
         data_path = data_path or f"{path}/data"
         try:
-            # A member without entries has neither data nor index.
+            # A member that has stored nothing yet has neither data nor index.
             is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
             if not is_new and not disk.exists(data_path):
                 inside = disk.listdir(path) if disk.exists(path) else None
@@ -181,8 +119,8 @@ class LogReader:
 
     def refresh(self) -> None:
         """Find again where the ledger begins and ends, and how far it is committed."""
-        self.data.refresh()
-        self.index.refresh()
+        _refresh(self.data, self._disk)
+        _refresh(self.index, self._disk)
         self.begin_index = self._find_begin()
         checkpoint = read_checkpoint(self._disk, self.path)
         found = read_mark(self._disk, f"{self.path}/{COMMIT_MARK_NAME}")
@@ -207,7 +145,7 @@ class LogReader:
         return -1
 
     def unit(self, index: int) -> tuple[int, int, int, int, int] | None:
-        """Magic, pos, size, index and term of an index unit; None if it is absent or not sound."""
+        """Magic, pos, size, index and term of an index unit; None where there is no sound one."""
         data = self.index.pread(INDEX_UNIT_SIZE, index * INDEX_UNIT_SIZE)
         if len(data) < INDEX_UNIT_SIZE:
             return None
@@ -249,9 +187,9 @@ class LogReader:
         """
         Raw records from C{first_index} on, in runs of at most C{max_bytes} (but at least one record).
 
-        @param end_index: last index wanted, inclusive; None: the committed index. Entries behind the
-            committed index may be cut again.
-        @raise StoreError: the index or a data file is damaged or gone.
+        @param end_index: last index wanted, inclusive; None: as far as committed. Reading past that
+            shows entries that may be cut again.
+        @raise StoreError: the index or a file does not hold what it should.
         """
         last = self.committed_index if end_index is None else min(end_index, self.end_index)
         index = first_index
@@ -281,13 +219,13 @@ class LogReader:
             raise self._bad(self.index, at, first_index, "the index has no sound unit for it")
         records = self.data.pread(end - start, start)
         if len(records) < end - start:
-            raise self._bad(self.data, start, first_index, "its file is gone or truncated")
+            raise self._bad(self.data, start, first_index, "its file is gone or cut")
         return RawRun(
             first_index=first_index, count=count, position=start, path=self.data.path(base),
             offset=start - base, records=records, units=units[: count * INDEX_UNIT_SIZE],
         )
 
-    def _bad(self, files: _Files, position: int, index: int, what: str) -> StoreError:
+    def _bad(self, files: SegmentReader, position: int, index: int, what: str) -> StoreError:
         base = files.base(position)
         path = files.path(base) if base >= 0 else files.directory
         return StoreError(f"entry {index} cannot be read: {path} at {position - max(base, 0)}: {what}",
@@ -297,7 +235,7 @@ class LogReader:
         self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024
     ) -> Iterator[EntryBatch]:
         """
-        As L{runs}, with every record checked: index, position, term, size and any checksums.
+        As L{runs}, every record checked: index, position, terms, sizes and what checksums it has.
 
         @raise StoreError: a record is not sound; the message names file and offset.
         """
@@ -311,7 +249,7 @@ class LogReader:
             except DamagedRecord as damage:
                 raise self._bad(self.data, damage.position, damage.index, damage.what) from None
             if walk.count != run.count:
-                raise self._bad(self.data, walk.position, walk.index, "its size is not the indexed one")
+                raise self._bad(self.data, walk.position, walk.index, "its record is not of the indexed size")
             chain, term = walk.chain_crc, walk.term
             yield EntryBatch(first_index=run.first_index, count=run.count, term=term, records=run.records)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.segment import HANDLES_MAX, Listing, SegmentList, file_name, list_segments
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.disk.segment import (
+    HANDLES_MAX,
+    Listing,
+    SegmentList,
+    SegmentReader,
+    file_name,
+    list_segments,
+    offsets_in,
+)
 from dledger.base.errors import DirectoryError
 from tests.storage.support import BROKEN, HookedDisk
 
@@ -194,3 +203,48 @@ class SegmentListTests(SynchronousTestCase):
         with self.assertRaises(OSError):
             self.segments.create(500)
         self.assertFalse(self.segments.has(500))
+
+
+class ReaderTests(SynchronousTestCase):
+    """A row of files of another process: they may come, go and have gaps."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.disk.makedirs("d")
+        for offset in (100, 200, 400):
+            self.disk.open(f"d/{offset:020d}", create=True, size=100).pwrite(b"at %d" % offset, 0)
+        self.reader = SegmentReader(self.disk, "d", handles_max=1)
+        self.reader.show(offsets_in(self.disk, "d")[0], 100)
+
+    def test_names(self) -> None:
+        """Offsets rise; the first other name is told."""
+        self.assertEqual(offsets_in(self.disk, "d"), ([100, 200, 400], ""))
+        for name in ("x", "9" * 20, "1" * 19):
+            self.disk.open(f"d/{name}", create=True)
+        self.assertEqual(offsets_in(self.disk, "d"), ([100, 200, 400], "1" * 19))
+        self.assertRaises(FileNotFoundError, offsets_in, self.disk, "absent")
+
+    def test_base(self) -> None:
+        """The file that holds a position, if there is one."""
+        found = [self.reader.base(position) for position in (0, 99, 100, 199, 200, 299, 300, 400, 499, 500)]
+        self.assertEqual(found, [-1, -1, 100, 100, 200, 200, -1, 400, 400, -1])
+
+    def test_read(self) -> None:
+        """Never beyond the end of the file; nothing where there is none, or where it has just gone."""
+        self.assertEqual(self.reader.pread(6, 200), b"at 200")
+        self.assertEqual(self.reader.pread(100, 195), bytes(5))
+        self.assertEqual((self.reader.pread(10, 300), self.reader.pread(0, 200)), (b"", b""))
+        self.disk.unlink("d/" + f"{400:020d}")
+        self.assertEqual(self.reader.pread(6, 400), b"")
+
+    def test_handles(self) -> None:
+        """No more stay open than were asked for, and none of a file that has gone."""
+        for offset in (100, 200, 400):
+            self.assertEqual(self.reader.pread(6, offset), b"at %d" % offset)
+        self.assertEqual(list(self.reader._handles), [400])
+        self.reader.show([100, 200], 100)
+        self.assertEqual(self.reader._handles, {})
+        self.assertEqual(self.reader.pread(6, 400), b"")
+        self.reader.pread(6, 100)
+        self.reader.close()
+        self.assertEqual(self.reader._handles, {})

@@ -246,3 +246,12 @@ class OsDisk:
                 raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process", path) from error
             raise
         return OsFile(path, fd)
+
+
+class ReadOnlyDisk(OsDisk):
+    """The file system of the operating system, with files opened for reading only."""
+
+    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+        """See L{Disk.open}; never creates."""
+        assert not create
+        return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -2,16 +2,18 @@
 """
 A stream of bytes in files of equal size, named by the offset of their first byte.
 
-This module knows names, lengths, handles, and which files hold writes that are not on stable storage yet.
-It knows nothing of records. Files are made with their final length, so that a write in them cannot run out
-of room. They are opened when first used; at most L{HANDLES_MAX} clean ones stay open.
+L{SegmentReader} reads them and never writes; L{SegmentList} owns them and writes. They know names, lengths,
+handles, and which files hold writes that are not on stable storage yet; they know nothing of records.
+A writer makes files with their final length, so that a write within cannot run out of room. Files are opened
+when first used; at most L{HANDLES_MAX} clean ones stay open.
 
 Source: MmapFileList.java (0.3.1.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -28,14 +30,30 @@ def file_name(offset: int) -> str:
     return f"{offset:020d}"
 
 
+def offsets_in(disk: Disk, directory: str) -> tuple[list[int], str]:
+    """
+    The offsets that names in a directory stand for, rising; and the first name that is none of a segment's.
+
+    @raise OSError: it cannot be listed.
+    """
+    offsets: list[int] = []
+    foreign = ""
+    for name in disk.listdir(directory):
+        if len(name) == 20 and name.isascii() and name.isdecimal() and int(name) < 2**63:
+            offsets.append(int(name))
+        else:
+            foreign = foreign or name
+    return offsets, foreign
+
+
 @attrs.frozen(kw_only=True)
 class Listing:
     """
-    Files of a directory of segments.
+    The segments in a directory.
 
-    @ivar offsets: offsets of the whole files before the first short file, rising.
-    @ivar unfinished: offsets of the first short file and of all files behind it.
-    @ivar unfinished_size: length of the first short file.
+    @ivar offsets: of the whole files before any that is shorter than it should be, rising.
+    @ivar unfinished: offsets of the first such file and of all behind it.
+    @ivar unfinished_size: length of the first of them.
     """
 
     offsets: tuple[int, ...] = ()
@@ -44,7 +62,7 @@ class Listing:
 
 
 def wrong_length(path: str, size: int, file_size: int, option: str) -> DirectoryError:
-    """The error for a file whose length differs from the configured one."""
+    """A file whose length is not the configured one."""
     return DirectoryError(
         f"{path} has {size} bytes, but {option}={file_size}: start with the size that the "
         "ledger was made with (one for all members), or move a damaged file away"
@@ -56,86 +74,149 @@ def list_segments(disk: Disk, directory: str, file_size: int, option: str) -> Li
     The segments of a directory; an absent directory holds none.
 
     @param option: the configuration's name of C{file_size}, for the message.
-    @raise DirectoryError: the directory holds a foreign file, or a file of a wrong length or offset.
+    @raise DirectoryError: something else is in there, or files have another length.
     """
     if not disk.exists(directory):
         return Listing()
     try:
-        names = disk.listdir(directory)
+        found, foreign = offsets_in(disk, directory)
     except NotADirectoryError:
         raise DirectoryError(f"{directory} is not a directory: move it out of the way") from None
+    if foreign:
+        raise DirectoryError(
+            f"{directory}/{foreign} is none of the ledger's files (names are 20 digits): move it away"
+        )
     offsets: list[int] = []
     unfinished: list[int] = []
     unfinished_size = 0
-    for name in names:
-        path = f"{directory}/{name}"
-        if not (len(name) == 20 and name.isascii() and name.isdecimal() and int(name) < 2**63):
-            raise DirectoryError(f"{path} is not a file of the ledger (names are 20 digits): move it away")
+    for offset in found:
+        path = f"{directory}/{file_name(offset)}"
         try:
             size = disk.file_size(path)
         except IsADirectoryError:
             raise DirectoryError(f"{path} is not a regular file: move it away") from None
-        if size > file_size or int(name) % file_size:
+        if size > file_size or offset % file_size:
             raise wrong_length(path, size, file_size, option)
         if size < file_size and not unfinished:
             unfinished_size = size
         if size < file_size or unfinished:
-            unfinished.append(int(name))
+            unfinished.append(offset)
         else:
-            offsets.append(int(name))
+            offsets.append(offset)
     return Listing(offsets=tuple(offsets), unfinished=tuple(unfinished), unfinished_size=unfinished_size)
 
 
-class SegmentList:
+class SegmentReader:
     """
-    The files of one directory.
+    A row of segments, read only. Another process may make, delete and write files in the meantime.
 
-    Invariant: C{offsets} rise by C{file_size}; a file in C{dirty} is open.
+    @ivar offsets: of the files, rising; as of the last L{show}.
+    @ivar file_size: bytes of every file; 0 if there is none.
     """
 
-    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+    def __init__(self, disk: Disk, directory: str, *, handles_max: int = HANDLES_MAX) -> None:
+        """@param handles_max: files that stay open at most."""
         self._disk = disk
         self.directory = directory
-        self.file_size = file_size
-        self.offsets = list(offsets)
-        self.dirty: dict[int, File] = {}
-        self.directory_dirty = False
-        self.busy: frozenset[File] = frozenset()
+        self.file_size = 0
+        self.offsets: list[int] = []
         self._handles: dict[int, File] = {}
-        self._dropped: list[File] = []
+        self._handles_max = handles_max
+
+    def show(self, offsets: Sequence[int], file_size: int) -> None:
+        """These are the files now; files that are gone are closed."""
+        self.offsets, self.file_size = list(offsets), file_size
+        for offset in set(self._handles).difference(offsets):
+            self._handles.pop(offset).close()
 
     def path(self, offset: int) -> str:
         """Path of the file at C{offset}."""
         return f"{self.directory}/{file_name(offset)}"
 
     def base(self, position: int) -> int:
-        """Offset of the file that holds stream offset C{position}."""
+        """Offset of the file that holds stream offset C{position}; -1 if there is none."""
+        at = bisect_right(self.offsets, position) - 1
+        if at < 0 or position >= self.offsets[at] + self.file_size:
+            return -1
+        return self.offsets[at]
+
+    def pread(self, size: int, position: int) -> bytes:
+        """
+        Up to C{size} bytes at stream offset C{position}, not beyond the end of that file; none where there is
+        no file.
+        """
+        base = self.base(position)
+        if base < 0 or size <= 0:
+            return b""
+        try:
+            file = self._file(base)
+        except FileNotFoundError:
+            return b""
+        return file.pread(min(size, base + self.file_size - position), position - base)
+
+    def _file(self, offset: int) -> File:
+        file = self._handles.get(offset)
+        if file is None:
+            file = self._handles[offset] = self._disk.open(self.path(offset))
+            self._shed(offset)
+        return file
+
+    def _shed(self, keep: int) -> None:
+        if len(self._handles) <= self._handles_max:
+            return
+        for offset, file in list(self._handles.items()):
+            if offset != keep and not self._is_in_use(offset, file):
+                del self._handles[offset]
+                file.close()
+                return
+
+    def _is_in_use(self, offset: int, file: File) -> bool:
+        """Whether an open file must stay open."""
+        return False
+
+    def close(self) -> None:
+        """Release all handles."""
+        for file in self._handles.values():
+            file.close()
+        self._handles = {}
+
+
+class SegmentList(SegmentReader):
+    """
+    Segments that belong to this process.
+
+    Invariant: C{offsets} rise by C{file_size}; a file in C{dirty} is open.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        super().__init__(disk, directory)
+        self.show(offsets, file_size)
+        self.dirty: dict[int, File] = {}
+        self.directory_dirty = False
+        self.busy: frozenset[File] = frozenset()
+        self._dropped: list[File] = []
+
+    def base(self, position: int) -> int:
+        """Offset of the file that holds stream offset C{position}, whether or not it was made yet."""
         return position - position % self.file_size
 
     def has(self, offset: int) -> bool:
-        """Whether a file starts at C{offset}, which is a multiple of C{file_size}."""
+        """Whether there is a file at C{offset}."""
         return bool(self.offsets) and self.offsets[0] <= offset <= self.offsets[-1]
 
     def reaches(self, position: int) -> bool:
-        """Whether the files reach to stream offset C{position}, inclusive."""
+        """Whether there are files up to and with the one that holds stream offset C{position}."""
         return bool(self.offsets) and position < self.offsets[-1] + self.file_size
 
     def _file(self, offset: int) -> File:
         file = self._handles.get(offset)
         if file is None:
             assert self.has(offset), (self.directory, offset, self.offsets[:1], self.offsets[-1:])
-            file = self._handles[offset] = self._disk.open(self.path(offset))
-            self._shed(offset)
+            return super()._file(offset)
         return file
 
-    def _shed(self, keep: int) -> None:
-        if len(self._handles) <= HANDLES_MAX:
-            return
-        for offset, file in list(self._handles.items()):
-            if offset != keep and offset not in self.dirty and file not in self.busy:
-                del self._handles[offset]
-                file.close()
-                return
+    def _is_in_use(self, offset: int, file: File) -> bool:
+        return offset in self.dirty or file in self.busy
 
     def create(self, offset: int) -> None:
         """
@@ -153,7 +234,9 @@ class SegmentList:
         self._shed(offset)
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to C{size} bytes at stream offset C{position}, not beyond the end of that file."""
+        """
+        Up to C{size} bytes at stream offset C{position}, which a file holds; not beyond the end of that file.
+        """
         start = position % self.file_size
         return self._file(position - start).pread(min(size, self.file_size - start), start)
 
@@ -166,7 +249,7 @@ class SegmentList:
         file.pwrite(data, start)
 
     def zero(self, position: int, end: int) -> None:
-        """Zero the bytes from C{position} to C{end}, within one file; zero chunks are not written again."""
+        """Zeroes from C{position} to C{end}, within one file; what is zero already is not written."""
         while position < end:
             size = min(_CHUNK, end - position)
             zeros = _ZEROS if size == _CHUNK else bytes(size)
@@ -191,16 +274,16 @@ class SegmentList:
         self._disk.sync_directory(self.directory)
         if file is None:
             return
-        if file in self.busy:  # a flush in another thread uses it
+        if file in self.busy:  # a flush in another thread has it in its hands
             self._dropped.append(file)
         else:
             file.close()
 
     def cut(self, position: int, written_end: int | None = None) -> None:
         """
-        Delete the files behind the one that holds C{position}, and zero that one from C{position} on.
+        Delete the files behind the one that holds C{position}, zero that one from there on.
 
-        @param written_end: stream offset behind which all bytes are zero; None: not known.
+        @param written_end: nothing but zeroes stands behind it; None: not known.
         """
         while self.offsets and self.offsets[-1] > position:
             self.drop_last()
@@ -209,18 +292,18 @@ class SegmentList:
             self.zero(position, end if written_end is None else min(end, written_end))
 
     def touch_from(self, position: int) -> None:
-        """Mark the files from the one that holds C{position} on as dirty: the next sync includes them."""
+        """Count the files from the one that holds C{position} on as written: the next sync takes them."""
         for offset in self.offsets:
             if offset >= self.base(position):
                 self.dirty[offset] = self._file(offset)
                 self.directory_dirty = True
 
     def modified_s(self, offset: int) -> float:
-        """Time of the last write to the file at C{offset}, in seconds since 1970."""
+        """When the file at C{offset} was last written, seconds since 1970."""
         return self._file(offset).modified_s()
 
     def sync(self) -> None:
-        """Bring all writes to stable storage, including those of a flush under way."""
+        """All that was written is on stable storage when this returns, whatever flush is under way."""
         for file in self.busy.difference(self._dropped):
             file.datasync()
         for file in self.take_dirty():
@@ -230,7 +313,7 @@ class SegmentList:
             self.directory_dirty = False
 
     def sync_directory(self) -> None:
-        """Bring the file names to stable storage. May run in another thread."""
+        """Bring the names of files to stable storage. May run in another thread."""
         self._disk.sync_directory(self.directory)
 
     def begin_flush(self) -> list[Callable[[], None]]:
@@ -248,20 +331,20 @@ class SegmentList:
         return steps
 
     def take_dirty(self) -> list[File]:
-        """Return the files whose writes may not be on stable storage, and count them as clean."""
+        """The files with writes that may not be on stable storage; they count as clean from now on."""
         taken = list(self.dirty.values())
         self.dirty = {}
         return taken
 
     def release(self) -> None:
-        """Forget the ended flush, and close the files that were dropped during it."""
+        """The flush that was under way has ended."""
         self.busy = frozenset()
         for file in self._dropped:
             file.close()
         self._dropped = []
 
     def close(self) -> None:
-        """Release all handles, except those that a flush in another thread uses."""
+        """Release all handles, but for those that a flush in another thread has in its hands."""
         for file in self._handles.values():
             if file not in self.busy:
                 file.close()

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from dledger.spark.columns import HEADER_DTYPE, gather
-from dledger.spark.commit_log import CommitLog
+from dledger.spark.commit_log import SparkCommitLog
 from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, PartWriter
 from dledger.spark.log import Chunk, Extent, Log
@@ -312,7 +312,7 @@ class Run:
 def runs_of(log: Log, chunk: Chunk) -> Iterator[Run]:
     """A chunk, cut where files of the log end: a member's answer may have records of two."""
     sizes = np.diff(chunk.starts)
-    if isinstance(log, CommitLog):
+    if isinstance(log, SparkCommitLog):
         size = int(sizes.sum())
         yield Run(chunk=chunk, next=chunk.first + size, position=chunk.first, size=size, is_bytes=True)
         return
@@ -356,7 +356,7 @@ def recognise(directory: ExportDirectory, scan: Scan, log: Log, extent: Extent) 
 def proof_at(log: Log, offset: int) -> dict[str, int]:
     """The facts by which the record at an offset is recognised; empty if none begins there."""
     found: dict[str, int] = {}
-    for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, CommitLog)):
+    for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, SparkCommitLog)):
         for run in runs_of(log, chunk):
             found = run.proof
     return found
