@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from struct import Struct
 
 import attrs
 import numpy as np
@@ -33,9 +32,9 @@ from dledger.base.addresses import parse_address, parse_members
 from dledger.spark.log import Chunk, Extent, Offsets, ReadError, lost
 from dledger.spark.options import OptionError, ScanOptions
 from protocols.wire.errors import WireError
-from protocols.wire.layout import struct_of
+from protocols.wire.layout import struct_of, struct_of_some
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
+from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE, decode_header
 from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
@@ -51,7 +50,7 @@ from protocols.wire.native import (
 _PULL_ANSWER = struct_of(PULL_RESPONSE_DECLARATION)
 _PULL_FIELDS = tuple(subcon.name for subcon in PULL_RESPONSE_DECLARATION.subcons)
 _PULL_TEXTS = ("group_length", "remote_id_length", "local_id_length", "leader_id_length")
-_SIZE = Struct(">4xi")
+_SIZE = struct_of_some(BLANK_DECLARATION, "size")
 #: Longest time to connect, and to ask one member while planning, seconds.
 _CONNECT_S = 5.0
 #: Planning does not wait longer than this for slow members if others have answered, seconds.

@@ -14,21 +14,41 @@ from typing import Any
 from construct import FormatField, Renamed, Struct
 
 
+def _format_of(declaration: Struct) -> list[tuple[str, str]]:
+    """Name and C{struct} character of every field."""
+    found = []
+    for subcon in declaration.subcons:
+        field: Any = subcon.subcon if isinstance(subcon, Renamed) else subcon
+        if not isinstance(field, FormatField) or not field.fmtstr.startswith(">"):
+            raise TypeError(f"{subcon!r} is not a big-endian number of fixed size")
+        found.append((subcon.name, field.fmtstr[1:]))
+    return found
+
+
 def struct_of(declaration: Struct) -> struct.Struct:
     """
     The C{struct.Struct} of a declaration whose fields are all big-endian C{FormatField}s.
 
     @raise TypeError: another kind of field, or another byte order.
     """
-    characters = []
-    for subcon in declaration.subcons:
-        field: Any = subcon.subcon if isinstance(subcon, Renamed) else subcon
-        if not isinstance(field, FormatField) or not field.fmtstr.startswith(">"):
-            raise TypeError(f"{subcon!r} is not a big-endian number of fixed size")
-        characters.append(field.fmtstr[1:])
-    derived = struct.Struct(">" + "".join(characters))
+    derived = struct.Struct(">" + "".join(character for _, character in _format_of(declaration)))
     assert derived.size == declaration.sizeof()
     return derived
+
+
+def struct_of_some(declaration: Struct, *names: str) -> struct.Struct:
+    """
+    As L{struct_of}, of the same size, but only the fields of these names are unpacked, in the order in which
+    they stand.
+
+    @raise TypeError: as L{struct_of}.
+    """
+    fields = _format_of(declaration)
+    assert set(names) <= {name for name, _ in fields}, names
+    parts = [
+        character if name in names else f"{struct.calcsize('>' + character)}x" for name, character in fields
+    ]
+    return struct.Struct(">" + "".join(parts))
 
 
 def dtype_of(declaration: Struct) -> list[tuple[str, str]]:

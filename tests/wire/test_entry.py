@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
-from protocols.wire.layout import dtype_of, struct_of
+from protocols.wire.layout import dtype_of, struct_of, struct_of_some
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_DECLARATION,
@@ -128,6 +128,15 @@ class TwinTests(SynchronousTestCase):
     def test_variable_size_is_refused(self) -> None:
         """Only numbers have a struct character."""
         self.assertRaises(TypeError, struct_of, Struct("raw" / Bytes(4)))
+
+    def test_some_fields(self) -> None:
+        """Only those that were named, at their places; the others are passed over."""
+        declaration = Struct("one" / Int8ub, "two" / Int16sb, "four" / Int32sb)
+        some = struct_of_some(declaration, "four", "one")
+        self.assertEqual((some.size, some.unpack(b"\1\0\2\0\0\0\4")), (7, (1, 4)))
+        self.assertEqual(struct_of_some(declaration, "two").unpack(b"\1\0\2\0\0\0\4"), (2,))
+        self.assertRaises(AssertionError, struct_of_some, declaration, "three")
+        self.assertRaises(TypeError, struct_of_some, Struct("raw" / Bytes(4)), "raw")
 
     def test_dtype(self) -> None:
         """Names, sizes and byte order as in the declaration."""

@@ -13,8 +13,6 @@ A reader may see records that no slave has and that are not flushed, like a cons
 
 from __future__ import annotations
 
-from struct import Struct
-
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -38,6 +36,7 @@ from protocols.wire.rocketmq.layout import (
     MIN_MESSAGE_SIZE,
     START,
     START_SIZE,
+    WALKED,
 )
 
 #: Bytes of records in one answer, whatever was asked for.
@@ -50,9 +49,6 @@ READERS_MAX = 1024
 
 #: What stands around records in an answer, at most.
 _AROUND = 8192
-#: Of a record: size, magic, physical offset.
-_WALKED = Struct(">ii20xq12x")
-assert _WALKED.size == HEAD_SIZE
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
@@ -66,7 +62,7 @@ def _whole(data: bytes, offset: int, room: int) -> tuple[int, str]:
     """
     at, size = 0, len(data)
     while size - at >= HEAD_SIZE:
-        length, magic, own = _WALKED.unpack_from(data, at)
+        length, magic, own = WALKED.unpack_from(data, at)
         if magic not in _MAGICS or own != offset + at or not MIN_MESSAGE_SIZE <= length <= room - at:
             break
         if at + length > size:
@@ -76,7 +72,7 @@ def _whole(data: bytes, offset: int, room: int) -> tuple[int, str]:
         return at, ""
     if size - at < HEAD_SIZE:
         return at, "" if at else f"no record begins at {offset}: {size} bytes are left"
-    length, magic, own = _WALKED.unpack_from(data, at)
+    length, magic, own = WALKED.unpack_from(data, at)
     return at, f"no record begins at {offset + at}: size={length}, magic={magic & 0xFFFFFFFF:08x}, at={own}"
 
 

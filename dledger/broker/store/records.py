@@ -23,12 +23,13 @@ import attrs
 
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import (
+    FIXED_PARTS,
     HEAD,
     HEAD_SIZE,
+    INDEXED,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    MIDDLES,
     MIN_MESSAGE_SIZE,
     PROPERTIES_BYTES_MAX,
     PROPERTIES_LENGTH,
@@ -37,9 +38,10 @@ from protocols.wire.rocketmq.layout import (
     TOPIC_BYTES_MAX,
     TOPIC_LENGTHS,
     TRANSACTION_MASK,
+    WALKED,
     SysFlag,
 )
-from protocols.wire.rocketmq.message import Host, java_hash
+from protocols.wire.rocketmq.message import Host, host_numbers, java_hash
 
 #: Every file ends in a blank of at least so many bytes.
 MIN_BLANK_SIZE = 8
@@ -49,19 +51,9 @@ _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _TAGS = b"TAGS\x01"
 
 _NOT_QUEUED = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
-_FIXED = {
-    (born, store): struct.Struct(HEAD.format + middle.format[1:]) for (born, store), middle in MIDDLES.items()
-}
 _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 _V6 = _BORN_V6 | _STORE_V6
-#: Of the head: size, magic, physical offset.
-_WALKED = struct.Struct(">ii20xq12x")
-assert _WALKED.size == HEAD_SIZE
-#: Of a record with IPv4 addresses, what the consume queues need: size, magic, queue, place in it, flags,
-#: store timestamp, length of the body.
-_PLAIN = struct.Struct(">ii4xi4xq8xi8x8xq8x4x8xi")
-assert _PLAIN.size == _FIXED[False, False].size
-_PLAIN_SIZE = _PLAIN.size
+_INDEXED_SIZE = INDEXED.size
 _TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
 
 
@@ -113,13 +105,6 @@ def _topic_bytes(topic: str) -> bytes:
     return topic.encode("utf-8")
 
 
-@lru_cache(maxsize=1024)
-def _numbers(host: Host) -> tuple[int, ...]:
-    if host.is_v6:
-        return int.from_bytes(host.address[:8], "big"), int.from_bytes(host.address[8:], "big"), host.port
-    return int.from_bytes(host.address, "big"), host.port
-
-
 def size_of(message: NewMessage) -> int:
     """
     Bytes of the record.
@@ -147,20 +132,15 @@ def pack(message: NewMessage, size: int, *, queue_offset: int, offset: int, now_
     @param offset: of the record in the log.
     @param now_ms: store timestamp, ms since 1970.
     """
-    topic = _topic_bytes(message.topic)
-    body = message.body
-    born, store = message.born_host, message.store_host
-    is_born_v6, is_store_v6 = len(born.address) == 16, len(store.address) == 16
-    sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
-    sys_flag |= _BORN_V6 * is_born_v6 | _STORE_V6 * is_store_v6
-    magic = MAGIC_V1 if len(topic) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
-    fixed = _FIXED[is_born_v6, is_store_v6].pack(
+    body, properties = message.body, message.properties_data
+    form, sys_flag, born, store = fixed_part_of(message)
+    magic = MAGIC_V1 if len(_topic_bytes(message.topic)) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
+    fixed = form.pack(
         size, magic, crc32(body) & 0x7FFFFFFF, message.queue_id, message.flag, queue_offset, offset, sys_flag,
-        message.born_timestamp, *_numbers(born), now_ms, *_numbers(store), message.reconsume_times,
+        message.born_timestamp, *born, now_ms, *store, message.reconsume_times,
         message.prepared_transaction_offset, len(body),
     )  # fmt: skip
-    properties = message.properties_data
-    record = b"".join((fixed, body, _TOPIC_LENGTH[magic].pack(len(topic)), topic,
+    record = b"".join((fixed, body, topic_part_of(message.topic),
                        PROPERTIES_LENGTH.pack(len(properties)), properties))  # fmt: skip
     assert len(record) == size, (len(record), size)
     return record
@@ -168,21 +148,21 @@ def pack(message: NewMessage, size: int, *, queue_offset: int, offset: int, now_
 
 def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, ...], tuple[int, ...]]:
     """
-    What packs the part of a message's record before its body; its flags there; the numbers of its hosts.
+    For the part of a message's record before its body: its form, its flags, and the numbers of its two hosts.
 
-    @return: the form takes size, magic, checksum, queue, flag, queue offset, offset, flags, time of birth,
-        the numbers of the host where it was born, store timestamp, those of the host that stores it, how
-        often it was tried, offset of its other half, length of its body.
+    @return: the form packs size, magic, checksum, queue, flag, queue offset, offset, flags, time of birth,
+        the numbers of the host where it was born, store timestamp, those of the host that stores it, number
+        of tries, offset of its other half, length of its body.
     """
     born, store = message.born_host, message.store_host
     is_born_v6, is_store_v6 = len(born.address) == 16, len(store.address) == 16
     sys_flag = message.sys_flag & ~(_BORN_V6 | _STORE_V6)
     sys_flag |= _BORN_V6 * is_born_v6 | _STORE_V6 * is_store_v6
-    return _FIXED[is_born_v6, is_store_v6], sys_flag, _numbers(born), _numbers(store)
+    return FIXED_PARTS[is_born_v6, is_store_v6], sys_flag, host_numbers(born), host_numbers(store)
 
 
 def topic_part_of(topic: str) -> bytes:
-    """Length and bytes of a topic as they stand in a record."""
+    """Length and bytes of a topic, as a record holds them."""
     raw = _topic_bytes(topic)
     magic = MAGIC_V1 if len(raw) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
     return _TOPIC_LENGTH[magic].pack(len(raw)) + raw
@@ -211,7 +191,7 @@ def _measure(
     if not MIN_MESSAGE_SIZE <= size <= left:
         raise WireError(f"log at {offset}: size={size} outside {MIN_MESSAGE_SIZE}..{left}")
     sys_flag = int.from_bytes(data[at + 36 : at + 40], "big")
-    form = _FIXED[bool(sys_flag & _BORN_V6), bool(sys_flag & _STORE_V6)]
+    form = FIXED_PARTS[bool(sys_flag & _BORN_V6), bool(sys_flag & _STORE_V6)]
     end = at + size
     topic_at = at + form.size + length_form.size  # of an empty body
     if topic_at + PROPERTIES_LENGTH.size > end:
@@ -337,8 +317,8 @@ def read_plain_record(
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:
         return None
-    size, magic, queue_id, queue_offset, sys_flag, timestamp, body_length = _PLAIN.unpack_from(data, at)
-    topic_at = at + _PLAIN_SIZE + 1 + body_length
+    size, magic, queue_id, queue_offset, sys_flag, timestamp, body_length = INDEXED.unpack_from(data, at)
+    topic_at = at + _INDEXED_SIZE + 1 + body_length
     end = at + size
     if magic != MAGIC_V1 or sys_flag & _V6 or size > left or body_length < 0 or topic_at + 2 > end:
         return None
@@ -395,7 +375,7 @@ class RecordWalk:
             data = self._head + bytes(data)
             self._head = b""
         file_end = start - start % self._file_size + self._file_size
-        unpack, last, least = _WALKED.unpack_from, fed - HEAD_SIZE, MIN_MESSAGE_SIZE
+        unpack, last, least = WALKED.unpack_from, fed - HEAD_SIZE, MIN_MESSAGE_SIZE
         at, following = self.end, self._short_road(data, start)
         while following <= fed:
             at = following
@@ -422,7 +402,7 @@ class RecordWalk:
         @param start: offset of the data.
         @return: where something begins that is to be looked at closely.
         """
-        unpack, last = _WALKED.unpack_from, len(data) - HEAD_SIZE
+        unpack, last = WALKED.unpack_from, len(data) - HEAD_SIZE
         index = sure = self._next - start
         while index <= last:
             size, magic, offset = unpack(data, index)
@@ -440,7 +420,7 @@ class RecordWalk:
             return 0
         if room < MIN_MESSAGE_SIZE:
             raise WireError(f"log at {at}: no blank in the last {room} bytes of the file")
-        size, magic, offset = _WALKED.unpack_from(data, index)
+        size, magic, offset = WALKED.unpack_from(data, index)
         if magic not in _TOPIC_LENGTH:
             raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is none of a message or blank")
         if not MIN_MESSAGE_SIZE <= size <= room:

@@ -13,7 +13,7 @@ from typing import Any
 
 from construct import Bytes, IfThenElse, Int8sb, Int16sb, Int32sb, Int32ub, Int64sb, Int64ub, Struct, this
 
-from protocols.wire.layout import struct_of
+from protocols.wire.layout import struct_of, struct_of_some
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 #: Since 5.1.0, for topics of more than 127 bytes: the length word of the topic has two bytes.
@@ -40,6 +40,8 @@ HEAD_DECLARATION = Struct(
 HEAD = struct_of(HEAD_DECLARATION)
 HEAD_SIZE = 48
 assert HEAD.size == HEAD_SIZE
+#: Of the head, the fields that lead from one record to the next: size, magic, physical offset.
+WALKED = struct_of_some(HEAD_DECLARATION, "size", "magic", "physical_offset")
 
 _V4 = {name: (f"{name}_address" / Int32ub, f"{name}_port" / Int32sb) for name in ("born", "store")}
 _V6 = {
@@ -66,6 +68,17 @@ MIDDLE_DECLARATIONS: Mapping[tuple[bool, bool], Struct] = {
     for is_store_v6 in (False, True)
 }
 MIDDLES = {key: struct_of(declaration) for key, declaration in MIDDLE_DECLARATIONS.items()}
+_FIXED = {
+    key: Struct(*HEAD_DECLARATION.subcons, *middle.subcons) for key, middle in MIDDLE_DECLARATIONS.items()
+}
+#: Head and middle at once.
+FIXED_PARTS = {key: struct_of(declaration) for key, declaration in _FIXED.items()}
+#: Of a record with IPv4 addresses, the fields that consume queues need: size, magic, queue, place in it,
+#: flags, store timestamp, length of the body.
+INDEXED = struct_of_some(
+    _FIXED[False, False], "size", "magic", "queue_id", "queue_offset", "sys_flag", "store_timestamp",
+    "body_length",
+)
 
 TOPIC_LENGTH_DECLARATIONS = {1: Struct("length" / Int8sb), 2: Struct("length" / Int16sb)}
 TOPIC_LENGTHS = {key: struct_of(declaration) for key, declaration in TOPIC_LENGTH_DECLARATIONS.items()}

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NoReturn
 
@@ -425,7 +426,9 @@ def _check_lengths(message: Message) -> None:
             raise ValueError(f"{name} of {len(host.address)} bytes with sys_flag={message.sys_flag:#x}")
 
 
-def _numbers(host: Host) -> tuple[int, ...]:
+@lru_cache(maxsize=1024)
+def host_numbers(host: Host) -> tuple[int, ...]:
+    """The fields of a host in a record: its address, in one number or (IPv6) in two, and its port."""
     if host.is_v6:
         return int.from_bytes(host.address[:8], "big"), int.from_bytes(host.address[8:], "big"), host.port
     return int.from_bytes(host.address, "big"), host.port
@@ -444,7 +447,7 @@ def encode_message(message: Message) -> bytes:
         message.flag, message.queue_offset, message.physical_offset, message.sys_flag, message.born_timestamp,
     )  # fmt: skip
     middle = MIDDLES[message.born_host.is_v6, message.store_host.is_v6].pack(
-        *_numbers(message.born_host), message.store_timestamp, *_numbers(message.store_host),
+        *host_numbers(message.born_host), message.store_timestamp, *host_numbers(message.store_host),
         message.reconsume_times, message.prepared_transaction_offset, len(message.body),
     )  # fmt: skip
     return b"".join((
