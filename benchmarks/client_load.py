@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.load import LoadError, Meter, Sample
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
-from dledger.client.frames import Outcome
 from dledger.client.values import AppendError
 
 #: Number of calls that share the window.
@@ -33,7 +33,7 @@ class _Load:
         """Submit one call."""
         self._client.submit(bodies, partial(self._settled, bodies, time.perf_counter()))
 
-    def _settled(self, bodies: tuple[bytes, ...], sent_s: float, outcome: Outcome) -> None:
+    def _settled(self, bodies: tuple[bytes, ...], sent_s: float, outcome: AppendOutcome) -> None:
         now_s = time.perf_counter()
         if now_s >= self._meter.end_s:
             return  # the end of the run cuts the connection

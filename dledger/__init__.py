@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.base.errors import DLedgerError
+    from dledger.client.appender import AppendLimits
     from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
-    from dledger.client.frames import AppendLimits
     from dledger.client.values import (
         Appended,
         AppendError,
@@ -53,7 +53,7 @@ except PackageNotFoundError:  # the source tree is not installed
 _HOMES = {
     "dledger.base.errors": ("DLedgerError",),
     "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
-    "dledger.client.frames": ("AppendLimits",),
+    "dledger.client.appender": ("AppendLimits",),
     "dledger.client.values": (
         "AppendError", "AppendFailed", "Appended", "Entry", "MemberInfo", "UnknownOutcome",
     ),

@@ -74,6 +74,38 @@ class Gathering(Generic[_T]):
             self.outcome.callback(dict(self._outcomes))
 
 
+class Alarm:
+    """
+    One timed call, set again and again.
+
+    @ivar is_set: the call is to come.
+    """
+
+    def __init__(self, clock: IReactorTime, call: Callable[[], None]) -> None:
+        self._clock = clock
+        self._call = call
+        self._timer: IDelayedCall | None = None
+        self.is_set = False
+
+    def set(self, wait_s: float) -> None:
+        """Call after C{wait_s} seconds; nothing happens if a call is to come."""
+        if not self.is_set:
+            self.is_set = True
+            self._timer = self._clock.callLater(wait_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.is_set = False
+        self._call()
+
+    def cancel(self) -> None:
+        """Forget the call, if one is to come."""
+        timer, self._timer = self._timer, None
+        self.is_set = False
+        if timer is not None:
+            timer.cancel()
+
+
 @attrs.define(kw_only=True)
 class Backoff:
     """

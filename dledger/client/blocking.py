@@ -25,8 +25,8 @@ import attrs
 from dledger.base.endpoints import EndpointFor
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
+from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
-from dledger.client.frames import AppendLimits, Outcome
 from dledger.client.values import (
     Appended,
     AppendError,
@@ -350,7 +350,7 @@ class _Feed:
             offset = self._put - len(bodies)
         self._client.submit(bodies, lambda outcome: self._settled(bodies, offset, outcome))
 
-    def _settled(self, bodies: list[bytes], offset: int, outcome: Outcome) -> None:
+    def _settled(self, bodies: list[bytes], offset: int, outcome: AppendOutcome) -> None:
         runs = outcome.appended if isinstance(outcome, AppendError) else outcome
         with self._lock:
             for run in runs:

@@ -22,14 +22,14 @@ from twisted.internet.task import deferLater
 
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.errors import DLedgerError
+from dledger.base.sender import fire_all, fire_one
 from dledger.base.timing import Backoff
-from dledger.client.appender import Appender
+from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.connection import MemberConnection, RequestLost
-from dledger.client.frames import AppendLimits, Done, Outcome
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
-from dledger.client.values import Appended, AppendError, Entry, MemberInfo, entries_of
+from dledger.client.values import Appended, Entry, MemberInfo, entries_of
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -131,9 +131,9 @@ class LogClient:
     @property
     def pending_count(self) -> int:
         """Number of bodies without an outcome."""
-        return self._appender.pending_count
+        return self._appender.sender.pending_count
 
-    def submit(self, bodies: Sequence[bytes], done: Done) -> None:
+    def submit(self, bodies: Sequence[bytes], done: AppendDone) -> None:
         """
         Append C{bodies} in order, with one callback for all of them. This call has the least overhead.
 
@@ -153,7 +153,7 @@ class LogClient:
             Cancelling stops the wait, not the append.
         """
         waiter: Deferred[tuple[Appended, ...]] = Deferred()
-        self._appender.submit(bodies, partial(_fire_all, waiter))
+        self._appender.submit(bodies, partial(fire_all, waiter))
         return waiter
 
     def append(self, body: bytes) -> Deferred[Appended]:
@@ -163,7 +163,7 @@ class LogClient:
         @return: as of L{append_many}, with a single L{Appended}.
         """
         waiter: Deferred[Appended] = Deferred()
-        self._appender.submit((body,), partial(_fire_one, waiter))
+        self._appender.submit((body,), partial(fire_one, waiter))
         return waiter
 
     def get(
@@ -389,17 +389,3 @@ def _checked(answer: Response) -> Response:
         if len(entries) != 1:
             raise WireError(f"GET was answered with {len(entries)} entries")
     return answer
-
-
-def _fire_all(waiter: Deferred[tuple[Appended, ...]], outcome: Outcome) -> None:
-    if isinstance(outcome, AppendError):
-        waiter.errback(outcome)
-    else:
-        waiter.callback(outcome)
-
-
-def _fire_one(waiter: Deferred[Appended], outcome: Outcome) -> None:
-    if isinstance(outcome, AppendError):
-        waiter.errback(outcome)
-    else:
-        waiter.callback(outcome[0])

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.timing import Backoff, Gathering
+from dledger.base.timing import Alarm, Backoff, Gathering
 
 
 class GatheringTests(SynchronousTestCase):
@@ -78,3 +78,32 @@ class BackoffTests(SynchronousTestCase):
         backoff.reset()
         self.assertEqual(backoff.attempts, 0)
         self.assertLess(backoff.next_s(), 0.04)
+
+
+class AlarmTests(SynchronousTestCase):
+    """L{Alarm}."""
+
+    def test_set(self) -> None:
+        """It rings once for each time it was set; set twice, it keeps its first time."""
+        clock, rung = Clock(), []
+        alarm = Alarm(clock, lambda: rung.append(clock.seconds()))
+        alarm.set(1.0)
+        alarm.set(0.5)
+        self.assertTrue(alarm.is_set)
+        clock.advance(1.0)
+        self.assertEqual((rung, alarm.is_set), ([1.0], False))
+        alarm.set(1.0)
+        clock.advance(1.0)
+        self.assertEqual(rung, [1.0, 2.0])
+
+    def test_cancel(self) -> None:
+        """A cancelled one does not ring, and can be set again; cancelling an unset one is allowed."""
+        clock, rung = Clock(), []
+        alarm = Alarm(clock, lambda: rung.append(clock.seconds()))
+        alarm.cancel()
+        alarm.set(1.0)
+        alarm.cancel()
+        self.assertEqual((alarm.is_set, clock.getDelayedCalls()), (False, []))
+        alarm.set(2.0)
+        clock.advance(2.0)
+        self.assertEqual(rung, [2.0])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.frames import AppendLimits, Outcome
+from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.values import AppendError, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendResponse
@@ -204,7 +204,7 @@ class GeneratedTests(SynchronousTestCase):
         )
         leader = group["n0"]
         leader.holds = is_append
-        outcomes: dict[int, list[Outcome]] = {}
+        outcomes: dict[int, list[AppendOutcome]] = {}
         sent: dict[int, list[bytes]] = {}
         left = list(calls)
 
@@ -249,7 +249,7 @@ class GeneratedTests(SynchronousTestCase):
         self,
         log: list[bytes],
         sent: dict[int, list[bytes]],
-        outcomes: dict[int, list[Outcome]],
+        outcomes: dict[int, list[AppendOutcome]],
         in_order: bool,
     ) -> None:
         everything = [body for number in sorted(sent) for body in sent[number]]

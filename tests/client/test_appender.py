@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.client.frames import AppendLimits, Outcome
+from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.values import Appended, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, AppendResponse, Request
@@ -20,7 +20,7 @@ def is_append(request: Request) -> bool:
     return isinstance(request, AppendRequest)
 
 
-def unknown(outcome: Outcome) -> bool:
+def unknown(outcome: AppendOutcome) -> bool:
     """Whether an outcome is of that kind."""
     return isinstance(outcome, UnknownOutcome)
 
@@ -43,9 +43,9 @@ class GroupCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual([member.wires for member in self.group.members.values()], [[], [], []])
 
-    def submit(self, *bodies: bytes) -> list[Outcome]:
+    def submit(self, *bodies: bytes) -> list[AppendOutcome]:
         """Append in one call; its outcome will be in the list."""
-        outcomes: list[Outcome] = []
+        outcomes: list[AppendOutcome] = []
         self.client.submit(bodies, outcomes.append)
         return outcomes
 
@@ -173,7 +173,7 @@ class PlainTests(GroupCase):
 
     def test_calls_from_within_an_outcome(self) -> None:
         """An outcome may call again; what comes of one read goes out in one frame."""
-        later: list[Outcome] = []
+        later: list[AppendOutcome] = []
         self.client.submit((b"a",), lambda _: self.client.submit((b"c",), later.append))
         self.client.submit((b"b",), lambda _: self.client.submit((b"d",), later.append))
         self.group.settle()
@@ -194,7 +194,7 @@ class RefusedHereTests(GroupCase):
 
     options = {"limits": AppendLimits(pending_count_max=3, pending_bytes_max=100)}
 
-    def assertRefused(self, outcomes: list[Outcome], code: ResponseCode, reason: str) -> None:
+    def assertRefused(self, outcomes: list[AppendOutcome], code: ResponseCode, reason: str) -> None:
         """Failed at once, with the reason."""
         (error,) = outcomes
         assert isinstance(error, AppendFailed)

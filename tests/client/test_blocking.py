@@ -29,8 +29,8 @@ from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
 from dledger.client import blocking
+from dledger.client.appender import AppendOutcome
 from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, _Feed
-from dledger.client.frames import Outcome
 from dledger.client.values import Appended, AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -123,7 +123,7 @@ class _AnsweringClient:
         """As L{ReactorThread.run}."""
         self._calls.put(call)
 
-    def submit(self, bodies: Sequence[bytes], done: Callable[[Outcome], None]) -> None:
+    def submit(self, bodies: Sequence[bytes], done: Callable[[AppendOutcome], None]) -> None:
         """As L{LogClient.submit}."""
         done((Appended(index=0, term=1, pos=0, count=len(bodies), offset=0),))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dledger.client.frames import AppendLimits
+from dledger.client.appender import AppendLimits
 from dledger.client.rivals import AGAIN_S, SILENT_S
 from dledger.client.values import Entry, UnknownOutcome
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest

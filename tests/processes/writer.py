@@ -29,8 +29,8 @@ from twisted.internet.task import LoopingCall
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
+from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
-from dledger.client.frames import Outcome
 from dledger.client.values import AppendError, AppendFailed
 
 _TURN_S = 0.01
@@ -111,7 +111,7 @@ class Writing:
                 client.submit((body,), partial(self._settled, writer, sequence, time.monotonic() * 1000))
         self._history.flush()
 
-    def _settled(self, writer: int, sequence: int, sent_ms: float, outcome: Outcome) -> None:
+    def _settled(self, writer: int, sequence: int, sent_ms: float, outcome: AppendOutcome) -> None:
         self._open[writer] -= 1
         done_ms = time.monotonic() * 1000
         index = -1

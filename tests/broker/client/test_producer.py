@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,7 +30,7 @@ class PutTests(SynchronousTestCase):
         self.producer = self.made()
         self.outcomes: list[Outcome] = []
 
-    def made(self, **limits: int) -> BrokerProducer:
+    def made(self, **limits: Any) -> BrokerProducer:
         """A producer with these bounds."""
         producer = BrokerProducer(
             BrokerLink("b:1", self.broker, clock=self.clock), clock=self.clock, rng=random.Random(1),
@@ -72,6 +73,25 @@ class PutTests(SynchronousTestCase):
         self.assertEqual(request, PutRequest(topic="T", bodies=(b"a",), queue_id=3, flag=7,
                                              properties=b"TAGS\x01A\x02KEYS\x01k\x02"))  # fmt: skip
 
+    def test_cancelled(self) -> None:
+        """Cancelling stops the wait, not the put; the answer that comes later does no harm."""
+        put, others = self.producer.put("T", b"a"), self.producer.put_many("T", [b"b", b"c"])
+        for waiter in (put, others):
+            waiter.cancel()
+            self.failureResultOf(waiter, CancelledError)
+        self.broker.settle()
+        self.assertEqual(self.stored, [b"a", b"b", b"c"])
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_waiting_for_room(self) -> None:
+        """If the limits say so, a call beyond them waits instead of being refused."""
+        self.producer = self.made(pending_count_max=1, when_full="wait", waiting_calls_max=1)
+        for body in (b"a", b"b", b"c"):
+            self.submit([body])
+        self.assertEqual([type(one) for one in self.outcomes], [PutRefused])
+        self.broker.settle()
+        self.assertEqual(self.stored, [b"a", b"b"])
+
     def test_gathered(self) -> None:
         """What is alike and adjacent shares a frame; order is that of the calls."""
         for topic, body in (("T", b"0"), ("T", b"1"), ("U", b"2"), ("T", b"3"), ("T", b"4")):
@@ -82,7 +102,7 @@ class PutTests(SynchronousTestCase):
         self.assertEqual(self.stored, [b"%d" % at for at in range(7)])
         self.assertEqual([one[0].queue_offset for one in self.outcomes if isinstance(one, tuple)],
                          [0, 1, 2, 3, 4, 5])  # fmt: skip
-        self.assertEqual((self.producer.pending_count, self.producer.pending_bytes), (0, 0))
+        self.assertEqual((self.producer.sender.pending_count, self.producer.sender.pending_bytes), (0, 0))
 
     def test_frames_are_bounded(self) -> None:
         """In messages and in bytes; a call may take several, one message is never too long."""
