@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.storage.test_reader -*-
 """
-A view of a data directory that writes nothing and takes no lock: ours or Java's, live or stopped.
+A view of a data directory, ours or Java's, live or stopped, that writes nothing and takes no lock.
 
-File sizes are those of the files. Where the ledger ends is found through the index, which on a
-live member may be a moment ahead of or behind the data: what is read is checked, and the end of
-what can be read is the end. How far the group has committed is what the commit mark (ours) or the
-checkpoint (Java's, every three seconds) says; it may lag, it is never ahead.
+File sizes are taken from the files. The index tells where the ledger ends. On a live member it may be a
+moment ahead of the data or behind it: the reader checks the last records, and the last sound record is the
+end. The committed index comes from the commit mark (ours) or the checkpoint (Java's, written every three
+seconds); it may lag, but is never ahead.
 
 A file that expires while it is read is not damage: the beginning has moved, see L{LogReader.refresh}.
 """
@@ -42,8 +42,8 @@ class RawRun:
     Whole consecutive records of one data file, as bytes, and their index units.
 
     @ivar position: stream offset of the first record.
-    @ivar path, offset: file, and byte in it, where C{records} starts.
-    @ivar records: unchecked but for their length.
+    @ivar path, offset: the file and the byte in it where C{records} starts.
+    @ivar records: bytes of the records; only their length was checked.
     @ivar units: 32 bytes for each record.
     """
 
@@ -71,9 +71,11 @@ def _refresh(files: SegmentReader, disk: Disk) -> None:
 
 class LogReader:
     """
+    The ledger of one directory, read only.
+
     @ivar path: the member's directory (the one that holds C{data} and C{index}).
-    @ivar begin_index, end_index, committed_index: as of the last L{refresh}; -1 for none.
-    @ivar mark: the commit mark, if there is one that can be trusted.
+    @ivar begin_index, end_index, committed_index: indexes at the last L{refresh}; -1 for none.
+    @ivar mark: the commit mark; None if it is absent or not trusted.
     """
 
     def __init__(self, disk: Disk, path: str, data_path: str) -> None:
@@ -87,16 +89,18 @@ class LogReader:
     @classmethod
     def open(cls, path: str, *, data_path: str = "", disk: Disk | None = None) -> LogReader:
         """
+        Open a member's directory for reading.
+
         @param path: C{<store_base_dir>/dledger-<self_id>}.
-        @param data_path: where the data files are if not in C{<path>/data}.
-        @raise DirectoryError: that is no ledger's directory.
-        @raise StoreError: it cannot be read.
+        @param data_path: directory of the data files; empty: C{<path>/data}.
+        @raise DirectoryError: C{path} is not a ledger's directory.
+        @raise StoreError: the directory cannot be read.
         """
         disk = disk if disk is not None else ReadOnlyDisk()
         path = path.rstrip("/") or "/"
         data_path = data_path or f"{path}/data"
         try:
-            # A member that has stored nothing yet has neither data nor index.
+            # A member without entries has neither data nor index.
             is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
             if not is_new and not disk.exists(data_path):
                 inside = disk.listdir(path) if disk.exists(path) else None
@@ -145,7 +149,7 @@ class LogReader:
         return -1
 
     def unit(self, index: int) -> tuple[int, int, int, int, int] | None:
-        """Magic, pos, size, index and term of an index unit; None where there is no sound one."""
+        """Magic, pos, size, index and term of an index unit; None if it is absent or not sound."""
         data = self.index.pread(INDEX_UNIT_SIZE, index * INDEX_UNIT_SIZE)
         if len(data) < INDEX_UNIT_SIZE:
             return None
@@ -187,9 +191,9 @@ class LogReader:
         """
         Raw records from C{first_index} on, in runs of at most C{max_bytes} (but at least one record).
 
-        @param end_index: last index wanted, inclusive; None: as far as committed. Reading past that
-            shows entries that may be cut again.
-        @raise StoreError: the index or a file does not hold what it should.
+        @param end_index: last index wanted, inclusive; None: the committed index. Entries behind the
+            committed index may be cut again.
+        @raise StoreError: the index or a data file is damaged or gone.
         """
         last = self.committed_index if end_index is None else min(end_index, self.end_index)
         index = first_index
@@ -219,7 +223,7 @@ class LogReader:
             raise self._bad(self.index, at, first_index, "the index has no sound unit for it")
         records = self.data.pread(end - start, start)
         if len(records) < end - start:
-            raise self._bad(self.data, start, first_index, "its file is gone or cut")
+            raise self._bad(self.data, start, first_index, "its file is gone or truncated")
         return RawRun(
             first_index=first_index, count=count, position=start, path=self.data.path(base),
             offset=start - base, records=records, units=units[: count * INDEX_UNIT_SIZE],
@@ -235,7 +239,7 @@ class LogReader:
         self, first_index: int, *, end_index: int | None = None, max_bytes: int = 4 * 1024 * 1024
     ) -> Iterator[EntryBatch]:
         """
-        As L{runs}, every record checked: index, position, terms, sizes and what checksums it has.
+        As L{runs}, with every record checked: index, position, term, size and any checksums.
 
         @raise StoreError: a record is not sound; the message names file and offset.
         """
@@ -249,7 +253,7 @@ class LogReader:
             except DamagedRecord as damage:
                 raise self._bad(self.data, damage.position, damage.index, damage.what) from None
             if walk.count != run.count:
-                raise self._bad(self.data, walk.position, walk.index, "its record is not of the indexed size")
+                raise self._bad(self.data, walk.position, walk.index, "its size is not the indexed one")
             chain, term = walk.chain_crc, walk.term
             yield EntryBatch(first_index=run.first_index, count=run.count, term=term, records=run.records)
 

@@ -51,9 +51,9 @@ class Listing:
     """
     The segments in a directory.
 
-    @ivar offsets: of the whole files before any that is shorter than it should be, rising.
-    @ivar unfinished: offsets of the first such file and of all behind it.
-    @ivar unfinished_size: length of the first of them.
+    @ivar offsets: offsets of the whole files before the first short file, rising.
+    @ivar unfinished: offsets of the first short file and of all files behind it.
+    @ivar unfinished_size: length of the first short file.
     """
 
     offsets: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Listing:
 
 
 def wrong_length(path: str, size: int, file_size: int, option: str) -> DirectoryError:
-    """A file whose length is not the configured one."""
+    """The error for a file whose length differs from the configured one."""
     return DirectoryError(
         f"{path} has {size} bytes, but {option}={file_size}: start with the size that the "
         "ledger was made with (one for all members), or move a damaged file away"
@@ -74,7 +74,7 @@ def list_segments(disk: Disk, directory: str, file_size: int, option: str) -> Li
     The segments of a directory; an absent directory holds none.
 
     @param option: the configuration's name of C{file_size}, for the message.
-    @raise DirectoryError: something else is in there, or files have another length.
+    @raise DirectoryError: the directory holds a foreign file, or a file of a wrong length or offset.
     """
     if not disk.exists(directory):
         return Listing()
@@ -201,11 +201,11 @@ class SegmentList(SegmentReader):
         return position - position % self.file_size
 
     def has(self, offset: int) -> bool:
-        """Whether there is a file at C{offset}."""
+        """Whether a file starts at C{offset}, which is a multiple of C{file_size}."""
         return bool(self.offsets) and self.offsets[0] <= offset <= self.offsets[-1]
 
     def reaches(self, position: int) -> bool:
-        """Whether there are files up to and with the one that holds stream offset C{position}."""
+        """Whether the files reach to stream offset C{position}, inclusive."""
         return bool(self.offsets) and position < self.offsets[-1] + self.file_size
 
     def _file(self, offset: int) -> File:
@@ -249,7 +249,7 @@ class SegmentList(SegmentReader):
         file.pwrite(data, start)
 
     def zero(self, position: int, end: int) -> None:
-        """Zeroes from C{position} to C{end}, within one file; what is zero already is not written."""
+        """Zero the bytes from C{position} to C{end}, within one file; zero chunks are not written again."""
         while position < end:
             size = min(_CHUNK, end - position)
             zeros = _ZEROS if size == _CHUNK else bytes(size)
@@ -274,16 +274,16 @@ class SegmentList(SegmentReader):
         self._disk.sync_directory(self.directory)
         if file is None:
             return
-        if file in self.busy:  # a flush in another thread has it in its hands
+        if file in self.busy:  # a flush in another thread uses it
             self._dropped.append(file)
         else:
             file.close()
 
     def cut(self, position: int, written_end: int | None = None) -> None:
         """
-        Delete the files behind the one that holds C{position}, zero that one from there on.
+        Delete the files behind the one that holds C{position}, and zero that one from C{position} on.
 
-        @param written_end: nothing but zeroes stands behind it; None: not known.
+        @param written_end: stream offset behind which all bytes are zero; None: not known.
         """
         while self.offsets and self.offsets[-1] > position:
             self.drop_last()
@@ -292,18 +292,18 @@ class SegmentList(SegmentReader):
             self.zero(position, end if written_end is None else min(end, written_end))
 
     def touch_from(self, position: int) -> None:
-        """Count the files from the one that holds C{position} on as written: the next sync takes them."""
+        """Mark the files from the one that holds C{position} on as dirty: the next sync includes them."""
         for offset in self.offsets:
             if offset >= self.base(position):
                 self.dirty[offset] = self._file(offset)
                 self.directory_dirty = True
 
     def modified_s(self, offset: int) -> float:
-        """When the file at C{offset} was last written, seconds since 1970."""
+        """Time of the last write to the file at C{offset}, in seconds since 1970."""
         return self._file(offset).modified_s()
 
     def sync(self) -> None:
-        """All that was written is on stable storage when this returns, whatever flush is under way."""
+        """Bring all writes to stable storage, including those of a flush under way."""
         for file in self.busy.difference(self._dropped):
             file.datasync()
         for file in self.take_dirty():
@@ -313,7 +313,7 @@ class SegmentList(SegmentReader):
             self.directory_dirty = False
 
     def sync_directory(self) -> None:
-        """Bring the names of files to stable storage. May run in another thread."""
+        """Bring the file names to stable storage. May run in another thread."""
         self._disk.sync_directory(self.directory)
 
     def begin_flush(self) -> list[Callable[[], None]]:
@@ -331,20 +331,20 @@ class SegmentList(SegmentReader):
         return steps
 
     def take_dirty(self) -> list[File]:
-        """The files with writes that may not be on stable storage; they count as clean from now on."""
+        """Return the files whose writes may not be on stable storage, and count them as clean."""
         taken = list(self.dirty.values())
         self.dirty = {}
         return taken
 
     def release(self) -> None:
-        """The flush that was under way has ended."""
+        """Forget the ended flush, and close the files that were dropped during it."""
         self.busy = frozenset()
         for file in self._dropped:
             file.close()
         self._dropped = []
 
     def close(self) -> None:
-        """Release all handles, but for those that a flush in another thread has in its hands."""
+        """Release all handles, except those that a flush in another thread uses."""
         for file in self._handles.values():
             if file not in self.busy:
                 file.close()
