@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from dledger.spark.log import Part
 from dledger.spark.scan import Scan
-from dledger.spark.source import DLedgerDataSource, LogReader
+from dledger.spark.source import DLedgerDataSource, LogBatchReader
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 
 
@@ -33,7 +33,7 @@ class TupleDataSource(DLedgerDataSource):
         return TupleReader(Scan.of(dict(self.options)))
 
 
-class TupleReader(LogReader):
+class TupleReader(LogBatchReader):
     """Reads as the source does, but decodes the records one by one in a loop."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

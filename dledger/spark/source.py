@@ -76,7 +76,7 @@ class DLedgerDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For C{spark.read}. @raise OptionError: an option or a column is not right."""
-        return LogReader(Scan.of(self._given(), wanted=_wanted(schema)))
+        return LogBatchReader(Scan.of(self._given(), wanted=_wanted(schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For C{spark.readStream}. @raise OptionError: an option or a column is not right."""
@@ -87,7 +87,7 @@ class DLedgerDataSource(DataSource):
         return dict(self.options)
 
 
-class LogReader(DataSourceReader):
+class LogBatchReader(DataSourceReader):
     """A range of committed records that is fixed when it is planned."""
 
     def __init__(self, scan: Scan) -> None:

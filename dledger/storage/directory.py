@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.storage.test_directory -*-
 """
-Opening a data directory: look, lock, recover.
+Opening a data directory: inspect, lock, recover.
 
-L{look} only reads. It refuses a directory that must not be opened, and says what to do.
-L{recover} brings the files into a known state; see L{dledger.storage.recovery} for its rules.
+L{inspect_ledger} only reads. It refuses a directory that must not be opened, and says what to do.
+L{recover_ledger} brings the files into a known state; see L{dledger.storage.recovery} for its rules.
 
 C{config.self_path} holds two files of ours beside Java's: C{lock} and C{commitmark}.
 """
@@ -21,7 +21,7 @@ from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
 from dledger.storage.properties import read_checkpoint
 from dledger.storage.recovery import (
-    Found,
+    FoundLedger,
     adjacent,
     begin_crc_of,
     check_beginning,
@@ -32,7 +32,7 @@ from dledger.storage.recovery import (
     without_torn_end,
 )
 
-LOCK_NAME = "lock"
+LEDGER_LOCK_NAME = "lock"
 _DATA_OPTION = "mapped_file_size_for_entry_data"
 _UNFIT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _INDEX_OPTION = "mapped_file_size_for_entry_index"
@@ -49,7 +49,7 @@ def index_path(config: DLedgerConfig) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Seen:
+class LedgerSeen:
     """
     A directory that may be opened.
 
@@ -68,18 +68,18 @@ class Seen:
 
 
 @attrs.frozen(kw_only=True)
-class Recovered:
+class RecoveredLedger:
     """A ledger ready for use."""
 
     data: SegmentList
     index: SegmentList
-    found: Found
+    found: FoundLedger
     committed_index: int
     repair_end_index: int
     mark: CommitMark
 
 
-def look(config: DLedgerConfig, disk: Disk) -> Seen:
+def inspect_ledger(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
     """
     Examine the directory without changing it.
 
@@ -87,7 +87,7 @@ def look(config: DLedgerConfig, disk: Disk) -> Seen:
     @raise StoreError: the directory cannot be read.
     """
     try:
-        return _look(config, disk)
+        return _inspect(config, disk)
     except NotADirectoryError as error:
         raise DirectoryError(f"{config.self_path} is not a directory: {error}") from error
     except PermissionError as error:
@@ -96,7 +96,7 @@ def look(config: DLedgerConfig, disk: Disk) -> Seen:
         raise StoreError(f"{config.self_path} cannot be read: {error}") from error
 
 
-def _look(config: DLedgerConfig, disk: Disk) -> Seen:
+def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
     if "," in config.data_store_path:
         raise DirectoryError(
             f"data_store_path={config.data_store_path!r} names several directories, which is not "
@@ -122,8 +122,8 @@ def _look(config: DLedgerConfig, disk: Disk) -> Seen:
     if any(b != a + size for a, b in zip(index, index[1:], strict=False)):
         index = ()  # recovery rebuilds it from the data
     left_over += _left_over(directory, listing, index)
-    return Seen(mark=mark, repair_end_index=repair_end, checkpoint=checkpoint, data=data, index=index,
-                left_over=left_over)
+    return LedgerSeen(mark=mark, repair_end_index=repair_end, checkpoint=checkpoint, data=data, index=index,
+                      left_over=left_over)
 
 
 def _explained(listing: Listing, mark: CommitMark | None) -> bool:
@@ -159,14 +159,14 @@ def _trusted_mark(
     return mark, mark.repair_end_index
 
 
-def lock(config: DLedgerConfig, disk: Disk) -> File:
+def lock_ledger(config: DLedgerConfig, disk: Disk) -> File:
     """
     Lock the directory for this process.
 
     @raise DirectoryError: another process holds the lock, or this user cannot write to the directory.
     @raise StoreError: the lock file cannot be locked.
     """
-    path = f"{config.self_path}/{LOCK_NAME}"
+    path = f"{config.self_path}/{LEDGER_LOCK_NAME}"
     try:
         disk.makedirs(config.self_path)
         return disk.lock(path)
@@ -183,7 +183,7 @@ def lock(config: DLedgerConfig, disk: Disk) -> File:
         raise StoreError(f"{path} cannot be locked: {error}") from error
 
 
-def recover(config: DLedgerConfig, disk: Disk, seen: Seen) -> tuple[Recovered, MarkFile]:
+def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple[RecoveredLedger, MarkFile]:
     """
     Bring the files into a known state.
 
@@ -211,8 +211,8 @@ def recover(config: DLedgerConfig, disk: Disk, seen: Seen) -> tuple[Recovered, M
 
 
 def _recover(
-    seen: Seen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList
-) -> Recovered:
+    seen: LedgerSeen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList
+) -> RecoveredLedger:
     mark = seen.mark
     repair_end = seen.repair_end_index
     # Java's checkpoint also records the committed index; it may lag, but is never ahead.
@@ -256,8 +256,8 @@ def _recover(
     if data.offsets:
         mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc_of(data))
     mark_file.write_durably(mark)
-    return Recovered(data=data, index=index, found=found, committed_index=committed,
-                     repair_end_index=repair_end, mark=mark)
+    return RecoveredLedger(data=data, index=index, found=found, committed_index=committed,
+                           repair_end_index=repair_end, mark=mark)
 
 
 def _late(segments: SegmentList) -> int:

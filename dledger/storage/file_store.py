@@ -26,8 +26,8 @@ from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
-from dledger.storage import directory as door
 from dledger.storage.commit_mark import MarkFile
+from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.records import Layout, check_batch, pack_bodies
@@ -46,7 +46,7 @@ class FileStore:
     """See the module; the invariants are those of L{OpenLedger} and of the parts."""
 
     def __init__(
-        self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: door.Recovered
+        self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
     ) -> None:
         ledger = self._ledger = OpenLedger.of(config, disk, recovered)
         self._lock = lock
@@ -66,12 +66,12 @@ class FileStore:
         @raise DirectoryError: the directory must not be opened as it is.
         @raise StoreError: reading or repairing the directory failed.
         """
-        directory = door.look(config, disk)
-        lock = door.lock(config, disk)
+        directory = inspect_ledger(config, disk)
+        lock = lock_ledger(config, disk)
         try:
             # Look again: before we held the lock, another process may have changed the directory.
-            directory = door.look(config, disk)
-            recovered, mark_file = door.recover(config, disk, directory)
+            directory = inspect_ledger(config, disk)
+            recovered, mark_file = recover_ledger(config, disk, directory)
             return cls(config, disk, lock, mark_file, recovered)
         except OSError as error:
             lock.close()

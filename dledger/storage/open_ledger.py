@@ -14,7 +14,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.segment import SegmentList
 from dledger.config import DLedgerConfig
-from dledger.storage.directory import Recovered
+from dledger.storage.directory import RecoveredLedger
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +57,7 @@ class OpenLedger:
     epoch: int = 0
 
     @classmethod
-    def of(cls, config: DLedgerConfig, disk: Disk, recovered: Recovered) -> OpenLedger:
+    def of(cls, config: DLedgerConfig, disk: Disk, recovered: RecoveredLedger) -> OpenLedger:
         """The ledger that recovery has found."""
         found = recovered.found
         return cls(

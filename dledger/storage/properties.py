@@ -14,7 +14,7 @@ import re
 
 from dledger.base.disk.disk import Disk
 
-CHECKPOINT_NAME = "checkpoint"
+LEDGER_CHECKPOINT_NAME = "checkpoint"
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -66,7 +66,7 @@ def java_long(text: str | None) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
-def encode_checkpoint(committed_index: int, end_index: int) -> bytes:
+def encode_ledger_checkpoint(committed_index: int, end_index: int) -> bytes:
     """Content of the checkpoint, as JDK 9 and later write it."""
     return f"committedIndex={committed_index}\nendIndex={end_index}\n".encode()
 
@@ -77,7 +77,7 @@ def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
 
     Nothing is lost without it: a leader tells the committed index again.
     """
-    path = f"{directory}/{CHECKPOINT_NAME}"
+    path = f"{directory}/{LEDGER_CHECKPOINT_NAME}"
     if not disk.exists(path):
         return None
     content = disk.read_file(path)

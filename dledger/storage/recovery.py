@@ -49,7 +49,7 @@ _BLANK_CHECK_MAX = 8 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundLedger:
     """
     The ledger that a scan found.
 
@@ -157,7 +157,7 @@ class Scanner:
         # No chain covers the header of this record: index and data confirm each other instead.
         return (low, unit[1]) if walk.count and walk.term == unit[4] else None
 
-    def scan(self, begin_index: int, start_index: int, position: int) -> Found:
+    def scan(self, begin_index: int, start_index: int, position: int) -> FoundLedger:
         """
         Walk from the record at C{position} to the last sound record, correcting the index.
 
@@ -180,12 +180,12 @@ class Scanner:
                 self._write_blank(walk.position, following)
             walk.position = following
         if walk.index == start_index:
-            return Found(why=why or "no record")
+            return FoundLedger(why=why or "no record")
         found = attrs.evolve(self._found(begin_index, walk, "" if why == "blank" else why),
                              scanned_from_index=start_index)
         return self._without_unvouched(found, start_index) if why == ended and is_unvouched else found
 
-    def _without_unvouched(self, found: Found, start_index: int) -> Found:
+    def _without_unvouched(self, found: FoundLedger, start_index: int) -> FoundLedger:
         """
         The ledger without its last record, which has no checksum, while the record behind it claims one.
 
@@ -193,7 +193,7 @@ class Scanner:
         with it: a leader brings a dropped record back, but would not replace a wrong one.
         """
         if found.end_index == start_index:
-            return Found(why=found.why)
+            return FoundLedger(why=found.why)
         last, before = self.unit(found.end_index), self.unit(found.end_index - 1)
         assert last is not None and before is not None, "the index was just corrected"
         header = ENTRY_HEADER.unpack(self.data.pread(ENTRY_HEADER_SIZE, before[1]))
@@ -224,10 +224,10 @@ class Scanner:
             self.data.zero(position, file_end)
             self.data.pwrite(BLANK.pack(BLANK_MAGIC, file_end - position), position)
 
-    def _found(self, begin_index: int, walk: Walk, why: str) -> Found:
+    def _found(self, begin_index: int, walk: Walk, why: str) -> FoundLedger:
         unit = self.unit(walk.index - 1)
         assert unit is not None, "the index was just corrected"
-        return Found(
+        return FoundLedger(
             begin_index=begin_index, end_index=walk.index - 1, end_term=walk.term,
             end_position=unit[1] + unit[2], chain_crc=walk.chain_crc or 0, why=why,
         )
@@ -333,7 +333,9 @@ def highest_held(data: SegmentList, mark: CommitMark) -> int:
     return expected - 1
 
 
-def without_torn_end(data: SegmentList, index: SegmentList, mark: CommitMark, found: Found) -> Found:
+def without_torn_end(
+    data: SegmentList, index: SegmentList, mark: CommitMark, found: FoundLedger
+) -> FoundLedger:
     """
     The ledger without its last record, if that may be a torn write.
 
@@ -362,7 +364,7 @@ def without_torn_end(data: SegmentList, index: SegmentList, mark: CommitMark, fo
 
 def find_ledger(
     data: SegmentList, index: SegmentList, mark: CommitMark | None, lost: Callable[[], None]
-) -> Found:
+) -> FoundLedger:
     """
     Find the ledger in these files and correct the index. The data is not cut yet.
 
@@ -370,17 +372,17 @@ def find_ledger(
     @param lost: called on damage, before the index, which shows how many entries there were, is deleted.
     """
     if not data.offsets:
-        return Found()
+        return FoundLedger()
     scanner = Scanner(data, index)
     first = scanner.first_record(data.offsets[0])
     if first is None:
-        return Found(why=f"no record at the beginning of {data.path(data.offsets[0])}")
+        return FoundLedger(why=f"no record at the beginning of {data.path(data.offsets[0])}")
     if mark is not None and mark.begin_position == data.offsets[0]:
         is_sound = begin_crc_of(data) == mark.begin_crc
     else:
         is_sound = _is_beginning_sound(scanner)
     if not is_sound:
-        return Found(why=f"the first record of {data.path(data.offsets[0])} is not the recorded one")
+        return FoundLedger(why=f"the first record of {data.path(data.offsets[0])} is not the recorded one")
     begin_index, _, begin_position = first
     start = None
     if _index_reaches(index, begin_index) and (mark is None or mark.damaged_index < 0):
@@ -462,7 +464,7 @@ def _start_of_late_file(scanner: Scanner, data: SegmentList, begin_index: int) -
     return None
 
 
-def cut_behind(data: SegmentList, index: SegmentList, found: Found) -> None:
+def cut_behind(data: SegmentList, index: SegmentList, found: FoundLedger) -> None:
     """Zero everything behind the end, in data and index, without syncing."""
     if found.end_index < 0:
         while data.offsets:

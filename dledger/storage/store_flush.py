@@ -24,7 +24,7 @@ from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
 from dledger.base.errors import StoreError
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
-from dledger.storage.properties import CHECKPOINT_NAME, encode_checkpoint
+from dledger.storage.properties import LEDGER_CHECKPOINT_NAME, encode_ledger_checkpoint
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -145,11 +145,11 @@ class StoreFlush:
     # -- the checkpoint --------------------------------------------------------------------------
 
     def _checkpoint_path(self) -> str:
-        return f"{self._ledger.config.self_path}/{CHECKPOINT_NAME}"
+        return f"{self._ledger.config.self_path}/{LEDGER_CHECKPOINT_NAME}"
 
     def _checkpoint_now(self) -> bytes:
         durable_index = self._marks.durable.index
-        return encode_checkpoint(min(self._ledger.committed_index, durable_index), durable_index)
+        return encode_ledger_checkpoint(min(self._ledger.committed_index, durable_index), durable_index)
 
     def check_point(self, *, force: bool = False) -> None:
         """

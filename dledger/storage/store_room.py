@@ -96,4 +96,4 @@ class StoreRoom:
         )
 
     def _measure(self) -> None:
-        self._expiry.look(self._ledger.disk, self._ledger.data, self._ledger.config.self_path)
+        self._expiry.measure(self._ledger.disk, self._ledger.data, self._ledger.config.self_path)

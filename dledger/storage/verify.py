@@ -17,7 +17,7 @@ import attrs
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
-from dledger.storage.properties import CHECKPOINT_NAME, read_checkpoint
+from dledger.storage.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
 from dledger.storage.reader import LogReader
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
 from dledger.storage.term_file import TERM_FILE_NAME, decode_term
@@ -190,7 +190,7 @@ class _Verifier:
                 previous = offset
 
     def _check_checkpoint(self, checkpoint: tuple[int, int] | None) -> None:
-        path = f"{self._reader.path}/{CHECKPOINT_NAME}"
+        path = f"{self._reader.path}/{LEDGER_CHECKPOINT_NAME}"
         if checkpoint is None:
             if self._disk.exists(path):
                 self._report.add(path, "malformed: committedIndex=<number>, endIndex=<number> expected")

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger.spark
 from dledger.spark.columns import ENTRY_COLUMNS, ddl_of
 from dledger.spark.messages import MESSAGE_COLUMNS
-from dledger.spark.source import DLedgerDataSource, LogReader, LogStreamReader
+from dledger.spark.source import DLedgerDataSource, LogBatchReader, LogStreamReader
 from tests.processes.members import ROOT
 from tests.spark.ledgers import Ledger, plain_rows, scanned
 from tests.spark.sessions import SparkCase, rows_of
@@ -202,7 +202,7 @@ class SkinTests(SynchronousTestCase):
 
     def test_no_filters_are_pushed(self) -> None:
         """See the rule in L{dledger.spark.source}; the upstream bug is watched by C{test_upstream}."""
-        self.assertNotIn("pushFilters", vars(LogReader))
+        self.assertNotIn("pushFilters", vars(LogBatchReader))
         self.assertNotIn("pushFilters", vars(LogStreamReader))
 
     def test_found_by_name(self) -> None:

@@ -70,7 +70,7 @@ class UpstreamTests(SynchronousTestCase):
     def test_pushed_filters_stay(self) -> None:
         """
         A filter that was pushed for one scan is used for a later one that has none: rows are missing. When
-        this fails, C{pushFilters} on C{index} can be given to L{dledger.spark.source.LogReader}.
+        this fails, C{pushFilters} on C{index} can be given to L{dledger.spark.source.LogBatchReader}.
         """
         session = spark()
         session.dataSource.register(Numbers)

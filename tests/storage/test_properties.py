@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.storage.properties import encode_checkpoint, java_long, parse_properties, read_checkpoint
+from dledger.storage.properties import encode_ledger_checkpoint, java_long, parse_properties, read_checkpoint
 
 
 class PropertiesTests(SynchronousTestCase):
@@ -53,8 +53,8 @@ class CheckpointTests(SynchronousTestCase):
 
     def test_golden(self) -> None:
         """As JDK 9 and later write it."""
-        self.assertEqual(encode_checkpoint(1, 5), b"committedIndex=1\nendIndex=5\n")
-        self.assertEqual(encode_checkpoint(-1, -1), b"committedIndex=-1\nendIndex=-1\n")
+        self.assertEqual(encode_ledger_checkpoint(1, 5), b"committedIndex=1\nendIndex=5\n")
+        self.assertEqual(encode_ledger_checkpoint(-1, -1), b"committedIndex=-1\nendIndex=-1\n")
 
     def test_read(self) -> None:
         """Either order; what makes no sense counts as absent."""

@@ -64,7 +64,7 @@ class Expiry:
         self.disk_full = False
         self.why_full = ""
 
-    def look(self, disk: Disk, data: SegmentList, base_path: str) -> None:
+    def measure(self, disk: Disk, data: SegmentList, base_path: str) -> None:
         """Measure the room on the file systems of the ledger."""
         spaces = [disk.space(base_path)]
         if disk.exists(data.directory):

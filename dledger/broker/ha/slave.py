@@ -9,7 +9,7 @@ that made them durable), and after a heartbeat interval without a report. It giv
 silent for the house-keeping interval. Waits between attempts grow, and are short again after a session
 that brought frames.
 
-L{dledger.broker.ha.slave_session.Follower} decides on the frames.
+L{dledger.broker.ha.slave_session.SlaveSession} decides on the frames.
 
 Source: HAService.HAClient (4.9.8), DefaultHAClient (5.3.3); differs: docs/ha.md 7.10, 7.11.
 """
@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 from dledger.base.errors import StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.ports import LogPort
-from dledger.broker.ha.slave_session import Diverged, Follower, SessionEnded
+from dledger.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import Piece
@@ -101,7 +101,7 @@ class HAFollower(Factory):
         self._tell_failed = failed
         self._tell_appended = appended
         self._master_begin = master_begin
-        self.follower = Follower(
+        self.follower = SlaveSession(
             commit_log, reports_flushed=config.waits_for_disk, full_history=config.ha_full_history,
             verify_size=config.ha_verify_size, verify_size_at_start=config.ha_verify_size_at_start,
         )

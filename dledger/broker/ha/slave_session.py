@@ -54,7 +54,7 @@ class Diverged(SessionEnded):
 
 
 @attrs.define
-class Follower:
+class SlaveSession:
     """
     Invariant: in a session our log equals the master's from the start of the comparison to
     C{expected_offset}.

@@ -419,9 +419,9 @@ class CommitLog:
         """Where the second file begins; None if there is only one."""
         return self._segments.offsets[1] if len(self._segments.offsets) > 1 else None
 
-    def look_at_room(self, expiry: Expiry, disk: Disk) -> None:
+    def measure_room(self, expiry: Expiry, disk: Disk) -> None:
         """Let C{expiry} measure the file systems of the store and the log. @raise OSError: it failed."""
-        expiry.look(disk, self._segments, self._config.store_path_root_dir)
+        expiry.measure(disk, self._segments, self._config.store_path_root_dir)
 
     def wants_to_expire(self, expiry: Expiry, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
         """Whether the first file should go; see L{Expiry.wants}. @raise OSError: it cannot be looked at."""

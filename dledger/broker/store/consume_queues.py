@@ -34,7 +34,7 @@ _LOOKS = 16
 #: What RocketMQ allows in a topic, and no more than a file name holds.
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
-Key = tuple[str, int]
+QueueKey = tuple[str, int]
 
 
 def is_topic(name: str) -> bool:
@@ -54,8 +54,8 @@ class ConsumeQueues:
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self._config = config
         self._disk = disk
-        self._queues: dict[Key, ConsumeQueue] = {}
-        self._touched: dict[Key, ConsumeQueue] = {}
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._touched: dict[QueueKey, ConsumeQueue] = {}
         self._flushing: list[ConsumeQueue] = []
         self.refused = self.unwritten = 0
 
@@ -87,7 +87,7 @@ class ConsumeQueues:
             raise
         return queues
 
-    def _found(self) -> Iterator[Key]:
+    def _found(self) -> Iterator[QueueKey]:
         root, disk = self._config.consume_queue_path, self._disk
         if not disk.exists(root):
             return
@@ -104,7 +104,7 @@ class ConsumeQueues:
     def _path(self, topic: str, queue_id: int) -> str:
         return f"{self._config.consume_queue_path}/{topic}/{queue_id}"
 
-    def _touch(self, key: Key, queue: ConsumeQueue) -> None:
+    def _touch(self, key: QueueKey, queue: ConsumeQueue) -> None:
         self._touched.pop(key, None)
         if len(self._touched) >= OPEN_MAX:
             self._shed(_LOOKS)
@@ -127,7 +127,7 @@ class ConsumeQueues:
             self._touch((topic, queue_id), queue)
         return queue
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[QueueKey]:
         """Topic and number of every queue."""
         return list(self._queues)
 
@@ -175,7 +175,7 @@ class ConsumeQueues:
         """Records that stand at another index than they say."""
         return sum(queue.misplaced for queue in self._queues.values())
 
-    def next_indexes(self) -> dict[Key, int]:
+    def next_indexes(self) -> dict[QueueKey, int]:
         """Of every queue, the index of its next message."""
         return {key: queue.next_index for key, queue in self._queues.items()}
 

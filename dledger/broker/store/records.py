@@ -26,7 +26,7 @@ from protocols.wire.rocketmq.layout import (
     FIXED_PARTS,
     HEAD,
     HEAD_SIZE,
-    INDEXED,
+    INDEXED_PART,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -53,7 +53,7 @@ _TAGS = b"TAGS\x01"
 _NOT_QUEUED = (int(SysFlag.PREPARED), int(SysFlag.ROLLBACK))
 _BORN_V6, _STORE_V6 = int(SysFlag.BORN_HOST_V6), int(SysFlag.STORE_HOST_V6)
 _V6 = _BORN_V6 | _STORE_V6
-_INDEXED_SIZE = INDEXED.size
+_INDEXED_PART_SIZE = INDEXED_PART.size
 _TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
 
 
@@ -317,8 +317,8 @@ def read_plain_record(
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:
         return None
-    size, magic, queue_id, queue_offset, sys_flag, timestamp, body_length = INDEXED.unpack_from(data, at)
-    topic_at = at + _INDEXED_SIZE + 1 + body_length
+    size, magic, queue_id, queue_offset, sys_flag, timestamp, body_length = INDEXED_PART.unpack_from(data, at)
+    topic_at = at + _INDEXED_PART_SIZE + 1 + body_length
     end = at + size
     if magic != MAGIC_V1 or sys_flag & _V6 or size > left or body_length < 0 or topic_at + 2 > end:
         return None

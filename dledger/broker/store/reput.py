@@ -54,7 +54,7 @@ BULK_TURNS = 32
 Arrived = set[tuple[str, int]]
 
 
-class Log(Protocol):
+class DispatchedLog(Protocol):
     """The part of a commit log that is read here."""
 
     @property
@@ -83,7 +83,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, log: Log, queues: ConsumeQueues, delay_levels_ms: Sequence[int], *, offset: int
+        self, log: DispatchedLog, queues: ConsumeQueues, delay_levels_ms: Sequence[int], *, offset: int
     ) -> None:
         self._log = log
         self._queues = queues

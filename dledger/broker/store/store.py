@@ -45,7 +45,7 @@ from dledger.broker.store.reput import Arrived, Dispatcher, ReputMessageService
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.ledger.codes import ResponseCode
 
-LOCK_NAME = "lock"
+STORE_LOCK_NAME = "lock"
 TICK_S = 0.5
 CHECKPOINT_TICKS = 20
 
@@ -54,7 +54,7 @@ def _lock(config: StoreConfig, disk: Disk) -> File:
     root = config.store_path_root_dir
     try:
         disk.makedirs(root)
-        return disk.lock(f"{root}/{LOCK_NAME}")
+        return disk.lock(f"{root}/{STORE_LOCK_NAME}")
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
             raise DirectoryError(
@@ -233,7 +233,7 @@ class MessageStore:
         """
         gone: list[str] = []
         try:
-            self._look()
+            self._measure()
             last = min(self.reput.offset, self.log.flushed_record_end)
             while len(gone) < Expiry.FILES_MAX and (second := self.log.second_file) is not None:
                 free_to_go = second <= keep_from
@@ -244,13 +244,13 @@ class MessageStore:
                 gone.append(self.log.expire_first())
             if gone:
                 self.queues.expire(self.log.begin_offset)
-                self._look()
+                self._measure()
         except OSError as error:
             raise StoreError(f"deleting old files: {error}") from error
         return gone
 
-    def _look(self) -> None:
-        self.log.look_at_room(self._expiry, self._disk)
+    def _measure(self) -> None:
+        self.log.measure_room(self._expiry, self._disk)
 
     # -- flush -----------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ import attrs
 
 STATE_NAME = "_export.json"
 PENDING_NAME = "_pending"
-LOCK_NAME = "_lock"
+EXPORT_LOCK_NAME = "_lock"
 _VERSION = 1
 #: The name that Hive, Spark and Arrow give to a null value.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -257,7 +257,7 @@ class ExportDirectory:
 
 
 def _take_lock(path: Path) -> int:
-    lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(path / EXPORT_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -75,7 +75,7 @@ _FIXED = {
 FIXED_PARTS = {key: struct_of(declaration) for key, declaration in _FIXED.items()}
 #: Of a record with IPv4 addresses, the fields that consume queues need: size, magic, queue, place in it,
 #: flags, store timestamp, length of the body.
-INDEXED = struct_of_some(
+INDEXED_PART = struct_of_some(
     _FIXED[False, False], "size", "magic", "queue_id", "queue_offset", "sys_flag", "store_timestamp",
     "body_length",
 )

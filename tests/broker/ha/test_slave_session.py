@@ -8,14 +8,14 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.ha.slave_session import Diverged, Follower, SessionEnded
+from dledger.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
 from protocols.wire.errors import WireError
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, record, stream
 
 FRAME = 600
 
 
-def serve(follower: Follower, master: MemoryLog, *, start: int | None = None, frame: int = FRAME) -> int:
+def serve(follower: SlaveSession, master: MemoryLog, *, start: int | None = None, frame: int = FRAME) -> int:
     """
     A session with a master that sends everything it has.
 
@@ -42,9 +42,9 @@ class FollowTests(SynchronousTestCase):
         self.master = MemoryLog(stream(3 * FILE_SIZE))
         self.log = MemoryLog()
 
-    def follower(self, **options: Any) -> Follower:
+    def follower(self, **options: Any) -> SlaveSession:
         """Of C{self.log}."""
-        return Follower(self.log, verify_size=200, **options)
+        return SlaveSession(self.log, verify_size=200, **options)
 
     def test_from_the_beginning(self) -> None:
         """Byte for byte, whatever the frames."""
@@ -68,7 +68,7 @@ class FollowTests(SynchronousTestCase):
         """A frame that does not continue the last one ends the session; nothing of it is written."""
         for offset in (999, 1001, 0):
             log = MemoryLog(self.master.data[:1000])
-            follower = Follower(log, verify_size=10)
+            follower = SlaveSession(log, verify_size=10)
             start = follower.begin()
             follower.take(start, memoryview(self.master.data[start:1000]))
             error = self.assertRaises(SessionEnded, follower.take, offset, memoryview(b"abc"))
@@ -150,7 +150,7 @@ class ManyTests(SynchronousTestCase):
     ) -> tuple[CountingLog, tuple[object, ...]]:
         """What becomes of a slave that holds so many bytes, and compares from C{start} on."""
         log = CountingLog(self.data[:held])
-        follower = Follower(log)
+        follower = SlaveSession(log)
         follower.begin()
         follower.expected_offset = start
         said = ""
@@ -201,7 +201,7 @@ class HistoryTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = MemoryLog()
-        self.follower = Follower(self.log, full_history=True)
+        self.follower = SlaveSession(self.log, full_history=True)
 
     def test_one_file(self) -> None:
         """The master begins with its last file, which is the first one."""
@@ -242,7 +242,7 @@ class CompareTests(SynchronousTestCase):
     def test_equal(self) -> None:
         """Only what is new is appended, also where a frame holds both."""
         log = MemoryLog(self.master.data[:5000])
-        follower = Follower(log, verify_size=500)
+        follower = SlaveSession(log, verify_size=500)
         start = serve(follower, self.master, frame=499)
         self.assertLessEqual(start, 4500)
         self.assertGreater(start, 4500 - 200)
@@ -252,7 +252,7 @@ class CompareTests(SynchronousTestCase):
     def test_first_session(self) -> None:
         """After a start more is compared, until that has gone well."""
         log = MemoryLog(self.master.data[:5000])
-        follower = Follower(log, verify_size=500, verify_size_at_start=3000)
+        follower = SlaveSession(log, verify_size=500, verify_size_at_start=3000)
         starts = []
         for _ in range(2):
             starts.append(follower.begin())
@@ -263,15 +263,15 @@ class CompareTests(SynchronousTestCase):
 
     def test_reports_while_comparing(self) -> None:
         """Only what was compared."""
-        follower = Follower(MemoryLog(self.master.data[:5000]), verify_size=500)
+        follower = SlaveSession(MemoryLog(self.master.data[:5000]), verify_size=500)
         start = follower.begin()
         follower.take(start, memoryview(self.master.read(start, 100)))
         self.assertTrue(follower.is_comparing)
         self.assertEqual(follower.reportable(), start + 100)
 
-    def settle(self, log: MemoryLog, sessions: int = 20, verify_size: int = 300) -> Follower:
+    def settle(self, log: MemoryLog, sessions: int = 20, verify_size: int = 300) -> SlaveSession:
         """Session after session, until one goes well."""
-        follower = Follower(log, verify_size=verify_size)
+        follower = SlaveSession(log, verify_size=verify_size)
         for _ in range(sessions):
             try:
                 serve(follower, self.master)
@@ -314,7 +314,7 @@ class CompareTests(SynchronousTestCase):
     def test_widening(self) -> None:
         """A comparison that begins with a difference proves nothing of what is below: the next goes lower."""
         log = MemoryLog(self.master.data[:2000] + stream(2000, at=77, start=2000))
-        follower = Follower(log, verify_size=100)
+        follower = SlaveSession(log, verify_size=100)
         first = follower.begin()
         self.assertRaises(Diverged, follower.take, first, memoryview(self.master.read(first, 50)))
         follower.end()
@@ -324,7 +324,7 @@ class CompareTests(SynchronousTestCase):
     def test_longer_than_the_master(self) -> None:
         """What the master lacks is neither cut nor reported, until it writes something else there."""
         log = MemoryLog(self.master.data + record(self.master.end_offset, at=5))
-        follower = Follower(log, verify_size=500)
+        follower = SlaveSession(log, verify_size=500)
         serve(follower, self.master)
         self.assertGreater(log.end_offset, self.master.end_offset)
         start = follower.begin()
@@ -338,7 +338,7 @@ class CompareTests(SynchronousTestCase):
     def test_fruitless_sessions(self) -> None:
         """Where the master sends nothing at all, other places are tried: the last file, and lower."""
         log = MemoryLog(self.master.data[:9000])
-        follower = Follower(log, verify_size=1000)
+        follower = SlaveSession(log, verify_size=1000)
         starts = []
         for _ in range(7):
             starts.append(follower.begin())
@@ -353,7 +353,7 @@ class CompareTests(SynchronousTestCase):
 
     def test_heartbeats_alone_are_fruitless(self) -> None:
         """A master that has nothing there sends heartbeats, for ever."""
-        follower = Follower(MemoryLog(self.master.data[:5000]), verify_size=500)
+        follower = SlaveSession(MemoryLog(self.master.data[:5000]), verify_size=500)
         start = follower.begin()
         follower.take(start, memoryview(b""))
         self.assertFalse(follower.frames)
