@@ -15,6 +15,8 @@ from tests.mutants.patching import Patch
 ACKS = "dledger.broker.ha.acks"
 CLIENT = "dledger.broker.ha.slave"
 FOLLOWER = "dledger.broker.ha.slave_session"
+FLUSH = "dledger.broker.store.log_flush"
+JOB = "dledger.base.disk.flush_job"
 TRANSFER = "dledger.broker.ha.group_transfer"
 MASTER = "dledger.broker.ha.master"
 SERVICE = "dledger.broker.ha.service"
@@ -94,4 +96,15 @@ HA_MUTANTS: tuple[Row, ...] = (
     ("ha-disk-not-waited-for", "with SYNC_FLUSH a put is answered when a slave has it", (
         Patch(SERVICE, "        return combined(flushed, replicated)\n", "        return replicated\n"),
     ), {"master": {**SYNC, "flush_disk_type": "SYNC_FLUSH"}}, ()),
+    ("ha-failed-fsync-ignored", "with SYNC_FLUSH an fsync that failed counts as done", (
+        Patch(JOB, "        for step in self._steps:\n            step()\n",
+              "        for step in self._steps:\n            try:\n                step()\n"
+              "            except OSError:\n                pass\n"),
+    ), {"master": {**SYNC, "flush_disk_type": "SYNC_FLUSH"}}, ("disk_error", *POWER)),
+    ("ha-flush-outlives-cut", "an fsync that began before a cut counts for bytes that came behind it", (
+        Patch(FLUSH, "        if job.epoch == self._log.epoch:\n", "        if True:\n"),
+        Patch(FLUSH, "self.flushed_offset = max(self.flushed_offset, job.end)",
+              "self.flushed_offset = min(max(self.flushed_offset, job.end), self._log.end)"),
+    ), {"master": {**SYNC, "ha_transfer_flushed_only": False}, "slave": {"flush_disk_type": "SYNC_FLUSH"}},
+     ("power_master", "slow_disk")),
 )  # fmt: skip
