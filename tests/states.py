@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from dledger.broker.ha.slave_session import Diverged, Follower, SessionEnded
+from dledger.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
@@ -218,23 +218,23 @@ def slave() -> str:
     master = MemoryLog(stream(3 * FILE_SIZE))
     other = MemoryLog(stream(3 * FILE_SIZE, body=b"other"))
 
-    def empty() -> Follower:
-        session = Follower(MemoryLog(), verify_size=200)
+    def empty() -> SlaveSession:
+        session = SlaveSession(MemoryLog(), verify_size=200)
         session.begin()
         return session
 
-    def comparing() -> Follower:
-        session = Follower(MemoryLog(master.data[:1000]), verify_size=400)
+    def comparing() -> SlaveSession:
+        session = SlaveSession(MemoryLog(master.data[:1000]), verify_size=400)
         session.begin()
         return session
 
-    def following() -> Follower:
+    def following() -> SlaveSession:
         session = comparing()
         start = session.expected_offset
         session.take(start, memoryview(master.data[start:1000]))
         return session
 
-    def frame(session: Follower, data: bytes, at: int | None = None) -> str:
+    def frame(session: SlaveSession, data: bytes, at: int | None = None) -> str:
         offset = session.expected_offset if at is None else at
         offset = max(offset, 0)
         try:
@@ -246,7 +246,7 @@ def slave() -> str:
             return f"the session ends; the log still ends at {session.log.end_offset}"
         return f"the log ends at {session.log.end_offset}"
 
-    happens: dict[str, Callable[[Follower], str]] = {
+    happens: dict[str, Callable[[SlaveSession], str]] = {
         "600 bytes of the master's log at the expected offset": lambda one: frame(one, master.data),
         "600 other bytes at the expected offset": lambda one: frame(one, other.data),
         "600 bytes at another offset": lambda one: frame(one, master.data, at=one.expected_offset + 100),
