@@ -25,6 +25,7 @@ import attrs
 
 from benchmarks.ha_brokers import ASYNC_MASTER, JAVA, PATIENCE_S, SLAVE, TOPIC, Broker, make_broker
 from dledger.base.disk.disk import OsDisk
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.records import NewMessage
@@ -81,7 +82,7 @@ def write_store(directory: Path, *, log_bytes: int, body_bytes: int, told: Calla
     config = StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=FILE_BYTES)
     disk.makedirs(config.commit_log_path)
     seen = inspect_log(config, disk, checkpoint=None, is_aborted=False)
-    log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=_no_thread)
+    log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=_no_thread, events=BrokerEvents())
     rng = random.Random(1)
     host = Host(address=bytes((127, 0, 0, 1)), port=10911)
     now_ms = int(time.time() * 1000)

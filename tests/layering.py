@@ -13,17 +13,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import attrs
 
-ROOT = Path(__file__).resolve().parent.parent
-
-#: Top-level names that are ours. Nothing below imports C{tests}, C{benchmarks} or C{demo}.
-OURS = ("dledger", "protocols", "pyspark_dledger", "tests", "benchmarks", "demo")
-
-#: Directories (and single modules) whose modules must be covered by the table.
-COVERED = ("dledger", "protocols", "pyspark_dledger", "twisted")
+from tests.import_graph import OURS, Import, imports_in
 
 #: Standard modules that reach out of the process, or ask for the time.
 IO = ("asyncio", "fcntl", "http", "mmap", "os", "pathlib", "select", "shutil", "signal", "socket", "ssl",
@@ -209,17 +202,22 @@ LAYERS: tuple[Layer, ...] = (
         ),
     ),
     # -- the broker: nothing of core, node, storage or client --------------------------------------
+    # Before all rooms of the broker: each of them may tell of events.
+    Layer(name="broker events", covers=("dledger.broker.common.events",)),
     Layer(
         name="broker store",
         covers=("dledger.broker.store",),
-        ours=("dledger.base", "protocols.turn", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        ours=(
+            "dledger.base", "dledger.broker.common.events", "protocols.turn", "protocols.rocketmq",
+            *ROCKETMQ_WIRE,
+        ),
         third=(*TWISTED, "construct"),
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
         name="broker replication",
         covers=("dledger.broker.ha",),
-        ours=("dledger.base", "protocols.rocketmq", *ROCKETMQ_WIRE),
+        ours=("dledger.base", "dledger.broker.common.events", "protocols.rocketmq", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),
@@ -436,57 +434,7 @@ def layer_of(module: str) -> Layer | None:
     return None
 
 
-def module_names(root: Path, tops: tuple[str, ...] = COVERED) -> dict[str, Path]:
-    """Dotted name to file of every module below the given directories."""
-    found = {}
-    for top in tops:
-        for path in sorted((root / top).rglob("*.py")):
-            parts = list(path.relative_to(root).with_suffix("").parts)
-            if parts[-1] == "__init__":
-                parts.pop()
-            found[".".join(parts)] = path
-    return found
-
-
-@attrs.frozen(kw_only=True)
-class _Import:
-    target: str
-    line: int
-    in_function: bool
-    is_for_types: bool
-
-
-def _imports(
-    tree: ast.AST, known: Mapping[str, object], in_function: bool = False, for_types: bool = False
-) -> Iterator[_Import | int]:
-    """Every import in a tree; a bare line number is a relative one."""
-    place = {"in_function": in_function, "is_for_types": for_types}
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield _Import(target=alias.name, line=node.lineno, **place)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:
-                yield node.lineno
-                continue
-            assert node.module is not None
-            for alias in node.names:
-                # "from dledger.core import effects" imports a module, "from dledger import connect" does not;
-                # for the standard library and third parties the longer name is used, which is never too
-                # short.
-                longer = f"{node.module}.{alias.name}"
-                ours = node.module.split(".")[0] in OURS
-                target = longer if longer in known or not ours else node.module
-                yield _Import(target=target, line=node.lineno, **place)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from _imports(ast.Module(node.body, []), known, in_function, True)
-            yield from _imports(ast.Module(node.orelse, []), known, in_function, for_types)
-        else:
-            inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _imports(node, known, inside, for_types)
-
-
-def _judge(found: _Import, layer: Layer) -> str | None:
+def _judge(found: Import, layer: Layer) -> str | None:
     """Why an import is not allowed; None if it is."""
     target = found.target
     top = target.split(".")[0]
@@ -526,19 +474,6 @@ def room_of(module: str) -> str:
     return "nowhere" if layer is None else layer.name
 
 
-def imports_of(root: Path = ROOT, tops: tuple[str, ...] = COVERED) -> dict[str, set[str]]:
-    """Every module of ours, and the modules of ours that it imports, in functions and for types, too."""
-    known = module_names(root, tops)
-    return {
-        module: {
-            found.target
-            for found in _imports(ast.parse(path.read_text()), known)
-            if isinstance(found, _Import) and found.target in known and found.target != module
-        }
-        for module, path in known.items()
-    }
-
-
 def rooms_of(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
     """Every room, and the rooms that its modules import."""
     rooms: dict[str, set[str]] = {}
@@ -546,34 +481,6 @@ def rooms_of(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
         room = rooms.setdefault(room_of(module), set())
         room.update(room_of(target) for target in targets)
     return {room: targets - {room} for room, targets in rooms.items()}
-
-
-def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
-    """
-    One circle of arrows.
-
-    @return: its nodes in order, the first again at the end; empty if there is none.
-    """
-    done: set[str] = set()
-    path: list[str] = []
-
-    def visit(node: str) -> list[str]:
-        if node in path:
-            return [*path[path.index(node):], node]
-        if node in done:
-            return []
-        path.append(node)
-        for target in sorted(graph.get(node, ())):
-            if found := visit(target):
-                return found
-        path.pop()
-        done.add(node)
-        return []
-
-    for node in sorted(graph):
-        if found := visit(node):
-            return found
-    return []
 
 
 def check(module: str, source: str, known: Mapping[str, object]) -> list[str]:
@@ -588,7 +495,7 @@ def check(module: str, source: str, known: Mapping[str, object]) -> list[str]:
         return [f"{module}: no row of the table covers it"]
     tree = ast.parse(source)
     wrong = []
-    for found in _imports(tree, known):
+    for found in imports_in(tree, known):
         if isinstance(found, int):
             wrong.append(f"{module}:{found}: relative import; write the whole name")
             continue

@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from tests.layering import LAYERS, ROOT, Layer, imports_of, rooms_of
+from tests.import_graph import ROOT, imports_of
+from tests.layering import LAYERS, Layer, rooms_of
 
 PICTURE = ROOT / "docs" / "rooms.svg"
 PAGE = ROOT / "docs" / "architecture.md"

@@ -32,7 +32,7 @@ from tests.core.helpers import (
     vote_request,
 )
 from tests.core.test_dispatcher import Desk
-from tests.layering import ROOT
+from tests.import_graph import ROOT
 
 PAGE = ROOT / "docs" / "states.md"
 HEAD = """# States

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.layering import ROOT, module_names
+from tests.import_graph import ROOT, module_names
 
 PRODUCT = ("dledger", "protocols", "pyspark_dledger")
 

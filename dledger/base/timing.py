@@ -132,3 +132,26 @@ class Backoff:
         wait_s = min(self.most_s, self.first_s * 2.0 ** min(self._attempts, 20))
         self._attempts += 1
         return wait_s * self.rng.uniform(0.5, 1.5)
+
+
+def within(ended: Deferred[None], seconds: float, clock: IReactorTime) -> Deferred[bool]:
+    """
+    Wait for C{ended}, at most for C{seconds}.
+
+    @return: fires with whether C{ended} fired in time, otherwise C{ended} is cancelled.
+    """
+    in_time: Deferred[bool] = Deferred()
+
+    def tell(_: object) -> None:
+        if not in_time.called:
+            if time_out.active():
+                time_out.cancel()
+            in_time.callback(True)
+
+    def too_late() -> None:
+        in_time.callback(False)
+        ended.cancel()
+
+    time_out = clock.callLater(seconds, too_late)
+    ended.addBoth(tell)
+    return in_time

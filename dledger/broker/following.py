@@ -21,6 +21,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.threads import RunInThread
 from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.service import HAService
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
@@ -42,17 +43,17 @@ class Following:
 
     def __init__(
         self, config: BrokerConfig, ha: HAService, metadata: Metadata, client: CommandClient, *,
-        own_address: str, clock: IReactorTime, run_in_thread: RunInThread,
+        own: OwnAddress, clock: IReactorTime, run_in_thread: RunInThread,
         endpoint_of: Callable[[str], IStreamClientEndpoint],
     ) -> None:
         self._config = config
         self._ha = ha
         self._client = client
-        self._own_address = own_address
+        self._own = own
         self._endpoint_of = endpoint_of
         self.ha_address = ""
         self.synchronize = SlaveSynchronize(
-            metadata, client, own_address=own_address, clock=clock, run_in_thread=run_in_thread
+            metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread
         )
 
     def start(self) -> None:
@@ -70,7 +71,7 @@ class Following:
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
         """A name server says who the master is."""
-        if master and master != self._own_address and not self._config.master_address:
+        if master and master != self._own.text and not self._config.master_address:
             if self.synchronize.master_address != master:
                 self.log.info("the master is at {address}", address=master)
             self.synchronize.master_address = master

@@ -45,6 +45,8 @@ INTERVAL_S, INTERVAL_MIN_S, INTERVAL_MAX_S = 30.0, 10.0, 60.0
 TIMEOUT_S = 6.0
 UNREGISTER_TIMEOUT_S = 3.0
 TICK_S = 1.0
+#: More ticks at once than these are logged: the reactor was busy elsewhere.
+STALL_TICKS = 3
 
 #: Makes the company of a topic that would be alone. No one may send to it.
 _COMPANY = TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1, perm=PERM_READ)
@@ -108,12 +110,14 @@ class NameServerRegistrar:
     log = Logger()
 
     def __init__(
-        self, addresses: Sequence[str], asker: Asker, identity: BrokerIdentity, topics: Topics, *,
+        self, addresses: Sequence[str], asker: Asker, identity: Callable[[], BrokerIdentity], topics: Topics,
+        *,
         clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
         learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
     ) -> None:
         """
         @param addresses: C{host:port} of each name server; none is allowed.
+        @param identity: asked for each registration; called after L{start} only.
         @param interval_s: taken for the nearest of 10 to 60.
         @param timeout_s: how long a name server may take to answer.
         @param learned: told the master's address, and where it sends its log, when an answer has new ones.
@@ -126,19 +130,18 @@ class NameServerRegistrar:
         self._timeout_s = timeout_s
         self._learned = learned
         self._master: tuple[str | None, str | None] = (None, None)
-        self._looping: LoopingCall | None = None
+        self._looping = LoopingCall.withCount(self._loop)
+        self._looping.clock = clock
         self._is_stopped = False
-        self.identity = identity
+        self._identity = identity
 
     def start(self) -> None:
         """Register now, and from now on."""
-        self._looping = LoopingCall(self._tick)
-        self._looping.clock = self._clock
         self._looping.start(TICK_S).addErrback(self._loop_failed)
 
     def topics_changed(self) -> None:
         """Somebody waits for a topic: do not wait for the next tick."""
-        if self._looping is not None and not self._is_stopped:
+        if self._looping.running and not self._is_stopped:
             self._tick()
 
     @property
@@ -154,7 +157,7 @@ class NameServerRegistrar:
             Never fails.
         """
         self._is_stopped = True
-        if self._looping is not None and self._looping.running:
+        if self._looping.running:
             self._looping.stop()
         asked = []
         for server in self._servers:
@@ -168,6 +171,13 @@ class NameServerRegistrar:
         return DeferredList(asked, consumeErrors=True).addCallback(lambda _: None)
 
     # -- what is due -----------------------------------------------------------------------------
+
+    def _loop(self, count: int) -> None:
+        if count > STALL_TICKS:
+            self.log.warn(
+                "reactor stalled for {seconds} s: name servers were not told", seconds=count * TICK_S
+            )
+        self._tick()
 
     def _tick(self) -> None:
         now_s = self._clock.seconds()
@@ -198,7 +208,7 @@ class NameServerRegistrar:
         asking.addErrback(lambda failure: self.log.failure("what a name server said was lost", failure))
 
     def _fields(self) -> dict[str, str]:
-        mine = self.identity
+        mine = self._identity()
         return {
             "brokerName": mine.broker_name, "brokerAddr": mine.broker_addr,
             "clusterName": mine.cluster_name, "brokerId": str(mine.broker_id),
@@ -213,7 +223,7 @@ class NameServerRegistrar:
             wrapper["topicConfigTable"] = {} if name in table else company
         body = wire_json({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
         fields = {
-            **self._fields(), "haServerAddr": self.identity.ha_server_addr, "compressed": "false",
+            **self._fields(), "haServerAddr": self._identity().ha_server_addr, "compressed": "false",
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
         }  # fmt: skip
         return RemotingCommand(code=REGISTER_BROKER, opaque=0, ext_fields=fields, body=body)

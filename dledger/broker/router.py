@@ -1,119 +1,95 @@
 # -*- test-case-name: tests.broker.test_router -*-
 """
-The listening side of a broker: its connections, and who answers what is asked on them.
+The listening side of a broker: its connections, and the groups of commands that answer requests.
 
-Requests go to groups of commands by their code. Sends that stand together in one read go to their group
-together. What a slave asks for (see L{dledger.broker.metadata.slave_synchronize}) is answered here, on
-every port.
+A request goes to the group that has its code. Sends that follow each other in one read go to their group in
+one call. Every port answers the same requests.
 
-Rule 1: every request is answered once. What a handler refuses, or fails at, is answered for it.
-Rule 2: the number of connections is bounded, and who says nothing for two minutes is closed.
-Rule 3: one request that fails costs its neighbours nothing.
+Rule 1: every request is answered once. The router answers for a handler that refuses a request or fails.
+Rule 2: the number of connections is bounded, and a connection idle for two minutes is closed.
+Rule 3: a request that fails costs its neighbours nothing.
 
 Source: NettyRemotingAbstract.processRequestCommand, AdminBrokerProcessor (4.9.8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from twisted.python.failure import Failure
 
 from dledger.base.listening import ListeningSide
-from dledger.broker.common.refusals import Code, Handler, Handlers, Refused
-from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
+from dledger.broker.common.refusals import Code, CommandGroup, Handler, Refused
 from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
 
-#: More connections than this are closed as they come.
+#: At most this many connections are open; further ones are closed at once.
 CONNECTIONS_MAX = 8192
 
-#: Different failures of handlers that are logged with their traceback; the rest is counted.
+#: At most this many kinds of failures are logged with their traceback; all are counted.
 _FAILURES_MAX = 256
 
 
-class Commands(Protocol):
-    """A group of commands. It may also have C{connection_lost(connection)} and C{drained(connection)}."""
+class SendCommands(Protocol):
+    """The group whose requests are handed over together: one read is one put."""
 
-    def handlers(self) -> Handlers:
-        """What answers each code."""
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes."""
 
-
-#: All requests of one read that came together and go together.
-Together = Callable[[CommandConnection, Sequence[RemotingCommand]], None]
+    def received(self, connection: CommandConnection, requests: Sequence[RemotingCommand]) -> None:
+        """Requests that came together, in order. Each is answered once, now or later."""
 
 
 class CommandRouter(ListeningSide[CommandConnection]):
     """
     A L{CommandSink} for the connections that it makes.
 
-    @ivar native: who answers native frames of new connections; None for nobody.
-    @ivar sends: who takes sends of new connections that are written as most are; None for nobody: they are
-        commands like others.
-    @ivar wire_errors: connections that were aborted because the other end broke the format.
-    @ivar unknown: requests whose code nobody knows.
+    @ivar wire_errors: connections that were aborted because the peer broke the format.
+    @ivar unknown: requests without a handler.
     @ivar failures: requests at which a handler failed.
     """
 
     def __init__(
-        self, turn: Turn, *, native: NativeSink | None = None, connections_max: int = CONNECTIONS_MAX
+        self, turn: Turn, groups: Sequence[CommandGroup], *, together: SendCommands,
+        plain: SendSink | None = None, native: NativeSink | None = None,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
+        """
+        @param groups: no code is in two of them. Told of connections in this order.
+        @param together: sends that are commands.
+        @param plain: takes the usual sends before they are decoded as commands; None: all are commands.
+        @param native: answers native frames; None: they are format errors.
+        """
         super().__init__(connections_max=connections_max)
         self._turn = turn
-        self.native = native
-        self.sends: SendSink | None = None
+        self._groups = tuple(groups)
+        self._together = together
+        self._together_codes = together.codes
+        self._plain = plain
+        self._native = native
         self._handlers: dict[int, Handler] = {}
-        self._together_codes: frozenset[int] = frozenset()
-        self._together: Together | None = None
-        self._lost: list[Callable[[CommandConnection], None]] = []
-        self._drained: list[Callable[[CommandConnection], None]] = []
+        for group in groups:
+            handlers = group.handlers()
+            twice = sorted(handlers.keys() & (self._handlers.keys() | together.codes))
+            assert not twice, f"codes {twice} have handlers already"
+            self._handlers.update(handlers)
         self._failed_codes: set[tuple[int, str]] = set()
         self.wire_errors = 0
         self.unknown = 0
         self.failures = 0
 
-    # -- who answers -----------------------------------------------------------------------------
-
-    def add(self, commands: Commands | Any) -> None:
-        """A group of commands is there. No code may have two."""
-        handlers = commands.handlers()
-        twice = sorted(handlers.keys() & (self._handlers.keys() | self._together_codes))
-        assert not twice, f"codes {twice} have handlers already"
-        self._handlers.update(handlers)
-        for told, name in ((self._lost, "connection_lost"), (self._drained, "drained")):
-            method = getattr(commands, name, None)
-            if method is not None:
-                told.append(method)
-
-    def add_together(self, codes: Iterable[int], together: Together) -> None:
-        """Requests with these codes that come together are handed over together."""
-        assert self._together is None, "one group has its requests together"
-        self._together_codes = frozenset(codes)
-        assert not self._together_codes & self._handlers.keys()
-        self._together = together
-
-    def add_metadata(self, metadata: Metadata) -> None:
-        """Answer slaves that ask for it."""
-
-        def answer(connection: CommandConnection, request: RemotingCommand) -> None:
-            body = metadata_answer(metadata, request.code)
-            assert body is not None
-            connection.answer(request, body=body)
-
-        self._handlers.update({code: answer for code in ITEMS})
-
     @property
     def codes(self) -> tuple[int, ...]:
-        """What is answered."""
+        """Request codes that have a handler."""
         return tuple(sorted(self._handlers.keys() | self._together_codes))
 
     def _make_connection(self) -> CommandConnection:
-        return BrokerConnection(self, self._turn, native=self.native, sends=self.sends)
+        return BrokerConnection(self, self._turn, native=self._native, sends=self._plain)
 
     # -- CommandSink -----------------------------------------------------------------------------
 
@@ -132,11 +108,10 @@ class CommandRouter(ListeningSide[CommandConnection]):
             self._hand_over(connection, together)
 
     def _hand_over(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        assert self._together is not None
         try:
-            self._together(connection, commands)
+            self._together.received(connection, commands)
         except Exception:
-            # Some of them may have been answered: only the end of the connection answers the rest.
+            # Some requests may have an answer already: only the end of the connection answers the rest.
             self._failed(connection, commands[0].code, Failure())
             connection.abort("a send failed in an unforeseen way")
 
@@ -165,8 +140,8 @@ class CommandRouter(ListeningSide[CommandConnection]):
 
     def drained(self, connection: CommandConnection) -> None:
         """See L{CommandSink.drained}."""
-        for told in self._drained:
-            told(connection)
+        for group in self._groups:
+            group.drained(connection)
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
         """See L{CommandSink.wire_broken}."""
@@ -177,5 +152,5 @@ class CommandRouter(ListeningSide[CommandConnection]):
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         """See L{CommandSink.connection_lost}."""
         super().connection_lost(connection, reason)
-        for told in self._lost:
-            told(connection)
+        for group in self._groups:
+            group.connection_lost(connection)

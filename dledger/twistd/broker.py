@@ -30,7 +30,7 @@ from dledger.broker.common.config import (
     option_name,
     read_properties,
 )
-from dledger.broker.service import BrokerService
+from dledger.broker.service import BrokerPorts, BrokerService
 from dledger.twistd.common import (
     ConfigurationOptions,
     above,
@@ -167,9 +167,11 @@ def make_service(options: Options, reactor: Any) -> BrokerService:
         fast = serverFromString(reactor, _with_port(
             options["listen"], broker.listen_port - FAST_PORT_DISTANCE
         ))  # fmt: skip
+    ports = BrokerPorts(
+        clients=serverFromString(reactor, options["listen"]), fast=fast,
+        slaves=serverFromString(reactor, options["ha-listen"]),
+    )
     return BrokerService(
-        broker, reactor, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"),
-        failed=end_process(reactor, lambda: exit_with(1)), wall_s=time.time,
-        listen=serverFromString(reactor, options["listen"]), fast_listen=fast,
-        ha_listen=serverFromString(reactor, options["ha-listen"]),
+        broker, reactor, ports, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"),
+        wall_s=time.time, failed=end_process(reactor, lambda: exit_with(1)),
     )

@@ -36,7 +36,7 @@ from protocols.wire.rocketmq.broker_frames import (
     request_parts,
 )
 from protocols.wire.rocketmq.broker_layout import BrokerKind
-from protocols.wire.rocketmq.send_request import SendReader, SendRequest
+from protocols.wire.rocketmq.send_request import SendMessageRequest, SendReader
 
 _REQUESTS = (PutRequest, ReadRequest, OffsetsRequest)
 
@@ -75,7 +75,7 @@ class NativeSink(Protocol):
 class SendSink(Protocol):
     """Answers sends in the usual form, see L{SendReader}. Does not raise."""
 
-    def sends_received(self, connection: BrokerConnection, requests: Sequence[SendRequest]) -> None:
+    def sends_received(self, connection: BrokerConnection, requests: Sequence[SendMessageRequest]) -> None:
         """
         The sends of one read, in order. Each is answered once: by L{BrokerConnection.answer_sends}, or as
         the command that L{protocols.wire.remoting.decode_command} decodes from its frame.
@@ -108,7 +108,7 @@ class BrokerConnection(CommandConnection):
         self.read_ended: Callable[[], None] | None = None
         self._send_sink = sends
         self._send_reader = SendReader()
-        self._sends: list[SendRequest] = []
+        self._sends: list[SendMessageRequest] = []
         if sends is not None:
             self._short = self._take_send
 

@@ -5,23 +5,21 @@ A broker's groups of commands, asked over connections of their own: what the tes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twisted.internet.task import Clock
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import Handler, Refused
+from dledger.broker.common.refusals import CommandGroup
 from dledger.broker.ha.config import SLAVE, HAConfig
-from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import TopicConfig
+from dledger.broker.router import CommandRouter
 from dledger.broker.store.records import NewMessage
-from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand, encode_command
-from tests.broker.support import Opened, config_of
-from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of, unplug
+from tests.broker.support import Made, config_of
+from tests.protocols.fakes import FakeTransport, plug, sent_commands, unplug
 
 #: When the tests take place, ms since 1970.
 NOW_MS = 1_700_000_000_000
@@ -31,8 +29,10 @@ class Client:
     """A connection to the broker, and what came back on it."""
 
     def __init__(self, asked: Asked) -> None:
-        self.connection = CommandConnection(asked, turn_of(asked.clock))
-        self.transport: FakeTransport = plug(self.connection)
+        made = asked.router().buildProtocol(None)
+        assert made is not None
+        self.connection = made
+        self.transport: FakeTransport = plug(made)
         self._asked = asked
         self._last = 0
 
@@ -64,29 +64,28 @@ class Client:
         unplug(self.connection)
 
 
-class Asked:
+class Asked(Made):
     """
-    A store, its metadata, and a sink that hands requests to groups of commands.
+    A broker whose router has the groups under test.
 
-    @ivar groups: each has C{handlers()}; those with C{connection_lost} and C{drained} are told, too.
+    @ivar groups: groups of commands.
     """
 
     def __init__(self, *, is_slave: bool = False, **options: Any) -> None:
-        self.disk = MemoryDisk()
-        self.opened = Opened(self.disk, is_slave=is_slave)
-        self.clock: Clock = self.opened.clock
-        self.store = self.opened.store
-        self.opened.settle()
         ha = HAConfig(broker_role=SLAVE) if is_slave else HAConfig()
-        self.config = BrokerConfig(
+        config = BrokerConfig(
             store=config_of(), ha=ha, broker_id=int(is_slave), broker_ip1="10.0.0.1", **options
         )
-        self.metadata = Metadata(self.disk, "base/config", now_ms=NOW_MS)
-        self.groups: list[Any] = []
+        super().__init__(config, MemoryDisk(), Clock(), wall_ms=NOW_MS)
+        self.groups: Sequence[CommandGroup] = ()
+        self._routers: dict[tuple[CommandGroup, ...], CommandRouter] = {}
 
-    def wall_ms(self) -> int:
-        """Time goes on with the clock."""
-        return NOW_MS + int(self.clock.seconds() * 1000)
+    def router(self) -> CommandRouter:
+        """One for each set of groups."""
+        groups = tuple(self.groups)
+        if groups not in self._routers:
+            self._routers[groups] = CommandRouter(self.broker.turn, groups, together=self.broker.sends)
+        return self._routers[groups]
 
     def topic(self, name: str, queues: int = 4, perm: int = 6) -> None:
         """Add a topic."""
@@ -96,8 +95,8 @@ class Asked:
 
     def append(self, *messages: NewMessage) -> None:
         """Messages arrive, and are dispatched."""
-        self.store.append([messages], self.wall_ms())
-        self.opened.settle()
+        self.store.log.append([messages], self.wall_ms())
+        self.settle()
 
     def client(self) -> Client:
         """Somebody connects."""
@@ -106,35 +105,3 @@ class Asked:
     def close(self) -> None:
         """Give the store back."""
         self.store.abandon()
-
-    # -- CommandSink -----------------------------------------------------------------------------
-
-    def connected(self, connection: CommandConnection) -> None:
-        """Nothing to do."""
-
-    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
-        """Hand each to its group."""
-        for command in commands:
-            handlers: dict[int, Handler] = {}
-            for group in self.groups:
-                handlers.update(group.handlers())
-            try:
-                handlers[command.code](connection, command)
-            except Refused as refused:
-                connection.answer(command, code=refused.code, remark=refused.remark)
-
-    def drained(self, connection: CommandConnection) -> None:
-        """Tell who wants to know."""
-        for group in self.groups:
-            if hasattr(group, "drained"):
-                group.drained(connection)
-
-    def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
-        """A test never breaks it."""
-        raise AssertionError(str(error))
-
-    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        """Tell who wants to know."""
-        for group in self.groups:
-            if hasattr(group, "connection_lost"):
-                group.connection_lost(connection)

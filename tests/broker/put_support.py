@@ -1,58 +1,55 @@
 # -*- test-case-name: tests.broker.sending.test_puts -*-
 """
-A master (or slave) without sockets: a store in memory, replication with played slaves, the put pipeline.
+A master (or slave) without sockets: a whole broker on a disk in memory, with played slaves.
 """
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
 
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.common.config import BrokerConfig
 from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.service import TICK_MS, HAService
-from dledger.broker.sending.puts import PutPipeline
+from dledger.broker.ha.service import TICK_MS
+from dledger.broker.store.reput import DEFERRED_S
 from protocols.wire.rocketmq.ha import encode_report
 from tests.broker.ha.fakes import plug
-from tests.broker.support import Opened
+from tests.broker.support import Made, config_of
 
 #: The time of day at the start.
 WALL_MS = 1_700_000_000_000
 
 
-class Writing:
+class Writing(Made):
     """
-    One broker's write side.
+    One broker whose replication runs.
 
-    @ivar reasons: why it could not go on.
+    @ivar service: its replication.
+    @ivar pipeline: where messages are put.
     """
 
     def __init__(
-        self, disk: Disk | None = None, *, pending_max: int = 1000, store: dict[str, Any] | None = None,
-        **ha: Any,
+        self, disk: Disk | None = None, *, options: dict[str, Any] | None = None,
+        store: dict[str, Any] | None = None, **ha: Any,
     ) -> None:
-        self.disk = disk if disk is not None else MemoryDisk()
-        config = HAConfig(**ha)
-        self.opened = Opened(self.disk, is_slave=config.is_slave, **(store or {}))
-        self.opened.settle()
-        self.clock = self.opened.clock
-        self.store = self.opened.store
-        self.reasons: list[str] = []
-        self.service = HAService(
-            config, self.store.log, self.clock, rng=random.Random(1), failed=self.reasons.append
-        )
+        """
+        @param options: of the broker.
+        @param store: options of its store.
+        @param ha: options of its replication.
+        """
+        replication = HAConfig(**ha)
+        config = BrokerConfig(
+            store=config_of(**(store or {})), ha=replication, broker_id=int(replication.is_slave),
+            broker_ip1="10.0.0.1", broker_name="b", broker_cluster_name="C", **(options or {}),
+        )  # fmt: skip
+        super().__init__(config, disk if disk is not None else MemoryDisk(), Clock(), wall_ms=WALL_MS)
+        self.service = self.broker.ha
         self.service.startService()
-        self.pipeline = PutPipeline(
-            self.store, self.service, wall_ms=self.wall_ms, failed=self.reasons.append,
-            pending_max=pending_max,
-        )
-
-    def wall_ms(self) -> int:
-        """The time of day."""
-        return WALL_MS + round(self.clock.seconds() * 1000)
+        self.pipeline = self.broker.pipeline
 
     def slave(self, host: str = "10.0.0.1") -> Any:
         """One that holds everything so far."""
@@ -75,4 +72,8 @@ class Writing:
     def stop(self) -> None:
         """In order."""
         self.service.stopService()
-        self.opened.close()
+        closed = self.store.close()
+        self.clock.advance(DEFERRED_S)  # a dispatch may have given way to slaves
+        self.settle()
+        assert closed.called
+        closed.addErrback(lambda failure: self.reasons.append(failure.getErrorMessage()))

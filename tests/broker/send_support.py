@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
 """
-A broker's router with its sends, asked over connections in memory.
+A broker that is asked over connections in memory, by the roads of its clients.
 """
 
 from __future__ import annotations
@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dledger.broker.common.config import BrokerConfig
-from dledger.broker.ha.config import HAConfig
-from dledger.broker.metadata.files import Metadata
-from dledger.broker.router import CommandRouter
-from dledger.broker.sending.sends import SEND_CODES, Sends
-from dledger.broker.sending.topic_checks import TopicChecks
-from protocols.rocketmq.commands import CommandConnection
+from dledger.base.disk.disk import Disk
+from protocols.rocketmq.broker import BrokerConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
-from protocols.wire.rocketmq.message import Host, Message
-from tests.broker.put_support import WALL_MS, Writing
-from tests.broker.support import config_of, messages_in
-from tests.protocols.fakes import plug, sent_commands, turn_of
+from protocols.wire.rocketmq.message import Message
+from tests.broker.put_support import Writing
+from tests.broker.support import messages_in
+from tests.protocols.fakes import plug, sent_commands
 
 #: Fields of a message that a producer sends, by their long names.
 FIELDS: Mapping[str, str] = {
@@ -49,7 +44,7 @@ def send_of(
     )
 
 
-class Broker:
+class Sending(Writing):
     """
     A master (or slave) whose router is asked.
 
@@ -57,31 +52,18 @@ class Broker:
     """
 
     def __init__(
-        self, *, options: dict[str, Any] | None = None, store: dict[str, Any] | None = None, **ha: Any
+        self, disk: Disk | None = None, *, options: dict[str, Any] | None = None,
+        store: dict[str, Any] | None = None, **ha: Any,
     ) -> None:
-        self.writing = Writing(store=store, **ha)
-        config = HAConfig(**ha)
-        self.config = BrokerConfig(
-            store=config_of(**(store or {})), ha=config, broker_id=int(config.is_slave),
-            broker_ip1="10.0.0.1", broker_name="b", broker_cluster_name="C", **(options or {}),
-        )  # fmt: skip
-        self.metadata = Metadata(self.writing.disk, "base/config", now_ms=WALL_MS)
-        self.metadata.topics.add_system_topics(cluster="C", broker="b", now_ms=WALL_MS)
+        super().__init__(disk, options=options, store=store, **ha)
         self.created = 0
-        self.checks = TopicChecks(
-            self.metadata, self.config, wall_ms=self.writing.wall_ms, on_created=self._created
-        )
-        self.sends = Sends(
-            self.writing.pipeline, self.checks, self.metadata, self.config,
-            store_host=Host.of("10.0.0.1", 10911), wall_ms=self.writing.wall_ms,
-        )  # fmt: skip
-        self.turn = turn_of(self.writing.clock)
-        self.router = CommandRouter(self.turn)
-        self.router.add_together(SEND_CODES, self.sends.received)
-        self.router.add_metadata(self.metadata)
+        tell = self.broker.topics_changed
 
-    def _created(self) -> None:
-        self.created += 1
+        def topics_changed() -> None:
+            self.created += 1
+            tell()
+
+        self.broker.topics_changed = topics_changed  # type: ignore[method-assign]
 
     def connect(self) -> Client:
         """Somebody connects."""
@@ -89,22 +71,18 @@ class Broker:
 
     def stored(self) -> list[Message]:
         """What is in the log."""
-        return messages_in(self.writing.store.log)
-
-    def stop(self) -> None:
-        """In order."""
-        self.writing.stop()
+        return messages_in(self.store.log)
 
 
 class Client:
     """One connection."""
 
-    def __init__(self, broker: Broker) -> None:
-        made = broker.router.buildProtocol(None)
-        assert made is not None
-        self.connection: CommandConnection = made
+    def __init__(self, sending: Sending) -> None:
+        made = sending.broker.router.buildProtocol(None)
+        assert isinstance(made, BrokerConnection)
+        self.connection = made
         self.transport = plug(made)
-        self._clock = broker.writing.clock
+        self._clock = sending.clock
 
     def send(self, *commands: RemotingCommand) -> list[RemotingCommand]:
         """In one read. @return: what was answered at once."""

@@ -6,7 +6,7 @@ What the broker's tests share: small files, messages, threads that run when told
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, execute
@@ -14,9 +14,13 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.events import BrokerEvents
+from dledger.broker.parts import BrokerParts, BrokerSurroundings
 from dledger.broker.store.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_start import inspect_log
+from dledger.broker.store.plain_records import PlainMessage, lay_out, plain_batch
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from dledger.broker.store.store_config import StoreConfig
@@ -83,6 +87,21 @@ def twin_of(new: NewMessage, *, offset: int, queue_offset: int, now_ms: int) -> 
     )  # fmt: skip
 
 
+def plain(*batches: Sequence[NewMessage]) -> list[PlainMessage]:
+    """Messages in the form in which they are put; those of a batch stand in one file together."""
+    return [one for batch in batches for one in plain_batch(batch)]
+
+
+def packed(new: NewMessage, *, queue_offset: int, offset: int, now_ms: int) -> bytes:
+    """The record of a message as a master lays it out."""
+    writes, _, _ = lay_out(
+        plain([new]), end=offset, file_size=1 << 50, now_ms=now_ms,
+        queue_offsets={(new.topic, new.queue_id): queue_offset},
+    )  # fmt: skip
+    ((_, record),) = writes
+    return record
+
+
 def inline(call: Callable[[], None]) -> Deferred[None]:
     """A thread that has always run already."""
     return execute(call)
@@ -111,7 +130,8 @@ class Threads:
 
 
 def open_log(
-    disk: Disk, *, is_slave: bool = False, run_in_thread: Any = inline, config: StoreConfig | None = None
+    disk: Disk, *, is_slave: bool = False, run_in_thread: Any = inline, config: StoreConfig | None = None,
+    events: BrokerEvents | None = None,
 ) -> CommitLog:
     """The commit log alone; the abort file is put as a store does."""
     config = config or config_of()
@@ -121,7 +141,9 @@ def open_log(
     seen = inspect_log(config, disk, checkpoint=read_small(disk, f"{root}/{CHECKPOINT_NAME}"),
                 is_aborted=abort.is_there)  # fmt: skip
     abort.put("1")
-    return CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)
+    return CommitLog.open(
+        config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events or BrokerEvents()
+    )
 
 
 def close_log(log: CommitLog, disk: Disk) -> None:
@@ -151,25 +173,42 @@ def messages_in(log: CommitLog) -> list[Message]:
     return found
 
 
-class Opened:
+class Told(BrokerEvents):
     """
-    A store, its clock, and what it reported.
+    Events that are remembered.
 
-    @ivar failures: what C{failed} was told.
+    @ivar grown_count: appends.
+    @ivar cuts: ends of the log after each cut.
+    @ivar queues: queues with new messages, of each event.
+    @ivar also: called when the log has grown.
     """
 
-    def __init__(
-        self, disk: Disk, *, is_slave: bool = False, run_in_thread: Any = inline, **options: Any
-    ) -> None:
-        self.clock = Clock()
-        self.failures: list[Failure] = []
-        self.store = MessageStore.open(
-            config_of(**options), disk, is_slave=is_slave, clock=self.clock, run_in_thread=run_in_thread,
-            failed=self.failures.append,
-        )  # fmt: skip
-        self.arrived: list[set[tuple[str, int]]] = []
-        self.store.on_arrived = self.arrived.append
-        self.started = self.store.start()
+    def __init__(self, *also: Callable[[], None]) -> None:
+        self.grown_count = 0
+        self.cuts: list[int] = []
+        self.queues: list[set[tuple[str, int]]] = []
+        self.also = list(also)
+
+    def grown(self) -> None:
+        """Remember."""
+        self.grown_count += 1
+        for call in self.also:
+            call()
+
+    def cut(self, end_offset: int) -> None:
+        """Remember."""
+        self.cuts.append(end_offset)
+
+    def arrived(self, arrived: set[tuple[str, int]]) -> None:
+        """Remember."""
+        self.queues.append(arrived)
+
+
+class Settling:
+    """A store and a clock that drives it."""
+
+    store: MessageStore
+    clock: Clock
 
     def settle(self) -> None:
         """Let everything be dispatched."""
@@ -178,13 +217,6 @@ class Opened:
                 return
             self.clock.advance(0)
         raise AssertionError("it does not settle")
-
-    def close(self) -> None:
-        """Close in order."""
-        closed = self.store.close()
-        self.settle()
-        assert closed.called
-        closed.addErrback(self.failures.append)
 
     def units(self) -> dict[tuple[str, int], list[tuple[int, int, int, int]]]:
         """All units of all queues."""
@@ -196,3 +228,76 @@ class Opened:
                 tuple(unit) for unit in queue.read(queue.begin_index, queue.next_index - queue.begin_index)
             ]
         return found
+
+
+class Opened(Settling, BrokerEvents):
+    """
+    A store without a broker, its clock, and what it reported.
+
+    @ivar failures: what C{failed} was told.
+    @ivar queues: what arrived.
+    """
+
+    def __init__(
+        self, disk: Disk, *, is_slave: bool = False, run_in_thread: Any = inline, **options: Any
+    ) -> None:
+        self.clock = Clock()
+        self.failures: list[Failure] = []
+        self.queues: list[set[tuple[str, int]]] = []
+        self.store = MessageStore.open(
+            config_of(**options), disk, is_slave=is_slave, clock=self.clock, run_in_thread=run_in_thread,
+            failed=self.failures.append, events=self,
+        )  # fmt: skip
+        self.started = self.store.start()
+
+    def grown(self) -> None:
+        """As a broker does."""
+        self.store.reput.wake()
+
+    def cut(self, end_offset: int) -> None:
+        """As a broker does."""
+        self.store.log_was_cut(end_offset)
+
+    def arrived(self, arrived: set[tuple[str, int]]) -> None:
+        """Remember."""
+        self.queues.append(arrived)
+
+    def close(self) -> None:
+        """Close in order."""
+        closed = self.store.close()
+        self.settle()
+        assert closed.called
+        closed.addErrback(self.failures.append)
+
+
+class Made(Settling):
+    """
+    A whole broker as production makes it, without ports: its store is started, and its address known.
+
+    @ivar reasons: why it could not go on.
+    """
+
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, *, wall_ms: int) -> None:
+        """@param wall_ms: when the clock starts, ms since 1970."""
+        self.config = config
+        self.disk = disk
+        self.clock = clock
+        self.reasons: list[str] = []
+        self._wall_ms = wall_ms
+        self.broker = BrokerParts(config, BrokerSurroundings(
+            reactor=clock, disk=disk, rng=random.Random(1), wall_s=lambda: self.wall_ms() / 1000,
+            run_in_thread=inline, endpoint_of=_no_endpoint, failed=self.reasons.append,
+        ))  # fmt: skip
+        self.store = self.broker.store
+        self.metadata = self.broker.metadata
+        self.store.start()
+        self.settle()
+        self.broker.own.bind(config.broker_ip1, 10911)
+
+    def wall_ms(self) -> int:
+        """The time of day goes on with the clock."""
+        return self._wall_ms + round(self.clock.seconds() * 1000)
+
+
+def _no_endpoint(address: str) -> Any:
+    raise ValueError(f"nobody is at {address}")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 
-from dledger.broker.router import CommandRouter
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
 from tests.broker.test_service import ServiceCase
@@ -67,8 +66,7 @@ class AnyRequestTests(ServiceCase):
     def ask_anything(self, seed: int) -> None:
         """Requests of every code with fields and bodies by chance; all are answered when the broker stops."""
         chance = random.Random(seed)
-        router = self.service.router
-        assert isinstance(router, CommandRouter)
+        router = self.broker.router
         failed: list[object] = []
         self.patch(router, "_failed", lambda connection, code, failure: failed.append((code, failure)))
         transport = self.connect()

@@ -68,10 +68,19 @@ class RegistrarTests(SynchronousTestCase):
         self.topics.add_system_topics(cluster="c", broker="a", now_ms=1)
         self.learned: list[tuple[str | None, str | None]] = []
         self.registrar = NameServerRegistrar(
-            ["n1:9876", "n2:9876"], self.servers, IDENTITY, self.topics, clock=self.clock,
+            ["n1:9876", "n2:9876"], self.servers, lambda: IDENTITY, self.topics, clock=self.clock,
             learned=lambda master, ha: self.learned.append((master, ha)),
         )  # fmt: skip
         self.registrar.start()
+
+    def test_stall(self) -> None:
+        """A reactor that is busy for seconds is noticed; ordinary ticks are not."""
+        with capturedLogs() as events:
+            self.wait(5)
+            self.assertEqual([event for event in events if "stalled" in event["log_format"]], [])
+            self.clock.advance(10)
+        (stall,) = [event for event in events if "stalled" in event["log_format"]]
+        self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 10.0))
 
     def wait(self, seconds: float) -> None:
         """Let the registrar look once a second."""
@@ -106,7 +115,7 @@ class RegistrarTests(SynchronousTestCase):
         """RocketMQ's limits hold for us, too: an interval of an hour would be forgotten after 120 s."""
         self.servers.answer()
         other = NameServerRegistrar(
-            ["n3:9876"], self.servers, IDENTITY, self.topics, clock=self.clock, interval_s=3600
+            ["n3:9876"], self.servers, lambda: IDENTITY, self.topics, clock=self.clock, interval_s=3600
         )
         other.start()
         self.servers.answer()

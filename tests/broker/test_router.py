@@ -10,16 +10,14 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.broker.common.refusals import Handlers, Refused
-from dledger.broker.metadata.files import Metadata
+from dledger.broker.common.refusals import CommandGroup, Handlers, Refused
 from dledger.broker.router import CommandRouter
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.protocols.fakes import FakeTransport, plug, sent_commands, turn_of
 
 
-class Group:
+class Group(CommandGroup):
     """Answers 50, refuses 51, fails at 52."""
 
     def __init__(self) -> None:
@@ -51,14 +49,34 @@ class Group:
         self.seen.append("drained")
 
 
+class Together:
+    """Answers 60 and 61, or fails."""
+
+    codes = frozenset({60, 61})
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+        self.fails = False
+
+    def received(self, connection: CommandConnection, requests: Sequence[RemotingCommand]) -> None:
+        """Yes."""
+        if self.fails:
+            raise ZeroDivisionError
+        self.calls.append([one.opaque for one in requests])
+        for one in requests:
+            connection.answer(one)
+
+
 class RouterCase(SynchronousTestCase):
-    """A router with one group."""
+    """A router with one group, and sends."""
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.router = CommandRouter(turn_of(self.clock), connections_max=2)
         self.group = Group()
-        self.router.add(self.group)
+        self.together = Together()
+        self.router = CommandRouter(
+            turn_of(self.clock), [self.group], together=self.together, connections_max=2
+        )
 
     def connect(self) -> tuple[CommandConnection, FakeTransport]:
         """Somebody does."""
@@ -107,14 +125,7 @@ class RoutingTests(RouterCase):
 
     def test_together(self) -> None:
         """Those that stand together go together, and order is kept."""
-        calls: list[object] = []
-
-        def together(connection: CommandConnection, commands: Sequence[RemotingCommand]) -> None:
-            calls.append([one.opaque for one in commands])
-            for one in commands:
-                connection.answer(one)
-
-        self.router.add_together({60, 61}, together)
+        calls = self.together.calls
         self.patch(self.group, "seen", calls)
         self.ask(60, 61, 50, 60)
         self.assertEqual(calls, [[0, 1], 2, [3], "lost"])
@@ -122,28 +133,17 @@ class RoutingTests(RouterCase):
 
     def test_together_fails(self) -> None:
         """It is not known who was answered: the connection ends."""
-
-        def together(connection: CommandConnection, commands: Sequence[RemotingCommand]) -> None:
-            raise ZeroDivisionError
-
-        self.router.add_together({60}, together)
+        self.together.fails = True
         self.assertEqual(self.ask(60), [])
         self.assertEqual(self.router.connections, 0)
         self.flushLoggedErrors(ZeroDivisionError)
 
-    def test_metadata(self) -> None:
-        """What slaves ask for."""
-        metadata = Metadata(MemoryDisk(), "config", now_ms=1)
-        self.router.add_metadata(metadata)
-        connection, transport = self.connect()
-        connection.dataReceived(encode_command(RemotingCommand(code=21, opaque=9)))
-        self.clock.advance(0)
-        (answer,) = sent_commands(transport.value())
-        self.assertEqual(answer.body, metadata.topics.wire_bytes())
-
     def test_one_group_for_each_code(self) -> None:
         """Two would be a mistake of ours."""
-        self.assertRaises(AssertionError, self.router.add, Group())
+        turn = turn_of(self.clock)
+        self.assertRaises(AssertionError, CommandRouter, turn, [Group(), Group()], together=self.together)
+        self.patch(Together, "codes", frozenset({50}))
+        self.assertRaises(AssertionError, CommandRouter, turn, [Group()], together=self.together)
 
 
 class ConnectionTests(RouterCase):

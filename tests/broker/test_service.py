@@ -15,7 +15,9 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.common.config import from_mapping
-from dledger.broker.service import BrokerService
+from dledger.broker.following import Following
+from dledger.broker.parts import BrokerParts
+from dledger.broker.service import BrokerPorts, BrokerService
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
 from tests.protocols.fakes import FakeTransport, plug, sent_commands
@@ -45,10 +47,12 @@ class Endpoint:
     def __init__(self, number: int) -> None:
         self.port = Port(number)
         self.fails: Exception | None = None
+        self.is_asked = False
         self.connects = 0
 
     def listen(self, protocolFactory: Any) -> Deferred[Any]:
         """See IStreamServerEndpoint."""
+        self.is_asked = True
         return fail(self.fails) if self.fails is not None else succeed(self.port)
 
     def connect(self, protocolFactory: Any) -> Deferred[Any]:
@@ -95,13 +99,19 @@ class ServiceCase(SynchronousTestCase):
             "mapped_file_size_consume_queue": 200, **options,
         })  # fmt: skip
         listen, fast, ha = self.endpoints
+        ports = BrokerPorts(clients=listen, fast=fast, slaves=ha)  # type: ignore[arg-type]
         self.service = BrokerService(
-            config, self.clock, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
-            wall_s=lambda: WALL_S + self.clock.seconds(), listen=listen,  # type: ignore[arg-type]
-            fast_listen=fast, ha_listen=ha, threads=self.threads,  # type: ignore[arg-type]
+            config, self.clock, ports, disk=self.disk, rng=random.Random(1), failed=self.reasons.append,
+            wall_s=lambda: WALL_S + self.clock.seconds(), threads=self.threads,  # type: ignore[arg-type]
             endpoint_of=self.endpoint_of,
-        )  # fmt: skip
+        )
         return self.service
+
+    @property
+    def broker(self) -> BrokerParts:
+        """Of the service that was started last."""
+        assert self.service.broker is not None
+        return self.service.broker
 
     def endpoint_of(self, address: str) -> Any:
         """The other ends."""
@@ -127,8 +137,7 @@ class ServiceCase(SynchronousTestCase):
 
     def connect(self) -> FakeTransport:
         """A client. Its connection closes as a real one does."""
-        assert self.service.router is not None
-        self.connection: Any = self.service.router.buildProtocol(None)
+        self.connection: Any = self.broker.router.buildProtocol(None)
         transport = plug(self.connection)
         self.patch(transport, "loseConnection", lambda: self.connection.abort("closed"))
         return transport
@@ -157,8 +166,8 @@ class MasterTests(ServiceCase):
 
     def test_life(self) -> None:
         """It listens, takes messages, gives them, stops in order, and has them at the next start."""
-        service = self.start()
-        self.assertEqual(service.address, "10.0.0.1:10911")
+        self.start()
+        self.assertEqual(self.broker.own.text, "10.0.0.1:10911")
         answers = self.ask(send_of(b"one", opaque=1), send_of(b"two", opaque=2))
         self.assertEqual([(one.opaque, one.code) for one in answers], [(1, 0), (2, 0)])
         self.assertIn(b"two", self.pull().body)
@@ -176,7 +185,7 @@ class MasterTests(ServiceCase):
         """What was answered is there at the next start, and its topic."""
         self.start()
         self.ask(send_of(b"one"))
-        store = self.service.store
+        store = self.broker.store
         assert store is not None
         store.abandon()
         self.start()
@@ -185,16 +194,15 @@ class MasterTests(ServiceCase):
 
     def test_topics(self) -> None:
         """Those of every master, and as its options say."""
-        service = self.start(default_topic_queue_nums=3)
-        assert service.metadata is not None
-        found = service.metadata.topics.get("TBW102")
+        self.start(default_topic_queue_nums=3)
+        found = self.broker.metadata.topics.get("TBW102")
         assert found is not None
         self.assertEqual((found.write_queue_nums, found.perm), (3, 7))
         self.stop()
-        service = self.start(autoCreateTopicEnable="false", clusterTopicEnable="false")
-        assert service.metadata is not None
-        self.assertIsNone(service.metadata.topics.get("TBW102"))
-        cluster, broker = service.metadata.topics.get("DefaultCluster"), service.metadata.topics.get("b")
+        self.start(autoCreateTopicEnable="false", clusterTopicEnable="false")
+        self.assertIsNone(self.broker.metadata.topics.get("TBW102"))
+        topics = self.broker.metadata.topics
+        cluster, broker = topics.get("DefaultCluster"), topics.get("b")
         assert cluster is not None and broker is not None
         self.assertEqual((cluster.perm, broker.perm), (1, 7))
         self.stop()
@@ -215,8 +223,7 @@ class MasterTests(ServiceCase):
 
     def test_one_save_at_a_time(self) -> None:
         """A disk that is slow is not asked again and again; what changed meanwhile follows."""
-        service = self.start()
-        assert service.metadata is not None
+        self.start()
         saves: list[Deferred[None]] = []
 
         def save(run_in_thread: object) -> Deferred[None]:
@@ -225,28 +232,27 @@ class MasterTests(ServiceCase):
             waits = saves[-1]
             return succeed(None).addCallback(lambda _: waits)
 
-        self.patch(service.metadata, "save", save)
+        self.patch(self.broker.metadata, "save", save)
         for _ in range(3):
-            service.topics_changed()
+            self.broker.topics_changed()
             self.settle(6.0)
         self.assertEqual(len(saves), 1)
         saves[0].callback(None)
-        service.topics_changed()
+        self.broker.topics_changed()
         self.assertEqual(len(saves), 2)
         saves[1].callback(None)
-        self.patch(service.metadata, "save", lambda run_in_thread: succeed(None))
+        self.patch(self.broker.metadata, "save", lambda run_in_thread: succeed(None))
         self.stop()
 
     def test_stop_while_starting(self) -> None:
         """Before the store was ready: no port is opened any more, and the directory is free."""
         self.start()
         self.ask(send_of(b"one"))
-        assert self.service.store is not None
-        self.service.store.abandon()
+        self.broker.store.abandon()
         service = self.make()
         service.startService()
         self.stop()
-        self.assertIsNone(service.router)
+        self.assertFalse(self.endpoints[0].is_asked)
         self.assertEqual(self.reasons, [])
         self.assertFalse(self.disk.exists("base/abort"))
         self.start()
@@ -257,8 +263,7 @@ class MasterTests(ServiceCase):
         """What is not in the consume queues when the time is over is put there by the next start."""
         service = self.start(stopTimeout=1000)
         self.ask(send_of(b"one"))
-        assert service.store is not None
-        reput = service.store.reput
+        reput = self.broker.store.reput
         caught_up = reput.caught_up
         self.patch(reput, "caught_up", Deferred)
         stopped = service.stopService()
@@ -302,10 +307,9 @@ class FailureTests(ServiceCase):
     def test_in_use(self) -> None:
         """Two brokers in one directory."""
         self.start()
-        first = self.service
+        first = self.broker
         self.start()
         self.failed("in use by another process")
-        assert first.store is not None
         first.store.abandon()
 
     def test_bad_metadata(self) -> None:
@@ -326,13 +330,12 @@ class FailureTests(ServiceCase):
 
     def test_broken_store(self) -> None:
         """A write fails: nothing is promised any more, files are left as a crash leaves them."""
-        service = self.start()
-        assert service.store is not None
+        self.start()
 
         def broken(*_: object) -> None:
             raise StoreError("no such device")
 
-        self.patch(service.store.log, "append", broken)
+        self.patch(self.broker.store.log, "append_plain", broken)
         (answer,) = self.ask(send_of())
         self.assertEqual(answer.code, 1)
         self.failed("no such device")
@@ -340,17 +343,15 @@ class FailureTests(ServiceCase):
 
     def test_broken_tick(self) -> None:
         """A sweep that raises is a mistake of ours: better no broker than half of one."""
-        service = self.start()
-        assert service.router is not None
-        self.patch(service.router, "sweep", lambda now_s: 1 // 0)
+        self.start()
+        self.patch(self.broker.router, "sweep", lambda now_s: 1 // 0)
         self.settle(2.0)
         self.flushLoggedErrors(ZeroDivisionError)
         self.failed("tick of the broker")
 
     def test_metadata_cannot_be_written(self) -> None:
         """It is tried again each second, said once, and is no end."""
-        service = self.start()
-        assert service.metadata is not None
+        self.start()
         real = self.disk.write_file
 
         def full(path: str, data: bytes) -> None:
@@ -370,23 +371,27 @@ class FailureTests(ServiceCase):
 class SlaveTests(ServiceCase):
     """A slave finds its master."""
 
+    @property
+    def following(self) -> Following:
+        """Of the slave."""
+        assert self.broker.following is not None
+        return self.broker.following
+
     def test_by_options(self) -> None:
         """Its log from one port, its metadata from the one below."""
-        service = self.start(role="slave", haMasterAddress="m:10912")
+        self.start(role="slave", haMasterAddress="m:10912")
         self.settle(4.0)
         self.assertEqual(self.asked["m:10912"].connects, 1)
         self.assertGreaterEqual(self.asked["m:10911"].connects, 1)
         (answer,) = self.ask(send_of())
         self.assertEqual(answer.code, 14)
-        assert service.metadata is not None
-        self.assertEqual(service.metadata.topics.entries, {})
+        self.assertEqual(self.broker.metadata.topics.entries, {})
         self.stop(8.0)
 
     def test_by_name_server(self) -> None:
         """As it says, and again when it says something else."""
-        service = self.start(role="slave", namesrv="n:9876")
-        following = service.following
-        assert following is not None
+        self.start(role="slave", namesrv="n:9876")
+        following = self.following
         following.learned("m:20911", "m:20912")
         self.settle(1.0)
         self.assertEqual(self.asked["m:20912"].connects, 1)
@@ -399,19 +404,17 @@ class SlaveTests(ServiceCase):
 
     def test_options_count(self) -> None:
         """What the options say a name server does not change; what it says of the rest is taken."""
-        service = self.start(role="slave", haMasterAddress="m:10912", namesrv="n:9876")
-        assert service.following is not None
-        service.following.learned("k:20911", "k:20912")
+        self.start(role="slave", haMasterAddress="m:10912", namesrv="n:9876")
+        self.following.learned("k:20911", "k:20912")
         self.settle(1.0)
         self.assertNotIn("k:20912", self.asked)
-        self.assertEqual(service.following.synchronize.master_address, "k:20911")
+        self.assertEqual(self.following.synchronize.master_address, "k:20911")
         self.stop(8.0)
 
     def test_where_the_master_begins(self) -> None:
         """It is asked, and what is no answer is an error."""
-        service = self.start(role="slave", haMasterAddress="m:10912")
-        following = service.following
-        assert following is not None
+        self.start(role="slave", haMasterAddress="m:10912")
+        following = self.following
         asked: list[tuple[str, int]] = []
         answers = [
             RemotingCommand(code=0, opaque=1, body=b'{"table":{"commitLogMinOffset":"4096"}}'),
@@ -439,8 +442,7 @@ class SlaveTests(ServiceCase):
 
     def test_own_address(self) -> None:
         """A slave does not ask itself."""
-        service = self.start(role="slave", namesrv="n:9876")
-        assert service.following is not None
-        service.following.learned("10.0.0.1:10911", None)
-        self.assertIsNone(service.following.synchronize.master_address)
+        self.start(role="slave", namesrv="n:9876")
+        self.following.learned("10.0.0.1:10911", None)
+        self.assertIsNone(self.following.synchronize.master_address)
         self.stop(8.0)

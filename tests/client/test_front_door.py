@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
 import dledger.broker.client
-from tests.layering import ROOT
+from tests.import_graph import ROOT
 
 #: A program with one mistake on each line that ends with C{# code}.
 MISTAKEN = '''

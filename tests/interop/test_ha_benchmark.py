@@ -34,6 +34,7 @@ from benchmarks.ha_brokers import ASYNC_MASTER, KINDS, SYNC_MASTER, parse_sample
 from benchmarks.ha_catch_up import Copied, bare_copy, poll_s, write_store
 from benchmarks.load import LoadError, Sample
 from dledger.base.disk.disk import OsDisk
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.store_config import StoreConfig
@@ -158,7 +159,9 @@ class CopyTests(SynchronousTestCase):
         self.assertEqual(told[-1], end)
         config, disk = StoreConfig(store_path_root_dir=str(directory)), OsDisk()
         seen = inspect_log(config, disk, checkpoint=None, is_aborted=False)
-        log = CommitLog.open(config, disk, seen, is_slave=False, run_in_thread=lambda _: None)
+        log = CommitLog.open(
+            config, disk, seen, is_slave=False, run_in_thread=lambda _: None, events=BrokerEvents()
+        )
         self.addCleanup(log.abandon)
         self.assertEqual((log.begin_offset, log.end_offset, log.record_end), (0, end, end))
 

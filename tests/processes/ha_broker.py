@@ -30,6 +30,7 @@ from twisted.logger import globalLogBeginner, textFileLogObserver
 from twisted.protocols.basic import LineOnlyReceiver
 
 from dledger.base.disk.disk import OsDisk
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
@@ -43,6 +44,18 @@ FILE_SIZE = 65536
 WINDOW = 8
 
 _HOST = Host(address=bytes((127, 0, 0, 1)), port=10911)
+
+
+class _LogEvents(BrokerEvents):
+    """The master sends slaves what its log was appended."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def grown(self) -> None:
+        master = self._broker._service.master
+        if master is not None:
+            master.appended()
 
 
 class Broker(LineOnlyReceiver):
@@ -62,14 +75,17 @@ class Broker(LineOnlyReceiver):
         disk.makedirs(store.commit_log_path)
         is_slave = options.role == "SLAVE"
         seen = inspect_log(store, disk, checkpoint=None, is_aborted=True)
-        self._log = CommitLog.open(store, disk, seen, is_slave=is_slave, run_in_thread=deferToThread)
+        self._log = CommitLog.open(
+            store, disk, seen, is_slave=is_slave, run_in_thread=deferToThread, events=_LogEvents(self)
+        )
         config = HAConfig(
             broker_role=options.role, flush_disk_type=options.flush, ha_full_history=True,
             ha_reconnect_max=500,
         )
         listen = None if is_slave else TCP4ServerEndpoint(reactor, options.port, interface="127.0.0.1")
         self._service = HAService(
-            config, self._log, reactor, rng=self._rng, failed=self._failed, listen=listen
+            config, self._log, reactor, rng=self._rng, failed=self._failed, events=BrokerEvents(),
+            listen=listen,
         )
 
     def connectionMade(self) -> None:
@@ -119,11 +135,11 @@ class Broker(LineOnlyReceiver):
             properties_data=b"KEYS\x01k", flag=0, sys_flag=0, born_timestamp=now_ms, born_host=_HOST,
             store_host=_HOST,
         )
-        ((stored,),) = self._log.append([[message]], now_ms)
+        stored = self._log.append([[message]], now_ms)
         self._pending += 1
-        end = stored.offset + stored.size
-        crc = crc32(self._log.read(stored.offset, stored.size))
-        self._service.submit(end).addCallback(self._answered, stored.offset, end, crc)
+        (start,), end = stored.offsets, stored.end
+        crc = crc32(self._log.read(start, end - start))
+        self._service.submit(end).addCallback(self._answered, start, end, crc)
 
     def _answered(self, status: PutStatus, start: int, end: int, crc: int) -> None:
         self._pending -= 1

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from protocols.wire.rocketmq.send_request import SHAPES_MAX, SendReader, SendRequest, SentAnswers
+from protocols.wire.rocketmq.send_request import SHAPES_MAX, SendMessageRequest, SendReader, SentAnswers
 from tests.fuzz.mutation import damaged
 
 #: As a Java producer of 4.9.8 writes it (captured), but for the names.
@@ -58,7 +58,7 @@ class ReadTests(SynchronousTestCase):
         self.reader = SendReader()
         self.taken = 0
 
-    def read(self, frame: bytes) -> SendRequest | None:
+    def read(self, frame: bytes) -> SendMessageRequest | None:
         """By both ways, which must agree."""
         found = self.reader.read(frame)
         if found is None:

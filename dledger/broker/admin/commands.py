@@ -32,7 +32,7 @@ from dledger.broker.admin.info import broker_options, runtime_info
 from dledger.broker.admin.runtime_stats import RuntimeStats
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import GROUP_CHARACTERS_MAX, is_group
-from dledger.broker.common.refusals import Code, Fields, Handlers, Refused
+from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.pulls import PullCommands
 from dledger.broker.ha.service import HAStatus
 from dledger.broker.metadata.files import Metadata
@@ -89,7 +89,7 @@ class AdminParts:
     stored: Callable[[], int] = lambda: 0
 
 
-class AdminCommands:
+class AdminCommands(CommandGroup):
     """The group of commands."""
 
     log = Logger()

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from dledger.base.errors import StoreError
 from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE, queue_table
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import TopicConfig
@@ -35,7 +35,7 @@ INVOKE_BROKER_TO_RESET_OFFSET = 222
 END = -1
 
 
-class ResetOffsets:
+class ResetOffsets(CommandGroup):
     """The group of commands."""
 
     log = Logger()

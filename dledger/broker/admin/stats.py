@@ -17,10 +17,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import Code, Fields, Handlers, Refused
+from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.java_json import wire_json
+from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
 from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
@@ -61,7 +62,7 @@ def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **m
     return head + b'"offsetTable":{' + b",".join(parts) + b"}}"
 
 
-class StatsCommands:
+class StatsCommands(CommandGroup):
     """The group of commands."""
 
     def __init__(
@@ -179,3 +180,19 @@ class StatsCommands:
         if found is None:
             raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"group[{shown(name)}] not exist")
         connection.answer(request, body=wire_json(found.document()))
+
+
+class TableCommands(CommandGroup):
+    """The group of commands by which slaves copy the tables of their master; see L{ITEMS}."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return dict.fromkeys(ITEMS, self._answer)
+
+    def _answer(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        body = metadata_answer(self._metadata, request.code)
+        assert body is not None
+        connection.answer(request, body=body)

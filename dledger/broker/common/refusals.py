@@ -1,10 +1,9 @@
 # -*- test-case-name: tests.broker.common.test_refusals -*-
 """
-What a broker refuses, and with which code; the fields of a request, read with their limits.
+Groups of commands, the codes with which they refuse, and the fields of a request, read with their limits.
 
-A group of commands has C{handlers()}: a mapping from request code to a function of connection and request,
-which answers exactly once, now or later. One that raises L{Refused} is answered for by
-L{dledger.broker.router.CommandRouter}.
+L{dledger.broker.router.CommandRouter} has all groups of a broker, and answers for a handler that raises
+L{Refused}.
 
 Source: ResponseCode.java (RocketMQ), RemotingCommand.decodeCommandCustomHeader (4.9.8).
 """
@@ -18,12 +17,26 @@ from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
 
-#: What answers one request.
+#: Answers one request exactly once, now or later, or raises L{Refused}.
 Handler = Callable[[CommandConnection, RemotingCommand], None]
 Handlers = Mapping[int, Handler]
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+
+class CommandGroup:
+    """A base class; a group that keeps state of connections overrides more than L{handlers}."""
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        raise NotImplementedError
+
+    def drained(self, connection: CommandConnection) -> None:
+        """The connection takes output again after it was congested."""
+
+    def connection_lost(self, connection: CommandConnection) -> None:
+        """The connection has ended; later answers are dropped."""
 
 
 class Code(IntEnum):

@@ -28,7 +28,7 @@ from twisted.logger import Logger
 
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group, retry_topic
-from dledger.broker.common.refusals import Code, Fields, Handlers, Refused
+from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.subscriptions import (
     ConsumerData,
     Subscription,
@@ -249,7 +249,7 @@ class ConsumerTable:
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
 
 
-class ConsumerCommands:
+class ConsumerCommands(CommandGroup):
     """
     The group of commands.
 

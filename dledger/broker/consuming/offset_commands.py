@@ -22,7 +22,7 @@ from typing import TypeVar
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.queries import offset_at, record_at
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 _HEAD_BYTES = 128
 
 
-class OffsetCommands:
+class OffsetCommands(CommandGroup):
     """The group of commands."""
 
     def __init__(

@@ -31,8 +31,9 @@ from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.events import Arrived
 from dledger.broker.common.groups import find_group
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import (
     BROADCASTING,
@@ -45,7 +46,6 @@ from dledger.broker.consuming.subscriptions import (
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_READ, GroupConfig
 from dledger.broker.store.queries import GetStatus, Got, get_messages
-from dledger.broker.store.reput import Arrived
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown
@@ -127,7 +127,7 @@ class _Held:
     is_woken: bool = False
 
 
-class PullCommands:
+class PullCommands(CommandGroup):
     """
     The group of commands.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from dledger.broker.common.refusals import Code, Handlers, Refused
+from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.metadata.java_json import read_document, to_object, wire_json
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
@@ -42,7 +42,7 @@ class _Lock:
     asked_ms: int
 
 
-class QueueLocks:
+class QueueLocks(CommandGroup):
     """The group of commands."""
 
     def __init__(self, *, wall_ms: Callable[[], int], locks_max: int = LOCKS_MAX) -> None:

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.errors import StoreError
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import Acks
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.group_transfer import GroupTransferService
@@ -73,7 +74,6 @@ class HAMaster(Factory):
 
     @ivar acks: acknowledged offsets of the slaves.
     @ivar transfers: puts that wait for slaves.
-    @ivar on_acked: called when an acknowledged offset has risen, after the waiting puts have fired.
     """
 
     log = Logger()
@@ -85,10 +85,12 @@ class HAMaster(Factory):
         commit_log: LogPort,
         clock: IReactorTime,
         *,
+        events: BrokerEvents,
         failed: Callable[[Failure], None] = lambda failure: None,
     ) -> None:
         """
         @param commit_log: an open log, without appends since it was opened.
+        @param events: told that an acknowledged offset has risen, after the waiting puts have fired.
         @param failed: called when the log cannot be read; the broker has to stop.
         """
         self._config = config
@@ -97,7 +99,7 @@ class HAMaster(Factory):
         self._failed = failed
         self.acks = Acks(slaves_per_host=config.ha_slaves_per_host)
         self.transfers = GroupTransferService(self.acks, pending_max=config.pending_max)
-        self.on_acked: Callable[[], None] = lambda: None
+        self._events = events
         self._vouched_offset = commit_log.end_offset
         self._links: dict[HAConnection, _Link] = {}
         self._last_serial = 0
@@ -150,7 +152,7 @@ class HAMaster(Factory):
             )
         if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
             self.transfers.acked()
-            self.on_acked()
+            self._events.acknowledged()
         if is_first:
             self._pump_soon()
 

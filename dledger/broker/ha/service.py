@@ -26,6 +26,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import needed_for, refusal
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.group_transfer import FlushedPuts
@@ -80,8 +81,8 @@ class HAService(Service):
         *,
         rng: random.Random,
         failed: Callable[[str], None],
+        events: BrokerEvents,
         listen: IStreamServerEndpoint | None = None,
-        appended: Callable[[], None] = lambda: None,
         master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
     ) -> None:
         """
@@ -89,8 +90,8 @@ class HAService(Service):
             and C{submit}, append to it.
         @param reactor: reactor, which should have a monotonic clock.
         @param failed: called with the reason when the log is broken or the port cannot be opened.
+        @param events: told of acknowledgements. The owner calls C{master.appended} when the log has grown.
         @param listen: endpoint for slaves; None to accept no slaves.
-        @param appended: called when a slave's log has grown.
         @param master_begin: see L{HAFollower}.
         """
         self.config = config
@@ -100,7 +101,8 @@ class HAService(Service):
         self._tell_failed = failed
         self._listen = listen
         self._listening: Deferred[None] = succeed(None)
-        self._ticking: LoopingCall | None = None
+        self._ticking = LoopingCall.withCount(self._tick)
+        self._ticking.clock = reactor
         self._is_broken = False
         self._flushed_ms = 0
         self.commits = FlushedPuts(
@@ -110,11 +112,10 @@ class HAService(Service):
         self.slave: HAFollower | None = None
         if config.is_slave:
             self.slave = HAFollower(
-                config, commit_log, reactor, rng=rng, failed=self._broken, appended=appended,
-                master_begin=master_begin,
+                config, commit_log, reactor, rng=rng, failed=self._broken, master_begin=master_begin
             )
         else:
-            self.master = HAMaster(config, commit_log, reactor, failed=self._broken)
+            self.master = HAMaster(config, commit_log, reactor, events=events, failed=self._broken)
 
     # -- puts -----------------------------------------------------------------------------------
 
@@ -132,7 +133,8 @@ class HAService(Service):
 
     def submit(self, end_offset: int, *, waits: bool = True) -> Deferred[PutStatus]:
         """
-        Replicate and flush an appended message, both at the same time.
+        Wait until an appended message is replicated and flushed. The slaves have been sent it by then (see
+        L{HAMaster.appended}); the flush is asked for here.
 
         @param end_offset: log offset behind the message.
         @param waits: False if its producer does not want to wait (property C{WAIT}).
@@ -140,7 +142,6 @@ class HAService(Service):
         """
         master = self.master
         assert master is not None, "a slave takes no puts"
-        master.appended()
         if self._is_broken:
             return done(PutStatus.UNKNOWN_ERROR)
         if not waits:
@@ -165,8 +166,6 @@ class HAService(Service):
     def startService(self) -> None:
         """See L{IService.startService}. Errors are reported to C{failed}."""
         super().startService()
-        self._ticking = LoopingCall.withCount(self._tick)
-        self._ticking.clock = self._reactor
         self._ticking.start(TICK_MS / 1000, now=False).addErrback(self._tick_failed)
         if self.slave is not None:
             self.slave.start()
@@ -191,7 +190,7 @@ class HAService(Service):
 
     async def _stop(self) -> None:
         super().stopService()
-        if self._ticking is not None and self._ticking.running:
+        if self._ticking.running:
             self._ticking.stop()
         await self._listening
         if self.port is not None:

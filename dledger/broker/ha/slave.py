@@ -85,13 +85,11 @@ class HAFollower(Factory):
         *,
         rng: random.Random,
         failed: Callable[[Failure], None] = lambda failure: None,
-        appended: Callable[[], None] = lambda: None,
         master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
     ) -> None:
         """
         @param rng: random generator that spreads the attempts of many slaves.
         @param failed: called when the log is broken; the broker has to stop.
-        @param appended: called after every read that extended the log.
         @param master_begin: asks the master where its log begins; used with C{ha_full_history}.
         """
         self._config = config
@@ -99,7 +97,6 @@ class HAFollower(Factory):
         self._clock = clock
         self._rng = rng
         self._tell_failed = failed
-        self._tell_appended = appended
         self._master_begin = master_begin
         self.follower = SlaveSession(
             commit_log, reports_flushed=config.waits_for_disk, full_history=config.ha_full_history,
@@ -256,7 +253,6 @@ class HAFollower(Factory):
         if client is not self._client:
             return
         self._heard_ms = self._now_ms()
-        before = self._commit_log.end_offset
         self._received_bytes += sum(len(data) for _, data in pieces)
         try:
             self.follower.take_all(pieces)
@@ -271,8 +267,6 @@ class HAFollower(Factory):
         except OSError as error:
             # A full disk may have room again later.
             self._misfits(client, f"cannot write: {error}")
-        if self._commit_log.end_offset > before:
-            self._tell_appended()
         self._report_news()
         self._flush_if_due(self._heard_ms)
 

@@ -19,7 +19,7 @@ Source: SlaveSynchronize.java, AdminBrokerProcessor.java (4.9.8, 5.3.3); see doc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -57,6 +57,8 @@ ITEMS: Mapping[int, str] = MappingProxyType({
 FIRST_S = 3.0
 INTERVAL_S = 10.0
 TIMEOUT_S = 3.0
+#: A round that follows the last one by more intervals than these is logged. A slow master takes 15 s.
+STALL_ROUNDS = 2
 
 
 def table_of(metadata: Metadata, code: int) -> Table | None:
@@ -118,8 +120,9 @@ class SlaveSynchronize:
     log = Logger()
 
     def __init__(
-        self, metadata: Metadata, asker: Asker, *, own_address: str, clock: IReactorTime,
-        run_in_thread: RunInThread, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
+        self, metadata: Metadata, asker: Asker, *, own_address: Callable[[], str],
+        clock: IReactorTime, run_in_thread: RunInThread, interval_s: float = INTERVAL_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._metadata = metadata
         self._asker = asker
@@ -129,7 +132,8 @@ class SlaveSynchronize:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._beginning: IDelayedCall | None = None
-        self._looping: LoopingCall | None = None
+        self._looping = LoopingCall.withCount(self._loop)
+        self._looping.clock = clock
         self._told: dict[str, str] = {}
         self.master_address: str | None = None
         self.last: Round | None = None
@@ -141,8 +145,6 @@ class SlaveSynchronize:
 
     def _begin(self) -> None:
         self._beginning = None
-        self._looping = LoopingCall(self._loop)
-        self._looping.clock = self._clock
         self._looping.start(self._interval_s).addErrback(self._loop_failed)
 
     def stop(self) -> None:
@@ -150,11 +152,15 @@ class SlaveSynchronize:
         if self._beginning is not None:
             self._beginning.cancel()
             self._beginning = None
-        looping, self._looping = self._looping, None
-        if looping is not None and looping.running:
-            looping.stop()
+        if self._looping.running:
+            self._looping.stop()
 
-    def _loop(self) -> Deferred[None]:
+    def _loop(self, count: int) -> Deferred[None]:
+        if count > STALL_ROUNDS:
+            self.log.warn(
+                "metadata was not copied for {seconds} s: the reactor stalled, or a round took that long",
+                seconds=count * self._interval_s,
+            )
         return self.synchronize().addCallbacks(lambda _: None, self._round_failed)
 
     def _round_failed(self, failure: Failure) -> None:
@@ -177,7 +183,7 @@ class SlaveSynchronize:
         address = self.master_address
         changed: list[str] = []
         failed: dict[str, str] = {}
-        if address is not None and address != self._own_address:
+        if address is not None and address != self._own_address():
             for code, name in ITEMS.items():
                 try:
                     if await self._take_over(address, code):

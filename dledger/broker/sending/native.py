@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.broker.sending.test_native -*-
 """
-What our own producers and readers ask a broker for in native frames: PUT, READ, OFFSETS.
+The requests of our own producers and readers in native frames: PUT, READ, OFFSETS.
 
-A message that comes this way is stored like one that a RocketMQ producer sends: the same topics are made and
-the same ones refused, C{CLUSTER} is added, delays are kept.
+A message that comes this way is stored by the rules for those of RocketMQ's producers
+(L{dledger.broker.sending.rules}).
 
-Rule 1: all PUTs of one read are one put, as in L{dledger.broker.sending.puts}. What is wrong with one frame
-refuses all of its messages, and costs the other frames nothing.
+Rule 1: all PUTs of one read are one put, as in L{dledger.broker.sending.puts}. A mistake in one frame refuses
+all of its messages, and costs the other frames nothing.
 Rule 2: an answer without offsets means that certainly nothing was stored.
 """
 
@@ -19,23 +19,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import Code, Handlers, Refused
+from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.metadata.tables import RETRY_PREFIX, SCHEDULE_TOPIC
+from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.puts import NotPut, PutPipeline
-from dledger.broker.sending.send_properties import (
-    cluster_property,
-    delay_level,
-    for_schedule,
-    has_timer,
-    is_prepared,
-    stored_properties,
-    waits,
-)
-from dledger.broker.sending.sends import host_of
-from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.sending.rules import PutRules, host_of
+from dledger.broker.sending.send_properties import delay_level, waits
 from dledger.broker.store.log_reads import LogReads
-from dledger.broker.store.plain_records import Placed, PlainForm, PlainMessage
+from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests, NativeTicket
@@ -49,15 +41,18 @@ from protocols.wire.rocketmq.broker_frames import (
     answer_parts,
 )
 from protocols.wire.rocketmq.broker_layout import BROKER_WIRE_VERSION, WIRE_VERSION_CODE, WIRE_VERSION_FIELD
-from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX, TRANSACTION_MASK
+from protocols.wire.rocketmq.layout import TRANSACTION_MASK
 from protocols.wire.rocketmq.message import Host
+
+NO_TRANSACTIONS = "there are no transactions here"
+NO_TIMERS = "there are delay levels only (DELAY), no timers"
 
 
 class _Put(NamedTuple):
     """
     A frame that can be stored.
 
-    @ivar queue_id: what the producer is told; messages that wait for their delay stand in another.
+    @ivar queue_id: the queue in the answer; delayed messages wait in another one.
     """
 
     ticket: NativeTicket
@@ -76,29 +71,28 @@ def _answer_of(put: _Put, placed: Placed, first: int, status: PutStatus) -> PutA
     )  # fmt: skip
 
 
-class NativeCommands:
+class NativeCommands(CommandGroup):
     """
-    A L{NativeSink}; and, as a group of commands, what tells that native frames are understood.
+    A L{NativeSink}; and the command by which a client learns that native frames are understood.
     """
 
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, pipeline: PutPipeline, checks: TopicChecks, reads: LogReads,
-        config: BrokerConfig, *, store_host: Host, wall_ms: Callable[[], int],
+        self, store: MessageStore, pipeline: PutPipeline, rules: PutRules, reads: LogReads,
+        config: BrokerConfig, *, own: OwnAddress, wall_ms: Callable[[], int],
     ) -> None:
+        """@param wall_ms: milliseconds since 1970."""
         self._store = store
         self._pipeline = pipeline
-        self._checks = checks
+        self._rules = rules
         self._reads = reads
         self._config = config
         self._wall_ms = wall_ms
-        self._cluster = cluster_property(config.broker_cluster_name)
-        self._levels = len(config.store.delay_levels_ms)
-        self.store_host = store_host
+        self._own = own
 
     def handlers(self) -> Handlers:
-        """See L{dledger.broker.router.Commands}."""
+        """See L{CommandGroup.handlers}."""
         return {WIRE_VERSION_CODE: self._say_version}
 
     def _say_version(self, connection: CommandConnection, request: RemotingCommand) -> None:
@@ -148,7 +142,7 @@ class NativeCommands:
         puts: list[_Put] = []
         for ticket, request in requests:
             try:
-                put = self._prepared(ticket, request, born_host, connection.address)
+                put = self._read(ticket, request, born_host, connection.address)
             except Refused as error:
                 connection.answer_native(ticket, PutAnswer(code=error.code, remark=error.remark))
             except ValueError as error:
@@ -164,7 +158,7 @@ class NativeCommands:
         for put in puts:
             messages += put.messages
         try:
-            placed, done = self._pipeline.put_plain(messages, waits=any([put.waits for put in puts]))
+            placed, done = self._pipeline.put(messages, waits=any([put.waits for put in puts]))
         except NotPut as error:
             for put in puts:
                 self._refuse(connection, put.ticket, error, len(put.messages))
@@ -181,7 +175,7 @@ class NativeCommands:
         if not later:
             return
         tickets = [put.ticket for put, _ in later]
-        # While slaves or the disk are at work there is time to make the answers that will be wanted.
+        # While slaves or the disk are at work there is time to write the answers that will be wanted.
         ready = None if done.called else self._stored(later, placed)
 
         def answer(status: PutStatus) -> None:
@@ -193,34 +187,30 @@ class NativeCommands:
 
         done.addCallback(answer)
 
-    def _prepared(self, ticket: NativeTicket, request: PutRequest, born_host: Host, address: str) -> _Put:
-        """@raise Refused: it must not be stored. @raise ValueError: nor can it."""
+    def _read(self, ticket: NativeTicket, request: PutRequest, born_host: Host, address: str) -> _Put:
+        """@raise Refused: policy forbids the messages. @raise ValueError: they are malformed."""
         if not request.bodies:
             raise ValueError("a PUT without messages")
-        topic = self._checks.writable(request.topic)
-        queue_id = self._checks.queue_of(topic, request.queue_id, address)
-        properties = request.properties
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise ValueError(f"properties of {len(properties)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
-        if request.sys_flag & TRANSACTION_MASK or is_prepared(properties):
-            raise Refused(Code.NO_PERMISSION, "there are no transactions here")
-        if has_timer(properties):
-            raise Refused(Code.SYSTEM_ERROR, "there are delay levels only (DELAY), no timers")
-        name, stored_in, kept = topic.topic_name, queue_id, stored_properties(properties, self._cluster)
-        level = delay_level(kept)
-        if level > 0 and not name.startswith(RETRY_PREFIX):
-            level = min(level, self._levels)
-            kept = for_schedule(kept, topic=name, queue_id=queue_id, level=level)
-            name, stored_in = SCHEDULE_TOPIC, level - 1
-        born_timestamp = request.born_timestamp or self._wall_ms()
-        longest = NewMessage(
-            topic=name, queue_id=stored_in, body=max(request.bodies, key=len), properties_data=kept,
-            flag=request.flag, sys_flag=request.sys_flag, born_timestamp=born_timestamp, born_host=born_host,
-            store_host=self.store_host,
+        rules, properties = self._rules, request.properties
+        topic = rules.checks.writable(request.topic)
+        queue_id = rules.checks.queue_of(topic, request.queue_id, address)
+        stored = rules.stored(properties)
+        rules.refuse_transaction(
+            properties, is_flagged=bool(request.sys_flag & TRANSACTION_MASK), remark=NO_TRANSACTIONS
         )
-        self._pipeline.check((longest,))
-        form = PlainForm(longest)
-        messages = [PlainMessage(form, stored_in, born_timestamp, kept, body) for body in request.bodies]
+        rules.refuse_timer(properties, NO_TIMERS)
+        level = delay_level(stored)
+        longest = NewMessage(
+            topic=topic.topic_name, queue_id=queue_id, body=max(request.bodies, key=len),
+            properties_data=stored, flag=request.flag, sys_flag=request.sys_flag,
+            born_timestamp=request.born_timestamp or self._wall_ms(), born_host=born_host,
+            store_host=self._own.host,
+        )
+        if not topic.topic_name.startswith(RETRY_PREFIX):
+            longest = rules.delayed(longest, level)
+        (like,) = self._pipeline.checked((longest,))
+        form, stored_in, born, kept = like.form, like.queue_id, like.born_timestamp, like.properties
+        messages = [PlainMessage(form, stored_in, born, kept, body) for body in request.bodies]
         return _Put(ticket, messages, queue_id, waits(properties))
 
     @staticmethod
@@ -240,7 +230,7 @@ class NativeCommands:
     def _refuse(
         self, connection: BrokerConnection, ticket: NativeTicket, error: NotPut, count: int
     ) -> None:
-        # After a failed write nobody knows what is on the disk: places that are not known say so.
+        # After a failed write the content of the disk is unknown: places of -1 say so.
         is_unknown = error.status is PutStatus.UNKNOWN_ERROR
         connection.answer_native(ticket, PutAnswer(
             code=error.status.remoting_code, offsets=(-1,) * count if is_unknown else (), remark=str(error),

@@ -1,15 +1,14 @@
 # -*- test-case-name: tests.broker.sending.test_puts -*-
 """
-The one way by which messages come into a master's log, whoever sends them and in whichever format::
+The one way by which messages come into a master's log, for every sender and format::
 
-    check (each batch by itself) -> put: may it be stored? -> one append -> replication and flush -> status
+    checked (each batch) -> put: refused? -> one append -> replication and flush -> status
 
-All that one read of a connection has brought is one put: one append, one wait for slaves and for the disk. A
-batch is what stands in one file together; a single message is a batch of one.
+All that one read of a connection brings is one put: one append, one wait for slaves and for the disk.
 
-    found = pipeline.put([batch, batch, ...])       # raises NotPut: nothing was stored
-    found.appended                                  # for each batch, where its messages stand
-    found.done.addCallback(answer)                  # PutStatus of all of them; never fails
+    messages = pipeline.checked(batch) + ...        # raises ValueError: this batch cannot be stored
+    placed, done = pipeline.put(messages)           # raises NotPut: nothing was stored
+    done.addCallback(answer)                        # PutStatus of all of them; never fails
 
 Rule 1: a put that was refused has changed nothing.
 Rule 2: what fails in the middle of an append ends the broker: it is not known what is on the disk.
@@ -29,8 +28,7 @@ from twisted.logger import Logger
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
-from dledger.broker.store.commit_log import Appended
-from dledger.broker.store.plain_records import Placed, PlainMessage
+from dledger.broker.store.plain_records import Placed, PlainMessage, plain_batch
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.wire.ledger.codes import ResponseCode
@@ -62,19 +60,8 @@ class Put(NamedTuple):
     """
     Messages that are stored.
 
-    @ivar appended: for each batch, where its messages stand, in order.
-    @ivar done: fires with what the producers are told, now or later; never fails.
-    """
-
-    appended: list[tuple[Appended, ...]]
-    done: Deferred[PutStatus]
-
-
-class PlainPut(NamedTuple):
-    """
-    Plain messages that are stored.
-
-    @ivar done: see L{Put}.
+    @ivar placed: where their records are.
+    @ivar done: fires with the answer to the producers, now or later; never fails.
     """
 
     placed: Placed
@@ -117,14 +104,15 @@ class PutPipeline:
         self.pending = 0
         self.stored = 0
 
-    def check(self, messages: Sequence[NewMessage]) -> None:
+    def checked(self, batch: Sequence[NewMessage]) -> list[PlainMessage]:
         """
-        That a batch can be stored. To be asked before L{put}: what one sender did wrong costs the others
-        nothing.
+        Messages that stand in one file together, in the form for L{put}. The mistake of one sender costs the
+        others nothing, if each batch is checked on its own.
 
-        @raise ValueError: it cannot; the message says why.
+        @raise ValueError: they cannot be stored; the message says why.
         """
-        self._store.log.check(messages)
+        self._store.log.check(batch)
+        return plain_batch(batch)
 
     def refusal(self) -> NotPut | None:
         """Why nothing would be stored now; None if it would."""
@@ -139,33 +127,19 @@ class PutPipeline:
             return NotPut(PutStatus.OS_PAGE_CACHE_BUSY, f"{self.pending} messages wait already")
         return None
 
-    def put(self, batches: Sequence[Sequence[NewMessage]], *, waits: bool = True) -> Put:
+    def put(self, messages: Sequence[PlainMessage], *, waits: bool = True) -> Put:
         """
-        Store messages, each batch found sound by L{check}.
+        Store messages, at least one.
 
+        @param messages: from L{checked}, or checked by an equal rule.
         @param waits: False if no producer wants to wait for slaves or disk: C{done} has fired then.
         @raise NotPut: nothing was stored.
         """
-        appended = self._stored(lambda now_ms: self._store.append(batches, now_ms))
-        last = appended[-1][-1]
-        return Put(appended, self._submitted(last.offset + last.size, sum(map(len, appended)), waits))
-
-    def put_plain(self, messages: Sequence[PlainMessage], *, waits: bool = True) -> PlainPut:
-        """
-        As L{put}, of messages by the short road.
-
-        @raise NotPut: nothing was stored.
-        """
-        placed = self._stored(lambda now_ms: self._store.append_plain(messages, now_ms))
-        return PlainPut(placed, self._submitted(placed.end, len(messages), waits))
-
-    def _stored(self, append: Callable[[int], _Result]) -> _Result:
-        """What C{append} makes of the time. @raise NotPut: nothing was stored."""
         refused = self.refusal()
         if refused is not None:
             raise refused
         try:
-            stored = append(self._wall_ms())
+            placed = self._store.append_plain(messages, self._wall_ms())
         except StoreError as error:
             reason = str(error.facts["reason"])
             self._failed(reason)
@@ -175,7 +149,13 @@ class PutPipeline:
             raise NotPut(PutStatus.SERVICE_NOT_AVAILABLE, _why(error)) from error
         if self._problem:
             self._tell("")
-        return stored
+        count = len(messages)
+        self.stored += count
+        status = self._ha.submit(placed.end, waits=waits)
+        if not status.called:
+            self.pending += count
+            status.addBoth(self._ended, count)
+        return Put(placed, status)
 
     def _tell(self, problem: str) -> None:
         """What the store has against messages is logged when it begins, and when it is over."""
@@ -184,14 +164,6 @@ class PutPipeline:
         elif not problem:
             self.log.info("messages are taken again")
         self._problem = problem
-
-    def _submitted(self, end_offset: int, count: int, waits: bool) -> Deferred[PutStatus]:
-        status = self._ha.submit(end_offset, waits=waits)
-        self.stored += count
-        if not status.called:
-            self.pending += count
-            status.addBoth(self._ended, count)
-        return status
 
     def _ended(self, status: _Result, count: int) -> _Result:
         self.pending -= count

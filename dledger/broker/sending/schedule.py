@@ -25,15 +25,17 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
+from dledger.broker.common.events import Arrived
+from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.metadata.tables import DelayOffsets
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.consume_queues import is_topic
+from dledger.broker.store.plain_records import PlainMessage
 from dledger.broker.store.queries import record_at
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
-from dledger.broker.store.reput import Arrived
 from dledger.broker.store.store import MessageStore
-from protocols.wire.rocketmq.message import Host, decode_message, encode_properties
+from protocols.wire.rocketmq.message import decode_message, encode_properties
 
 #: Messages, and bytes of their records, that are delivered in one turn; one at least.
 TURN_MESSAGES = 128
@@ -57,7 +59,7 @@ class _Due(NamedTuple):
     @ivar wait_ms: until the next message is due; -1: there is none.
     """
 
-    messages: list[NewMessage]
+    messages: list[PlainMessage]
     size: int
     following: int
     wait_ms: int
@@ -74,14 +76,14 @@ class ScheduleMessageService:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *, store_host: Host,
+        self, store: MessageStore, offsets: DelayOffsets, pipeline: PutPipeline, *, own: OwnAddress,
         clock: IReactorTime, wall_ms: Callable[[], int],
     ) -> None:
         """@param wall_ms: milliseconds since 1970."""
         self._store = store
         self._offsets = offsets
         self._pipeline = pipeline
-        self._store_host = store_host
+        self._own = own
         self._clock = clock
         self._wall_ms = wall_ms
         self._delays_ms = store.config.delay_levels_ms
@@ -119,7 +121,7 @@ class ScheduleMessageService:
         self._call = None
         if self._pipeline.is_closed:
             return  # the broker stops; the rest comes when it is back
-        messages: list[NewMessage] = []
+        messages: list[PlainMessage] = []
         moves: dict[int, int] = {}
         wait_ms, size = -1, 0
         try:
@@ -135,7 +137,7 @@ class ScheduleMessageService:
                 if due.wait_ms >= 0 and (wait_ms < 0 or due.wait_ms < wait_ms):
                     wait_ms = due.wait_ms
             if messages:
-                self._pipeline.put([[message] for message in messages], waits=False)
+                self._pipeline.put(messages, waits=False)
         except (NotPut, StoreError, OSError) as error:
             self._failed(str(error))
             return
@@ -175,7 +177,7 @@ class ScheduleMessageService:
                 delay_level=level, offset=at, begin=begin, end=end, corrected=corrected,
             )
             at = corrected
-        messages: list[NewMessage] = []
+        messages: list[PlainMessage] = []
         size, now_ms = 0, self._wall_ms()
         for unit in queue.read(at, count_max):
             due_ms = self._due_ms(unit, level, now_ms)
@@ -194,7 +196,7 @@ class ScheduleMessageService:
         """When it is due. A time further off than its delay was made by a clock that has been set back."""
         return unit.tags_code if unit.tags_code <= now_ms + self._delays_ms[level - 1] else now_ms
 
-    def _message(self, unit: Unit) -> NewMessage | None:
+    def _message(self, unit: Unit) -> PlainMessage | None:
         """The message as it is stored again; None if that cannot be."""
         record = record_at(self._store, unit.offset)
         if record is None:
@@ -216,13 +218,13 @@ class ScheduleMessageService:
                 topic=topic, queue_id=int(queue), body=message.body, flag=message.flag,
                 properties_data=encode_properties(properties), sys_flag=message.sys_flag,
                 born_timestamp=message.born_timestamp, born_host=message.born_host,
-                store_host=self._store_host, reconsume_times=message.reconsume_times,
+                store_host=self._own.host, reconsume_times=message.reconsume_times,
             )
-            self._pipeline.check([made])
+            (checked,) = self._pipeline.checked([made])
         except ValueError as error:
             self._pass_over(unit, str(error))
             return None
-        return made
+        return checked
 
     def _pass_over(self, unit: Unit, reason: str) -> None:
         self.passed_over += 1

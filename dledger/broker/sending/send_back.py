@@ -19,20 +19,21 @@ from collections.abc import Callable
 
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, Fields, Handlers, Refused
+from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.broker.sending.puts import NotPut, PutPipeline
-from dledger.broker.sending.send_properties import for_schedule
-from dledger.broker.sending.topic_checks import DLQ_PREFIX, TopicChecks
+from dledger.broker.sending.rules import PutRules
+from dledger.broker.sending.topic_checks import DLQ_PREFIX
 from dledger.broker.store.queries import record_at
-from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
+from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
-from protocols.wire.rocketmq.message import Host, Message, decode_message, encode_properties
+from protocols.wire.rocketmq.message import Message, decode_message, encode_properties
 
 CONSUMER_SEND_MSG_BACK = 36
 
@@ -43,12 +44,12 @@ FIRST_LEVEL = 3
 _V3_4_9 = 121
 
 
-class SendBack:
+class SendBack(CommandGroup):
     """The group of commands."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, metadata: Metadata, pipeline: PutPipeline,
-        checks: TopicChecks, *, store_host: Host, wall_ms: Callable[[], int], rng: random.Random,
+        rules: PutRules, *, own: OwnAddress, wall_ms: Callable[[], int], rng: random.Random,
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
@@ -58,8 +59,8 @@ class SendBack:
         self._store = store
         self._metadata = metadata
         self._pipeline = pipeline
-        self._checks = checks
-        self._store_host = store_host
+        self._rules = rules
+        self._own = own
         self._wall_ms = wall_ms
         self._rng = rng
 
@@ -97,19 +98,15 @@ class SendBack:
         properties["WAIT"] = "false"
         properties.pop("DELAY", None)
         if level < 0 or message.reconsume_times >= most:
-            topic = self._checks.made_for_retries(DLQ_PREFIX + group.group_name)
+            topic = self._rules.checks.made_for_retries(DLQ_PREFIX + group.group_name)
             return self._made(message, _writable(topic), 0, encode_properties(properties))
-        topic = self._checks.made_for_retries(
+        topic = self._rules.checks.made_for_retries(
             RETRY_PREFIX + group.group_name, queue_nums=group.retry_queue_nums,
             sys_flag=_UNIT_SUB if fields.flag("unitMode", False) else 0,
         )  # fmt: skip
-        level = min(level or FIRST_LEVEL + message.reconsume_times, len(self._config.store.delay_levels_ms))
         queue_id = self._rng.randrange(group.retry_queue_nums)
-        name, data = _writable(topic), encode_properties(properties)
-        if level > 0:
-            data = for_schedule(data, topic=name, queue_id=queue_id, level=level)
-            name, queue_id = SCHEDULE_TOPIC, level - 1
-        return self._made(message, name, queue_id, data)
+        copy = self._made(message, _writable(topic), queue_id, encode_properties(properties))
+        return self._rules.delayed(copy, level or FIRST_LEVEL + message.reconsume_times)
 
     def _find(self, offset: int) -> Message:
         try:
@@ -124,18 +121,17 @@ class SendBack:
         return NewMessage(
             topic=topic, queue_id=queue_id, body=message.body, properties_data=properties, flag=message.flag,
             sys_flag=message.sys_flag, born_timestamp=message.born_timestamp, born_host=message.born_host,
-            store_host=self._store_host, reconsume_times=message.reconsume_times + 1,
+            store_host=self._own.host, reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
 
     def _put(self, message: NewMessage) -> None:
         """
-        Nobody waits for slaves or the disk: the message is there already.
+        Store the copy, without a wait for slaves or the disk: the message exists already.
 
         @raise ValueError: it cannot be stored.
         @raise NotPut: it must not be stored now.
         """
-        self._pipeline.check([message])
-        self._pipeline.put([[message]], waits=False)
+        self._pipeline.put(self._pipeline.checked([message]), waits=False)
 
 
 #: Of C{topicSysFlag}: subscriptions of units.

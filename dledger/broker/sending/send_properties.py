@@ -84,32 +84,29 @@ def stored_properties(properties: bytes, added: bytes) -> bytes:
         named = decode_properties(kept)
         named.pop("CLUSTER", None)
         kept = encode_properties(named)
-    if kept and kept[-1] != 2:
-        return kept + b"\x02" + added
-    return kept + added
+    return _joined(kept, added)
 
 
-def plain_properties(text: str, added: bytes) -> tuple[bytes, bool] | None:
+def _joined(properties: bytes, added: bytes) -> bytes:
+    """Behind each property is its 0x02, though the last one may come without."""
+    if properties and properties[-1] != 2:
+        return properties + b"\x02" + added
+    return properties + added
+
+
+def plain_properties(properties: bytes, added: bytes) -> bytes | None:
     """
-    The short road to what is stored of a message's properties, and to whether its producer waits.
+    As L{stored_properties}, of properties that a broker does not act on, and whose producer waits.
 
-    @return: None where something stands in them that has to be looked at closely.
+    @return: None: a property among them may be special, or they may be too long.
     """
     if (
-        "DELAY\x01" in text or "TRAN_MSG\x01" in text or "CLUSTER\x01" in text or "\0" in text
-        or "TIMER_D" in text
+        _DELAY in properties or _PREPARED in properties or _CLUSTER in properties or b"\0" in properties
+        or _TIMER in properties or len(properties) + len(added) >= PROPERTIES_BYTES_MAX
     ):  # fmt: skip
         return None
-    kept = text.encode("utf-8")
-    if len(kept) + len(added) >= PROPERTIES_BYTES_MAX:
-        return None
-    has_to_wait = True
-    if _WAIT in kept:
-        kept = _without_wait(kept)
-        has_to_wait = waits(kept)
-    if kept and kept[-1] != 2:
-        return kept + b"\x02" + added, has_to_wait
-    return kept + added, has_to_wait
+    kept = _without_wait(properties)
+    return None if _WAIT in kept else _joined(kept, added)
 
 
 def cluster_property(cluster: str) -> bytes:

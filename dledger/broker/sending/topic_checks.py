@@ -13,6 +13,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
@@ -38,18 +39,23 @@ _UNIT, _UNIT_SUB = 0x1, 0x2
 
 class TopicChecks:
     """
-    @ivar on_created: called when a topic was made, so that it is kept, and name servers hear of it.
+    The topics of one broker, as producers may use them.
+
+    @ivar topics: their table.
     """
 
     def __init__(
-        self, metadata: Metadata, config: BrokerConfig, *, wall_ms: Callable[[], int],
-        on_created: Callable[[], None] = lambda: None,
+        self, metadata: Metadata, config: BrokerConfig, *, wall_ms: Callable[[], int], events: BrokerEvents
     ) -> None:
-        self._topics = metadata.topics
+        """
+        @param wall_ms: milliseconds since 1970.
+        @param events: told when a topic was made.
+        """
+        self.topics = metadata.topics
         self._config = config
         self._wall_ms = wall_ms
         self._turn = crc32(config.broker_name.encode())
-        self.on_created = on_created
+        self._events = events
 
     def writable(
         self, name: str, *, default_topic: str = AUTO_CREATE_TOPIC, queue_nums: int | None = None,
@@ -62,7 +68,7 @@ class TopicChecks:
         @param queue_nums: of a new one; None: as the default topic has.
         @raise Refused: there is no such topic, or messages must not be sent to it.
         """
-        found = self._topics.entries.get(name)
+        found = self.topics.entries.get(name)
         if found is None:
             found = self._make(name, default_topic, queue_nums, is_unit)
         elif name in FORBIDDEN:
@@ -78,15 +84,15 @@ class TopicChecks:
         refuse_name(name)
         if name in FORBIDDEN:
             raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
-        if len(self._topics.entries) >= TOPICS_MAX:
+        if len(self.topics.entries) >= TOPICS_MAX:
             raise Refused(Code.SYSTEM_ERROR, f"topic[{name}] not exist, and there are {TOPICS_MAX} already")
         is_retry = name.startswith(RETRY_PREFIX)
         sys_flag = (_UNIT_SUB if is_retry else _UNIT) if is_unit else None
         made = None
         if default_topic != AUTO_CREATE_TOPIC or self._config.auto_create_topic_enable:
-            default = self._topics.entries.get(default_topic)
+            default = self.topics.entries.get(default_topic)
             wanted = queue_nums if queue_nums is not None else default.write_queue_nums if default else 0
-            made = self._topics.create_on_send(
+            made = self.topics.create_on_send(
                 name, default_topic=default_topic, queue_nums=wanted, now_ms=self._wall_ms(),
                 topic_sys_flag=sys_flag,
             )  # fmt: skip
@@ -94,20 +100,32 @@ class TopicChecks:
             return self.made_for_retries(name, sys_flag=sys_flag or 0)
         if made is None:
             raise Refused(Code.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!")
-        self.on_created()
+        self._events.topics_changed()
         return made
 
     def made_for_retries(self, name: str, *, queue_nums: int = 1, sys_flag: int = 0) -> TopicConfig:
         """The topic where a group's messages go once more, or for good; made if it is not there."""
-        found = self._topics.entries.get(name)
+        found = self.topics.entries.get(name)
         if found is None:
             found = TopicConfig(
                 topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
                 perm=PERM_READ | PERM_WRITE, topic_sys_flag=sys_flag,
             )  # fmt: skip
-            self._topics.put(found, self._wall_ms())
-            self.on_created()
+            self.topics.put(found, self._wall_ms())
+            self._events.topics_changed()
         return found
+
+    def plain_queues(self, name: str) -> int:
+        """
+        The queues of a topic that exists, that any producer may send to, and that has nothing special about
+        it, so that L{writable} would say yes; 0 for any other.
+        """
+        found = self.topics.entries.get(name)
+        if found is None or name.startswith("%") or name in FORBIDDEN or "\0" in name:
+            return 0
+        if not found.can_write or found.order or found.topic_filter_type != "SINGLE_TAG":
+            return 0
+        return max(found.write_queue_nums, found.read_queue_nums)
 
     def queue_of(self, topic: TopicConfig, queue_id: int, producer: str) -> int:
         """

@@ -21,8 +21,7 @@ Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes a
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 from zlib import crc32
 
 import attrs
@@ -32,35 +31,20 @@ from dledger.base.disk.disk import Disk
 from dledger.base.disk.expiry import Expiry
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.threads import RunInThread
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store import log_recovery
 from dledger.broker.store.log_flush import LogFlusher
 from dledger.broker.store.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile
 from dledger.broker.store.log_start import LogSeen, find_log_end
 from dledger.broker.store.open_log import LogSegments, OpenLog
-from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out
-from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, blank, pack, size_of
+from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out, plain_batch
+from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, size_of
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 
 _READ_BYTES = 1024 * 1024
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Appended(NamedTuple):
-    """
-    Where a message stands.
-
-    @ivar offset: of its record in the log.
-    @ivar size: of its record, bytes.
-    @ivar queue_offset: in its consume queue; 0 if it has no place there.
-    @ivar store_timestamp: ms since 1970.
-    """
-
-    offset: int
-    size: int
-    queue_offset: int
-    store_timestamp: int
 
 
 class CommitLog:
@@ -71,13 +55,12 @@ class CommitLog:
     @ivar flusher: how much of the log is on stable storage, and how more of it gets there.
     @ivar queue_offsets: topic and queue to the offset of its next message; whoever has read the consume
         queues fills it before the first append.
-    @ivar on_cut: called with the new end when the log was cut.
-    @ivar on_grown: called when there are new bytes.
     @ivar why_recovered: what a start found behind the end; empty if nothing.
     """
 
     def __init__(
-        self, config: StoreConfig, log: OpenLog, flusher: LogFlusher, *, why_recovered: str = ""
+        self, config: StoreConfig, log: OpenLog, flusher: LogFlusher, events: BrokerEvents, *,
+        why_recovered: str = "",
     ) -> None:
         self._config = config
         self._log = log
@@ -85,19 +68,20 @@ class CommitLog:
         self._storing = log.guard.storing
         self.flusher = flusher
         self.queue_offsets: dict[tuple[str, int], int] = {}
-        self.on_cut: Callable[[int], None] = _ignore
-        self.on_grown: Callable[[], None] = lambda: None
+        self._events = events
         self.why_recovered = why_recovered
 
     @classmethod
     def open(
-        cls, config: StoreConfig, disk: Disk, seen: LogSeen, *, is_slave: bool, run_in_thread: RunInThread
+        cls, config: StoreConfig, disk: Disk, seen: LogSeen, *, is_slave: bool, run_in_thread: RunInThread,
+        events: BrokerEvents,
     ) -> CommitLog:
         """
         Find the end, bring everything before it to stable storage, and zero everything behind it.
 
         @param seen: of the directory as it is now.
         @param is_slave: damage that no crash explains is cut, not refused: a master has the records.
+        @param events: told of every append and cut; of none before this returns.
         @raise DirectoryError: files that the mark records are gone; nothing was touched.
         @raise StoreError: reading or writing failed; another start may try again.
         """
@@ -129,7 +113,7 @@ class CommitLog:
             segments.close()
             mark_file.close()
             raise
-        return cls(config, log, flusher, why_recovered=end.why)
+        return cls(config, log, flusher, events, why_recovered=end.why)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -221,49 +205,19 @@ class CommitLog:
             raise ValueError(f"records of {total} bytes do not fit into a file of {self.file_size}")
         return total
 
-    def append(self, batches: Sequence[Sequence[NewMessage]], now_ms: int) -> list[tuple[Appended, ...]]:
+    def append(self, batches: Sequence[Sequence[NewMessage]], now_ms: int) -> Placed:
+        """As L{append_plain}, of batches, each of which is in one file together."""
+        return self.append_plain([one for batch in batches for one in plain_batch(batch)], now_ms)
+
+    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
         """
         Store messages, in one write for each file.
 
-        @param batches: messages that stand in one file together; a single message is a batch of one. Each was
-            found sound by L{check}.
+        @param messages: at least one; each passes L{check}, together with those that it must stand with.
         @param now_ms: their store timestamp, ms since 1970.
         @return: where they stand; visible to readers now, on stable storage after L{flush}.
         @raise DLedgerError: DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed; the log is broken.
-        """
-        size = self.file_size
-        end = self._writable_end()
-        taken: dict[tuple[str, int], int] = {}
-        writes: list[tuple[int, bytes]] = []
-        parts: list[bytes] = []
-        start = end
-        results = []
-        for messages in batches:
-            sizes = [size_of(message) for message in messages]
-            room = size - end % size
-            if sum(sizes) + MIN_BLANK_SIZE > room:
-                parts.append(blank(room))
-                writes.append((start, b"".join(parts)))
-                end += room
-                start, parts = end, []
-            result = []
-            for message, length in zip(messages, sizes, strict=True):
-                queue_offset = self._next_queue_offset(message, taken)
-                parts.append(pack(message, length, queue_offset=queue_offset, offset=end, now_ms=now_ms))
-                result.append(Appended(end, length, queue_offset, now_ms))
-                end += length
-            results.append(tuple(result))
-        writes.append((start, b"".join(parts)))
-        self._write(writes, end)
-        self.queue_offsets.update(taken)
-        return results
-
-    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
-        """
-        As L{append}, of messages that need not stand in one file together.
-
-        @param messages: at least one.
         """
         writes, taken, placed = lay_out(
             messages, end=self._writable_end(), file_size=self.file_size, now_ms=now_ms,
@@ -271,6 +225,7 @@ class CommitLog:
         )
         self._write(writes, placed.end)
         self.queue_offsets.update(taken)
+        self._events.grown()
         return placed
 
     def _writable_end(self) -> int:
@@ -278,16 +233,6 @@ class CommitLog:
         log = self._log
         assert log.walk.end == log.end, "the log ends in the middle of a record: cut it first"
         return log.end
-
-    def _next_queue_offset(self, message: NewMessage, taken: dict[tuple[str, int], int]) -> int:
-        if not message.is_queued:
-            return 0
-        key = (message.topic, message.queue_id)
-        offset = taken.get(key)
-        if offset is None:
-            offset = self.queue_offsets.get(key, 0)
-        taken[key] = offset + 1
-        return offset
 
     def _write(self, writes: list[tuple[int, bytes]], end: int) -> None:
         segments = self._segments
@@ -312,7 +257,6 @@ class CommitLog:
                 segments.pwrite(data, offset)
         self._log.end = end
         self._log.walk.restart(end)
-        self.on_grown()
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """
@@ -346,7 +290,7 @@ class CommitLog:
             segments.pwrite(data, offset)
         log.end = offset + len(data)
         log.walk = walk
-        self.on_grown()
+        self._events.grown()
 
     def _secure_first(self) -> None:
         """
@@ -365,7 +309,7 @@ class CommitLog:
                 self._segments.drop_last()
         self._log.empty_at = self._log.end = offset
         self.flusher.begin_at(offset)
-        self.on_cut(offset)
+        self._events.cut(offset)
 
     # -- cutting ---------------------------------------------------------------------------------
 
@@ -395,7 +339,7 @@ class CommitLog:
             log.walk.restart(end)
             self.flusher.sync()
             self.flusher.record()
-        self.on_cut(end)
+        self._events.cut(end)
         return end
 
     def _record_end_below(self, offset: int) -> int:
@@ -479,10 +423,6 @@ class CommitLog:
         self._log.guard.fail("it is closed")
         self._segments.close()
         self.flusher.abandon()
-
-
-def _ignore(_: int) -> None:
-    pass
 
 
 def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> None:

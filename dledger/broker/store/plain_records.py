@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.broker.store.test_plain_records -*-
 """
-The short road of messages into the log, for those that have much in common: what they share is laid out
-once.
+Messages on their way into the log: the parts that many messages share are laid out once, in their form.
 
-L{dledger.broker.store.commit_log.CommitLog.append} is the long one, and makes the same bytes of the same
-messages; the tests compare them.
+Rule: a message has been checked before it gets here, by L{CommitLog.check
+<dledger.broker.store.commit_log.CommitLog.check>} or by an equal rule: it fits into a file, together with the
+messages that must be in that file with it.
 
-Rule: a plain message has been checked by who made it: it fits into a file, and nothing in it is special. It
-is no half of a transaction, so it has a place in its queue.
+Source: CommitLog.DefaultAppendMessageCallback (4.9.8), MessageExtEncoder (5.3.3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -25,17 +25,22 @@ from dledger.broker.store.records import (
     topic_part_of,
 )
 from protocols.wire.rocketmq.layout import MAGIC_V1, MAGIC_V2, PROPERTIES_LENGTH, TOPIC_BYTES_MAX
+from protocols.wire.rocketmq.message import Host
 
 
 class PlainForm:
     """
-    What plain messages share: everything but queue, time of birth, properties and body.
+    What some messages share: everything but queue, time of birth, properties and body.
 
     @ivar topic: theirs.
-    @ivar overhead: bytes of a record but for properties and body.
+    @ivar is_queued: whether they get places in their queues.
+    @ivar overhead: bytes of a record without properties and body.
     """
 
-    __slots__ = ("after", "before", "fixed", "magic", "overhead", "sys_flag", "flag", "topic", "topic_part")
+    __slots__ = (
+        "after", "before", "fixed", "flag", "is_queued", "magic", "overhead", "sys_flag", "topic",
+        "topic_part",
+    )  # fmt: skip
 
     def __init__(self, like: NewMessage) -> None:
         """
@@ -45,7 +50,9 @@ class PlainForm:
         self.flag = like.flag
         self.overhead = size_of(like) - len(like.body) - len(like.properties_data)
         self.magic = MAGIC_V1 if len(like.topic.encode("utf-8")) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
-        self.fixed, self.sys_flag, self.before, self.after = fixed_part_of(like)
+        self.is_queued = like.is_queued
+        self.fixed, self.sys_flag, self.before, after = fixed_part_of(like)
+        self.after = (*after, like.reconsume_times, like.prepared_transaction_offset)
         self.topic_part = topic_part_of(like.topic)
 
 
@@ -53,6 +60,7 @@ class PlainMessage(NamedTuple):
     """
     @ivar properties: as they are stored.
     @ivar born_timestamp: ms since 1970.
+    @ivar rest: bytes of the records behind it that must stand in the same file.
     """
 
     form: PlainForm
@@ -60,14 +68,15 @@ class PlainMessage(NamedTuple):
     born_timestamp: int
     properties: bytes
     body: bytes
+    rest: int = 0
 
 
 class Placed(NamedTuple):
     """
-    Where plain messages stand.
+    Where messages stand.
 
     @ivar offsets: of their records in the log.
-    @ivar queue_offsets: in their queues.
+    @ivar queue_offsets: in their queues; 0 for messages without a place there.
     @ivar end: behind the last record.
     """
 
@@ -75,6 +84,35 @@ class Placed(NamedTuple):
     queue_offsets: list[int]
     end: int
     store_timestamp: int
+
+
+@lru_cache(maxsize=1024)
+def _form_of(
+    topic: str, flag: int, sys_flag: int, born_host: Host, store_host: Host, reconsume_times: int,
+    prepared_transaction_offset: int,
+) -> PlainForm:
+    return PlainForm(NewMessage(
+        topic=topic, queue_id=0, body=b"", properties_data=b"", flag=flag, sys_flag=sys_flag,
+        born_timestamp=0, born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+    ))  # fmt: skip
+
+
+def plain_batch(batch: Sequence[NewMessage]) -> list[PlainMessage]:
+    """Messages that must be in one file together, in this form."""
+    messages = []
+    rest = 0
+    for new in reversed(batch):
+        form = _form_of(
+            new.topic, new.flag, new.sys_flag, new.born_host, new.store_host, new.reconsume_times,
+            new.prepared_transaction_offset,
+        )  # fmt: skip
+        messages.append(
+            PlainMessage(form, new.queue_id, new.born_timestamp, new.properties_data, new.body, rest)
+        )
+        rest += form.overhead + len(new.body) + len(new.properties_data)
+    messages.reverse()
+    return messages
 
 
 def lay_out(
@@ -95,24 +133,25 @@ def lay_out(
     parts: list[bytes] = []
     start, file_end = end, end - end % file_size + file_size
     pack_length = PROPERTIES_LENGTH.pack
-    for form, queue_id, born_timestamp, properties, body in messages:
+    for form, queue_id, born_timestamp, properties, body, rest in messages:
         body_size, properties_size = len(body), len(properties)
         size = form.overhead + body_size + properties_size
-        if size + MIN_BLANK_SIZE > file_end - end:
+        if size + rest + MIN_BLANK_SIZE > file_end - end:
             parts.append(blank(file_end - end))
             writes.append((start, b"".join(parts)))
             start = end = file_end
             file_end += file_size
             parts = []
-        key = (form.topic, queue_id)
-        place = taken.get(key)
-        if place is None:
-            place = queue_offsets.get(key, 0)
-        taken[key] = place + 1
+        place = 0
+        if form.is_queued:
+            key = (form.topic, queue_id)
+            known = taken.get(key)
+            place = queue_offsets.get(key, 0) if known is None else known
+            taken[key] = place + 1
         parts += (
             form.fixed.pack(
                 size, form.magic, crc32(body) & 0x7FFFFFFF, queue_id, form.flag, place, end, form.sys_flag,
-                born_timestamp, *form.before, now_ms, *form.after, 0, 0, body_size,
+                born_timestamp, *form.before, now_ms, *form.after, body_size,
             ),
             body, form.topic_part, pack_length(properties_size), properties,
         )  # fmt: skip

@@ -124,28 +124,6 @@ def size_of(message: NewMessage) -> int:
             + len(message.properties_data))  # fmt: skip
 
 
-def pack(message: NewMessage, size: int, *, queue_offset: int, offset: int, now_ms: int) -> bytes:
-    """
-    The record of a message.
-
-    @param size: what L{size_of} says.
-    @param offset: of the record in the log.
-    @param now_ms: store timestamp, ms since 1970.
-    """
-    body, properties = message.body, message.properties_data
-    form, sys_flag, born, store = fixed_part_of(message)
-    magic = MAGIC_V1 if len(_topic_bytes(message.topic)) <= TOPIC_BYTES_MAX[1] else MAGIC_V2
-    fixed = form.pack(
-        size, magic, crc32(body) & 0x7FFFFFFF, message.queue_id, message.flag, queue_offset, offset, sys_flag,
-        message.born_timestamp, *born, now_ms, *store, message.reconsume_times,
-        message.prepared_transaction_offset, len(body),
-    )  # fmt: skip
-    record = b"".join((fixed, body, topic_part_of(message.topic),
-                       PROPERTIES_LENGTH.pack(len(properties)), properties))  # fmt: skip
-    assert len(record) == size, (len(record), size)
-    return record
-
-
 def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, ...], tuple[int, ...]]:
     """
     For the part of a message's record before its body: its form, its flags, and the numbers of its two hosts.

@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.errors import StoreError
+from dledger.broker.common.events import Arrived
 from dledger.broker.store.consume_queues import UNWRITTEN_MAX, ConsumeQueues
 from dledger.broker.store.records import read_plain_record, read_record
 from protocols.wire.errors import WireError
@@ -49,9 +50,6 @@ BULK_PAUSE_TURNS = 8
 
 #: Of so many turns in which it has, one dispatches, and as little as can be.
 BULK_TURNS = 32
-
-#: Topic and number of the queues that have new messages.
-Arrived = set[tuple[str, int]]
 
 
 class DispatchedLog(Protocol):
@@ -167,22 +165,20 @@ class ReputMessageService:
     """
     Invariant: C{_call} is the turn that is scheduled, or None.
 
-    @ivar gives_way: for a slave: while its log is copied in bulk little is dispatched, or the copy would take
-        as long as the dispatch.
-    @ivar defers: for a synchronous master: whether slaves are at work on what was appended. The dispatch
-        waits for L{release} then, L{DEFERRED_S} at most: answering the producer comes first.
     @ivar bound: how far records may become visible; asked at each turn.
-    @ivar arrived: called after a turn that made messages visible.
     """
 
     log = Logger()
 
     def __init__(
         self, dispatcher: Dispatcher, *, clock: IReactorTime, bound: Callable[[], int],
-        arrived: Callable[[Arrived], None], failed: Callable[[Failure], None],
+        arrived: Callable[[Arrived], None], failed: Callable[[Failure], None], gives_way: bool = False,
     ) -> None:
         """
+        @param arrived: called after a turn that made messages visible.
         @param failed: told once, with a L{StoreError}, when nothing more can be dispatched.
+        @param gives_way: for a slave: while its log is copied in bulk, dispatch little, or the copy would
+            take as long as the dispatch.
         """
         self._dispatcher = dispatcher
         self._clock = clock
@@ -195,10 +191,9 @@ class ReputMessageService:
         self._passed_turns = 0
         self._bulk_turns = 0
         self._is_deferred = False
-        self.gives_way = False
-        self.defers: Callable[[], bool] = lambda: False
+        self._gives_way = gives_way
+        self._arrived = arrived
         self.bound = bound
-        self.arrived = arrived
 
     @property
     def offset(self) -> int:
@@ -215,10 +210,15 @@ class ReputMessageService:
         self._is_running = True
         self.wake()
 
-    def wake(self) -> None:
-        """The log has grown, or the bound has risen: look at it in a turn of its own, see L{defers}."""
+    def wake(self, *, defers: bool = False) -> None:
+        """
+        The log has grown, or the bound has risen: dispatch in a turn of its own.
+
+        @param defers: slaves are at work on the new bytes, and a producer may wait for them: wait for
+            L{release}, at most L{DEFERRED_S}.
+        """
         if self._is_running and self._call is None:
-            self._schedule(DEFERRED_S if self.defers() else 0)
+            self._schedule(DEFERRED_S if defers else 0)
 
     def release(self) -> None:
         """What the dispatch was deferred for is over: dispatch in a turn of its own."""
@@ -255,13 +255,13 @@ class ReputMessageService:
         else:
             self._tell()
         if arrived:
-            self.arrived(arrived)
+            self._arrived(arrived)
 
     def _share(self, bound: int) -> int:
         """How many records this turn is worth; 0: it belongs to who copies the log."""
         grown, self._last_bound = bound - self._last_bound, bound
         self._bulk_turns = BULK_PAUSE_TURNS if grown >= BULK_BYTES else max(self._bulk_turns - 1, 0)
-        if self.gives_way and self._bulk_turns:
+        if self._gives_way and self._bulk_turns:
             self._passed_turns = (self._passed_turns + 1) % BULK_TURNS
             return 0 if self._passed_turns else SLICE_RECORDS_MIN
         self._passed_turns = 0

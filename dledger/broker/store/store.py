@@ -28,6 +28,7 @@ from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.expiry import Expiry
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.threads import RunInThread
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
@@ -36,18 +37,19 @@ from dledger.broker.store.checkpoint import (
     encode_checkpoint,
     read_small,
 )
-from dledger.broker.store.commit_log import Appended, CommitLog
+from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.log_start import LogSeen, inspect_log
 from dledger.broker.store.plain_records import Placed, PlainMessage
-from dledger.broker.store.records import NewMessage
-from dledger.broker.store.reput import Arrived, Dispatcher, ReputMessageService
+from dledger.broker.store.reput import Dispatcher, ReputMessageService
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.ledger.codes import ResponseCode
 
 STORE_LOCK_NAME = "lock"
 TICK_S = 0.5
 CHECKPOINT_TICKS = 20
+#: More ticks at once than these are logged: the reactor was busy elsewhere.
+STALL_TICKS = 4
 
 
 def _lock(config: StoreConfig, disk: Disk) -> File:
@@ -72,52 +74,49 @@ class MessageStore:
     @ivar queues: the consume queues.
     @ivar reput: what puts the log's records into the queues.
     @ivar is_ready: every message that was there at the start is in its queue, so new ones can be appended.
-    @ivar on_grown: called when the log has new bytes.
-    @ivar on_arrived: called with the queues that have new messages.
     """
 
     log_events = Logger()
 
     def __init__(
         self, config: StoreConfig, disk: Disk, lock: File, log: CommitLog, queues: ConsumeQueues,
-        dispatcher: Dispatcher, *, clock: IReactorTime, run_in_thread: RunInThread,
-        failed: Callable[[Failure], None],
+        dispatcher: Dispatcher, *, is_slave: bool, clock: IReactorTime, run_in_thread: RunInThread,
+        failed: Callable[[Failure], None], events: BrokerEvents,
     ) -> None:
         self.config = config
         self.log = log
         self.queues = queues
         self.is_ready = False
-        self.on_grown: Callable[[], None] = lambda: None
-        self.on_arrived: Callable[[Arrived], None] = lambda _: None
         self.reput = ReputMessageService(
-            dispatcher, clock=clock, bound=lambda: log.record_end, arrived=self._arrived, failed=self._fail
+            dispatcher, clock=clock, bound=lambda: log.record_end, arrived=events.arrived, failed=self._fail,
+            gives_way=is_slave,
         )
         self._disk = disk
         self._lock = lock
         self._dispatcher = dispatcher
-        self._clock = clock
         self._run_in_thread = run_in_thread
         self._failed = failed
         self._has_failed = False
         self._cuts = 0
         self._ticks = 0
-        self._ticking: LoopingCall | None = None
+        self._ticking = LoopingCall.withCount(self._tick)
+        self._ticking.clock = clock
         self._checkpoint_waiters: list[Deferred[None]] = []
         self._checkpoint = b""
         self._expiry = Expiry(config.expiry_rules)
-        log.on_cut = self._log_cut
-        log.on_grown = self._log_grown
 
     @classmethod
     def open(
         cls, config: StoreConfig, disk: Disk, *, is_slave: bool, clock: IReactorTime,
-        run_in_thread: RunInThread, failed: Callable[[Failure], None],
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
     ) -> MessageStore:
         """
         Lock, check and recover the store in C{config.store_path_root_dir}; it is made if absent.
 
         @param is_slave: see L{CommitLog.open}.
         @param failed: told once if the store cannot go on; it is to be abandoned then.
+        @param events: told of every append, cut and dispatch; must call L{log_was_cut} when told of a cut,
+            and C{reput.wake} when the log has grown.
         @raise DirectoryError: it must not be opened as it is.
         @raise StoreError: reading or repairing it failed.
         """
@@ -129,15 +128,15 @@ class MessageStore:
             checkpoint = read_small(disk, f"{root}/{CHECKPOINT_NAME}")
             seen = inspect_log(config, disk, checkpoint=checkpoint, is_aborted=abort.is_there)
             abort.put(str(os.getpid()))
-            log = CommitLog.open(config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread)
+            log = CommitLog.open(
+                config, disk, seen, is_slave=is_slave, run_in_thread=run_in_thread, events=events
+            )
             queues, offset = _open_queues(config, disk, seen, log)
             dispatcher = Dispatcher(log, queues, config.delay_levels_ms, offset=offset)
-            store = cls(
-                config, disk, lock, log, queues, dispatcher,
-                clock=clock, run_in_thread=run_in_thread, failed=failed,
+            return cls(
+                config, disk, lock, log, queues, dispatcher, is_slave=is_slave,
+                clock=clock, run_in_thread=run_in_thread, failed=failed, events=events,
             )  # fmt: skip
-            store.reput.gives_way = is_slave
-            return store
         except BaseException as error:
             if log is not None:
                 log.abandon()
@@ -152,8 +151,6 @@ class MessageStore:
 
         @return: fires when everything that was there has been dispatched; the store is ready then.
         """
-        self._ticking = LoopingCall(self._tick)
-        self._ticking.clock = self._clock
         self._ticking.start(TICK_S, now=False).addErrback(self._fail)
         if self.log.why_recovered:
             self.log_events.warn(
@@ -170,18 +167,13 @@ class MessageStore:
 
     # -- use -------------------------------------------------------------------------------------
 
-    def append(self, batches: Sequence[Sequence[NewMessage]], now_ms: int) -> list[tuple[Appended, ...]]:
+    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
         """
-        See L{CommitLog.append}.
+        See L{CommitLog.append_plain}.
 
         @raise DLedgerError: also DISK_FULL when the file system is nearly full, and LEADER_NOT_READY: the
             queue offsets of new messages are not known yet.
         """
-        self._refuse()
-        return self.log.append(batches, now_ms)
-
-    def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
-        """See L{CommitLog.append_plain}. @raise DLedgerError: as L{append}."""
         self._refuse()
         return self.log.append_plain(messages, now_ms)
 
@@ -192,15 +184,13 @@ class MessageStore:
         if self._expiry.disk_full:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self.why_full)
 
-    def _log_grown(self) -> None:
-        self.on_grown()  # first, as slaves are sent it: a put may be waiting for them
-        self.reput.wake()
+    def log_was_cut(self, end: int) -> None:
+        """
+        Cut the queues where the log was cut; an empty log begins at C{end} now.
 
-    def _arrived(self, arrived: Arrived) -> None:
-        self.on_arrived(arrived)
-
-    def _log_cut(self, end: int) -> None:
-        """The log ends earlier, or begins elsewhere: so do the queues."""
+        @param end: offset where the log ends.
+        @raise StoreError: the queues could not be cut.
+        """
         self._cuts += 1
         try:
             if self.log.begin_offset == end:
@@ -254,7 +244,11 @@ class MessageStore:
 
     # -- flush -----------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
+    def _tick(self, count: int) -> None:
+        if count > STALL_TICKS:
+            self.log_events.warn(
+                "reactor stalled for {seconds} s: nothing was flushed", seconds=count * TICK_S
+            )
         self._ticks += 1
         try:
             self.queues.write()
@@ -332,7 +326,7 @@ class MessageStore:
         return Deferred.fromCoroutine(self._close())
 
     async def _close(self) -> None:
-        if self._ticking is not None and self._ticking.running:
+        if self._ticking.running:
             self._ticking.stop()
         await self.reput.caught_up()
         self.reput.stop()
@@ -348,7 +342,7 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Release everything without writing; the next start finds a crash. More than once is harmless."""
-        if self._ticking is not None and self._ticking.running:
+        if self._ticking.running:
             self._ticking.stop()
         self.is_ready = False
         self.reput.stop()

@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
@@ -53,6 +54,18 @@ class HADisk(SimDisk):
         """Forget the death of the last process."""
         self.death = None
         self._rearm()
+
+
+class _LogEvents(BrokerEvents):
+    """The master sends slaves what its log was appended."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+
+    def grown(self) -> None:
+        master = self._broker.service.master
+        if master is not None:
+            master.appended()
 
 
 class SimBroker:
@@ -107,7 +120,8 @@ class SimBroker:
         seen = inspect_log(store, disk, checkpoint=None, is_aborted=True)
         try:
             self.log = CommitLog.open(
-                store, disk, seen, is_slave=self.config.is_slave, run_in_thread=self._run_in_thread
+                store, disk, seen, is_slave=self.config.is_slave, run_in_thread=self._run_in_thread,
+                events=_LogEvents(self),
             )
         except StoreError as error:
             if isinstance(error, DirectoryError):
@@ -119,7 +133,7 @@ class SimBroker:
         listen = None if self.config.is_slave else SimServerEndpoint(self._network, self.host, self)
         self.service = HAService(
             self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self.fail,
-            listen=listen,
+            events=BrokerEvents(), listen=listen,
         )
         self._note(f"{self.host} started at {self.log.begin_offset}..{self.log.end_offset}")
         self.service.startService()

@@ -262,14 +262,14 @@ class HAWorld:
             born_timestamp=1 + self.clock.now_us // 1000, born_host=_HOST, store_host=_HOST,
         )
         try:
-            ((stored,),) = master.log.append([[message]], 1 + self.clock.now_us // 1000)
+            stored = master.log.append([[message]], 1 + self.clock.now_us // 1000)
         except StoreError as error:
             master.fail(f"cannot append: {error}")
             return
         except DLedgerError:
             return  # no room: the log has not changed
         self.invariants.master_appended()
-        put = self.invariants.put(stored.offset, stored.offset + stored.size, self.clock.now_us / 1000)
+        put = self.invariants.put(stored.offsets[0], stored.end, self.clock.now_us / 1000)
 
         def answered(status: PutStatus) -> None:
             self.digest = crc32(b"%d %d" % (put.start, status.remoting_code), self.digest)

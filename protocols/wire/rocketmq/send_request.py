@@ -56,7 +56,7 @@ class SendShape:
         self.note: object = None
 
 
-class SendRequest(NamedTuple):
+class SendMessageRequest(NamedTuple):
     """
     A request, in pieces.
 
@@ -84,7 +84,7 @@ class SendReader:
     def __init__(self) -> None:
         self._shapes: list[SendShape] = []
 
-    def read(self, frame: bytes) -> SendRequest | None:
+    def read(self, frame: bytes) -> SendMessageRequest | None:
         """
         @param frame: all bytes after the length word.
         @return: None if it is another request, or has another spelling.
@@ -118,7 +118,7 @@ def _shape_of(frame: bytes) -> SendShape | None:
     return SendShape((one, two, three, four, five), attrs.evolve(command, body=b""))
 
 
-def _read_like(shape: SendShape, frame: bytes) -> SendRequest | None:
+def _read_like(shape: SendShape, frame: bytes) -> SendMessageRequest | None:
     """A request of this shape; None if it has another shape."""
     at = HEADER_WORD_SIZE + len(shape.one)
     stop = frame.find(b'"', at, at + 10)
@@ -148,7 +148,7 @@ def _read_like(shape: SendShape, frame: bytes) -> SendRequest | None:
     number = int(opaque)
     if number > 0x7FFFFFFF:
         return None
-    return SendRequest(shape, frame, number, int(queue), int(born), properties, frame[end:])
+    return SendMessageRequest(shape, frame, number, int(queue), int(born), properties, frame[end:])
 
 
 def _unescaped(text: bytes) -> bytes | None:

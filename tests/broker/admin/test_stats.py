@@ -17,10 +17,12 @@ from dledger.broker.admin.stats import (
     GET_TOPIC_STATS_INFO,
     QUERY_TOPIC_CONSUME_BY_WHO,
     StatsCommands,
+    TableCommands,
 )
 from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
+from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
 
@@ -107,3 +109,17 @@ class StatsTests(SynchronousTestCase):
         self.asked.metadata.groups.find("g", NOW_MS)
         said = json.loads(self.client.ask(GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"}).body)
         self.assertEqual((said["groupName"], said["retryQueueNums"]), ("g", 1))
+
+
+class TableTests(SynchronousTestCase):
+    """A master with topics."""
+
+    def test_answers(self) -> None:
+        """Each table as its master has it."""
+        asked = Asked()
+        self.addCleanup(asked.close)
+        asked.groups = [TableCommands(asked.metadata)]
+        client = asked.client()
+        for code in ITEMS:
+            answer = client.ask(code, {})
+            self.assertEqual((answer.code, answer.body), (0, metadata_answer(asked.metadata, code)))

@@ -22,7 +22,7 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, PutAnswer, PutRequest, ReadRequest
 from protocols.wire.rocketmq.message import decode_message
-from tests.broker.support import config_of, message, open_log
+from tests.broker.support import Told, config_of, message, open_log
 
 
 class LiveBroker(ServerFactory):
@@ -39,10 +39,11 @@ class LiveBroker(ServerFactory):
         self.reactor: Any = self._thread.reactor
         self.is_java = is_java
         self.refuses: dict[bytes, int] = {}
-        self.log = open_log(MemoryDisk(), config=config_of(mapped_file_size_commit_log=1 << 16))
+        told = Told()
+        self.log = open_log(MemoryDisk(), config=config_of(mapped_file_size_commit_log=1 << 16), events=told)
         self._turn = Turn(self.reactor, lambda failure: failure.raiseException())
         self._reads = LogReads(self.log, clock=self.reactor, turn=self._turn)
-        self.log.on_grown = self._reads.grown
+        told.also.append(self._reads.grown)
         self._connections: set[CommandConnection] = set()
         self._port: Any = None
         self.port = 0
@@ -129,8 +130,9 @@ class LiveBroker(ServerFactory):
                 code = self.refuses[body]
                 return PutAnswer(code=code, offsets=(-1,) * len(request.bodies) if code == 1 else ())
         stored = self.log.append([[message(body, topic=request.topic)] for body in request.bodies], 5)
-        offsets = tuple(one.offset for (one,) in stored)
-        return PutAnswer(code=0, queue_id=0, queue_offset=0, store_timestamp=5, offsets=offsets)
+        return PutAnswer(
+            code=0, queue_id=0, queue_offset=0, store_timestamp=5, offsets=tuple(stored.offsets)
+        )
 
 
 class BrokerTests(SynchronousTestCase):

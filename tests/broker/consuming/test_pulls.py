@@ -56,7 +56,7 @@ class Case(SynchronousTestCase):
             self.asked.config, self.asked.store, self.asked.metadata, self.table, clock=self.asked.clock,
             wall_ms=self.asked.wall_ms, slow_bytes=slow_bytes, held_max=held_max,
         )  # fmt: skip
-        self.asked.store.on_arrived = self.pulls.arrived
+        self.asked.broker.pulls = self.pulls
         self.asked.groups = [self.pulls]
         self.client = self.asked.client()
 
@@ -208,7 +208,7 @@ class SlaveTests(Case):
         self.master.append(*messages)
         log, at = self.master.store.log, self.asked.store.log.end_offset
         self.asked.store.log.append_raw(at, log.read(at, log.end_offset - at))
-        self.asked.opened.settle()
+        self.asked.settle()
 
     def test_no_correction(self) -> None:
         """An offset that is not there is no reason to move: ask again. Offsets are not committed."""
@@ -327,7 +327,7 @@ class HeldTests(Case):
         self.build(held_max=1000)
         for _ in range(pulls.WOKEN_MAX + 10):
             self.hold()
-        self.asked.store.append([[one()]], NOW_MS)
+        self.asked.store.log.append([[one()]], NOW_MS)
         left: list[int] = []
         self.asked.clock.callLater(0, lambda: left.append(len(self.pulls)))
         self.asked.clock.advance(0)

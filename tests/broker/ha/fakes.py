@@ -55,6 +55,7 @@ class MemoryLog:
 
     @ivar is_lazy: flushes wait for L{finish_flush}.
     @ivar fails: raised by the next write.
+    @ivar append_calls: writes of a master's bytes.
     """
 
     def __init__(self, data: bytes = b"", *, file_size: int = FILE_SIZE, begin: int = 0) -> None:
@@ -67,6 +68,7 @@ class MemoryLog:
         self.idle_waiters: list[Deferred[None]] = []
         self.fails: Exception | None = None
         self.cuts: list[int] = []
+        self.append_calls = 0
 
     @property
     def end_offset(self) -> int:
@@ -97,6 +99,7 @@ class MemoryLog:
         if self.fails is not None:
             fails, self.fails = self.fails, None
             raise fails
+        self.append_calls += 1
         self.data += data
 
     def cut(self, offset: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.ports import LogPort
 from dledger.broker.store import commit_log as broker_log
 from dledger.broker.store.log_start import inspect_log
@@ -29,7 +30,9 @@ def open_broker_log(disk: SimDisk) -> broker_log.CommitLog:
     config = StoreConfig(store_path_root_dir="/s", mapped_file_size_commit_log=FILE_SIZE)
     disk.makedirs(config.commit_log_path)
     seen = inspect_log(config, disk, checkpoint=None, is_aborted=True)
-    return broker_log.CommitLog.open(config, disk, seen, is_slave=True, run_in_thread=run_at_once)
+    return broker_log.CommitLog.open(
+        config, disk, seen, is_slave=True, run_in_thread=run_at_once, events=BrokerEvents()
+    )
 
 
 class Contract:

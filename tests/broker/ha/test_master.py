@@ -12,12 +12,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import StoreError
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.master import READ_SIZE_MAX, TURN_SIZE_MAX, HAMaster
 from dledger.broker.ha.put_status import PutStatus
 from protocols.rocketmq.ha import HAConnection
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, TRANSFER_HEADER_SIZE, encode_report
 from tests.broker.ha.fakes import FILE_SIZE, HATransport, MemoryLog, plug, unplug
+from tests.broker.support import Told
 
 HEARTBEAT_MS, LIMIT_MS = 5000, 20_000
 
@@ -61,7 +63,10 @@ class MasterCase(SynchronousTestCase):
         self.clock = Clock()
         self.commit_log = MemoryLog(bytes(at % 251 for at in range(size)))
         self.failures: list[Failure] = []
-        self.master = HAMaster(HAConfig(**options), self.commit_log, self.clock, failed=self.failures.append)
+        self.events = Told()
+        self.master = HAMaster(
+            HAConfig(**options), self.commit_log, self.clock, events=self.events, failed=self.failures.append
+        )
         return self.commit_log
 
     def pass_time(self, ms: int, step_ms: int = 100) -> None:
@@ -143,7 +148,7 @@ class StreamTests(MasterCase):
         told: list[str] = []
         put = self.master.transfers.wait(103, needed=1, deadline_ms=1000)
         put.addCallback(lambda _status: told.append("put"))
-        self.master.on_acked = lambda: told.append("acked")
+        self.events.acknowledged = lambda: told.append("acked")  # type: ignore[method-assign]
         slave.report(100)
         self.assertEqual(told, [])
         slave.report(103)
@@ -181,7 +186,7 @@ class StreamTests(MasterCase):
         self.clock = Clock()
         big = TURN_SIZE_MAX + 3 * READ_SIZE_MAX
         self.commit_log = MemoryLog(bytes(big), file_size=1 << 30)
-        self.master = HAMaster(HAConfig(), self.commit_log, self.clock)
+        self.master = HAMaster(HAConfig(), self.commit_log, self.clock, events=BrokerEvents())
         slave = Slave(self)
         slave.report(1)
         sizes = []

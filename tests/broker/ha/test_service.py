@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import StoreError
+from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import TICK_MS, HAService
@@ -59,7 +60,7 @@ class ServiceCase(SynchronousTestCase):
         self.listener = FakeListener()
         self.service = HAService(
             HAConfig(**options), self.commit_log, self.clock, rng=random.Random(1),
-            failed=self.reasons.append, listen=self.listener,  # type: ignore[arg-type]
+            failed=self.reasons.append, events=BrokerEvents(), listen=self.listener,  # type: ignore[arg-type]
         )
         self.service.startService()
         self.listener.listening.callback(self.listener.port)
@@ -81,6 +82,8 @@ class ServiceCase(SynchronousTestCase):
     def put(self, *, waits: bool = True) -> Deferred[PutStatus]:
         """Ten bytes; the reactor turns once."""
         end = self.commit_log.put(bytes(10))
+        if self.service.master is not None:
+            self.service.master.appended()
         answer = self.service.submit(end, waits=waits)
         self.clock.advance(0)
         return answer
@@ -213,7 +216,7 @@ class LifeTests(ServiceCase):
         self.clock = Clock()
         service = HAService(
             HAConfig(), MemoryLog(), self.clock, rng=random.Random(1), failed=(reasons := []).append,
-            listen=self.listener,  # type: ignore[arg-type]
+            events=BrokerEvents(), listen=self.listener,  # type: ignore[arg-type]
         )
         service.startService()
         self.listener.listening.errback(OSError("in use"))

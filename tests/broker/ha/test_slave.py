@@ -61,16 +61,11 @@ class ClientCase(SynchronousTestCase):
         self.clock = Clock()
         self.commit_log = MemoryLog() if log is None else log
         self.failures: list[Failure] = []
-        self.grown = 0
         self.endpoint = FakeEndpoint()
-
-        def appended() -> None:
-            self.grown += 1
-
         begin = options.pop("master_begin", None)
         self.slave = HAFollower(
             HAConfig(broker_role="SLAVE", **options), self.commit_log, self.clock, rng=random.Random(1),
-            failed=self.failures.append, appended=appended, master_begin=begin,
+            failed=self.failures.append, master_begin=begin,
         )
         self.slave.start()
         self.slave.follow(self.endpoint, "m:10912")
@@ -108,7 +103,7 @@ class ReportTests(ClientCase):
         self.assertEqual(transport.take(), encode_report(700))
         self.send(client, 700)
         self.assertEqual(transport.take(), b"")
-        self.assertEqual((self.commit_log.data, self.grown), (data[:700], 1))
+        self.assertEqual((self.commit_log.data, self.commit_log.append_calls), (data[:700], 2))
 
     def test_every_five_seconds(self) -> None:
         """Although there is nothing new."""

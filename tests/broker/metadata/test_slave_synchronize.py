@@ -72,7 +72,8 @@ class SlaveTests(SynchronousTestCase):
     def slave_of(self, run_in_thread: Callable[[Callable[[], None]], Deferred[None]]) -> SlaveSynchronize:
         """A slave with these threads."""
         return SlaveSynchronize(
-            self.metadata, self.master, own_address="s:10911", clock=self.clock, run_in_thread=run_in_thread
+            self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock,
+            run_in_thread=run_in_thread,
         )
 
     def round(self) -> Round:
@@ -93,6 +94,17 @@ class SlaveTests(SynchronousTestCase):
                 self.assertEqual(metadata.consumer_offsets.query("G2", "T1", 2), 5)
                 self.assertEqual(metadata.delay_offsets.get(3), 22)
         self.assertEqual(self.master.asked[:5], [("m:10911", code, 3.0) for code in ITEMS])
+
+    def test_stall(self) -> None:
+        """Rounds that are long overdue are noticed; a round that a slow master prolongs is not."""
+        self.slave.start()
+        self.addCleanup(self.slave.stop)
+        with capturedLogs() as events:
+            self.clock.pump([3, 10, 20])
+            self.assertEqual([event for event in events if "was not copied" in event["log_format"]], [])
+            self.clock.advance(30)
+        (stall,) = [event for event in events if "was not copied" in event["log_format"]]
+        self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 30.0))
 
     def test_nothing_new(self) -> None:
         """The same again: no change, no write."""
@@ -207,7 +219,7 @@ class MasterTests(SynchronousTestCase):
         self.assertEqual(len(bodies), 5)
         metadata = Metadata(MemoryDisk(), "c", now_ms=2)
         slave = SlaveSynchronize(
-            metadata, Master(bodies), own_address="s:1", clock=Clock(), run_in_thread=inline)
+            metadata, Master(bodies), own_address=lambda: "s:1", clock=Clock(), run_in_thread=inline)
         slave.master_address = "m:1"
         self.assertEqual(len(self.successResultOf(slave.synchronize()).changed), 5)
         self.assertEqual(self.successResultOf(slave.synchronize()), Round())

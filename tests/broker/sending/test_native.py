@@ -11,12 +11,8 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.router import CommandRouter
-from dledger.broker.sending.native import NativeCommands
 from dledger.broker.sending.puts import NotPut
-from dledger.broker.store.log_reads import LogReads
 from protocols.framing import FrameBuffer
-from protocols.rocketmq.broker import BrokerConnection
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
@@ -30,12 +26,11 @@ from protocols.wire.rocketmq.broker_frames import (
     decode_broker_frame,
     request_parts,
 )
-from protocols.wire.rocketmq.message import Host, decode_properties
+from protocols.wire.rocketmq.message import decode_properties
 from tests.broker.put_support import WALL_MS
-from tests.broker.send_support import Broker
+from tests.broker.send_support import Sending
 from tests.broker.store.test_log_reads import messages_of
 from tests.broker.support import Threads, inline
-from tests.protocols.fakes import plug
 
 
 class _Threads(Threads):
@@ -50,21 +45,12 @@ class _Threads(Threads):
 class NativeTests(SynchronousTestCase):
     """A master whose port understands native frames."""
 
-    def made(self, **options: Any) -> Broker:
+    def made(self, **options: Any) -> Sending:
         """A broker; one connection to it."""
-        broker = Broker(**options)
-        self.reads = LogReads(broker.writing.store.log, clock=broker.writing.clock, turn=broker.turn)
-        broker.writing.store.on_grown = self.reads.grown
-        self.native = NativeCommands(
-            broker.writing.store, broker.writing.pipeline, broker.checks, self.reads, broker.config,
-            store_host=Host.of("10.0.0.1", 10911), wall_ms=broker.writing.wall_ms,
-        )  # fmt: skip
-        broker.router = CommandRouter(broker.turn, native=self.native)
-        broker.router.add(self.native)
-        made = broker.router.buildProtocol(None)
-        assert isinstance(made, BrokerConnection)
-        self.connection = made
-        self.transport = plug(made)
+        broker = Sending(**options)
+        client = broker.connect()
+        self.connection = client.connection
+        self.transport = client.transport
         self.broker = broker
         self.addCleanup(broker.stop)
         return broker
@@ -80,7 +66,7 @@ class NativeTests(SynchronousTestCase):
 
     def answers(self) -> list[BrokerAnswer]:
         """What was answered since the last call, in the order of the requests."""
-        self.broker.writing.clock.advance(0)
+        self.broker.clock.advance(0)
         frames = FrameBuffer().feed(self.transport.value())
         self.transport.clear()
         found = [decode_broker_frame(frame.data) for frame in frames]
@@ -89,7 +75,7 @@ class NativeTests(SynchronousTestCase):
     def test_version(self) -> None:
         """Asked by a remoting command."""
         self.connection.dataReceived(encode_command(RemotingCommand(code=51101, opaque=3)))
-        self.broker.writing.clock.advance(0)
+        self.broker.clock.advance(0)
         answer = decode_command(self.transport.value()[4:])
         self.assertEqual((answer.code, dict(answer.ext_fields)), (0, {"brokerWireVersion": "1"}))
 
@@ -129,13 +115,13 @@ class NativeTests(SynchronousTestCase):
     def test_one_append(self) -> None:
         """All frames of one read are one put; what is wrong with one costs the others nothing."""
         calls: list[int] = []
-        append = self.broker.writing.store.append_plain
+        append = self.broker.store.append_plain
 
         def counted(messages: Any, now_ms: int) -> Any:
             calls.append(len(messages))
             return append(messages, now_ms)
 
-        self.patch(self.broker.writing.store, "append_plain", counted)
+        self.patch(self.broker.store, "append_plain", counted)
         answers = self.ask(
             PutRequest(topic="T1", bodies=(b"a", b"b"), queue_id=0),
             PutRequest(topic="T 1", bodies=(b"no",)),
@@ -180,11 +166,11 @@ class NativeTests(SynchronousTestCase):
         self.assertEqual((answer.code, broker.stored()[0].body), (11, b"a"))
         assert isinstance(answer, PutAnswer)
         self.assertEqual(answer.offsets, (0,))
-        slave = broker.writing.slave()
+        slave = broker.slave()
         puts = [PutRequest(topic="T1", bodies=(b"b", b"c")), PutRequest(topic="T1", bodies=(b"d",))]
         self.assertEqual(self.ask(*puts), [])
         self.assertEqual(self.connection.unanswered, 2)
-        broker.writing.report(slave)
+        broker.report(slave)
         answers = self.answers()
         self.assertEqual((self.connection.unanswered, self.connection.unanswered_bytes), (0, 0))
         places = [one.physical_offset for one in broker.stored()[1:]]
@@ -192,7 +178,7 @@ class NativeTests(SynchronousTestCase):
             (0, tuple(places[:2])), (0, tuple(places[2:])),
         ])  # fmt: skip
         self.assertEqual(self.ask(puts[0]), [])
-        broker.writing.pass_time(3500)
+        broker.pass_time(3500)
         (late,) = self.answers()
         self.assertEqual(late.code, 12)
         assert isinstance(late, PutAnswer)
@@ -202,7 +188,7 @@ class NativeTests(SynchronousTestCase):
         """Each answer comes behind the flush; one that need not wait does not."""
         threads = _Threads()
         self.made(flush_disk_type="SYNC_FLUSH")
-        self.patch(self.broker.writing.store.log.flusher._group, "_run_in_thread", threads)
+        self.patch(self.broker.store.log.flusher._group, "_run_in_thread", threads)
         no_wait = PutRequest(topic="T1", bodies=(b"a",), properties=b"WAIT\x01false")
         self.assertEqual(len(self.ask(PutRequest(topic="T1", bodies=(b"a",)), no_wait)), 1)
         threads.run()
@@ -224,7 +210,7 @@ class NativeTests(SynchronousTestCase):
         def fail(messages: Any, *, waits: bool) -> Any:
             raise NotPut(PutStatus.UNKNOWN_ERROR, "the disk is gone")
 
-        self.patch(self.broker.writing.pipeline, "put_plain", fail)
+        self.patch(self.broker.pipeline, "put", fail)
         (answer,) = self.ask(PutRequest(topic="T1", bodies=(b"a", b"b")))
         assert isinstance(answer, PutAnswer)
         self.assertEqual((answer.code, answer.offsets), (1, (-1, -1)))
@@ -235,7 +221,7 @@ class NativeTests(SynchronousTestCase):
         def fail(topic: str) -> Any:
             raise RuntimeError("a bug")
 
-        self.patch(self.broker.checks, "writable", fail)
+        self.patch(self.broker.broker.checks, "writable", fail)
         self.assertEqual(self.ask(PutRequest(topic="T1", bodies=(b"a",))), [])
         self.assertTrue(self.connection.is_lost)
         self.assertEqual([type(one) for one in self.flushLoggedErrors(RuntimeError)], [Failure])

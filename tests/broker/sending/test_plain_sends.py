@@ -6,22 +6,23 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import attrs
 from twisted.internet.address import IPv4Address
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.metadata.tables import TopicConfig
-from dledger.broker.sending.plain_sends import PlainSends, plain_properties
-from dledger.broker.sending.send_properties import cluster_property, stored_properties, waits
+from dledger.broker.sending.send_properties import (
+    cluster_property,
+    plain_properties,
+    stored_properties,
+    waits,
+)
 from protocols.wire.remoting import RemotingCommand, encode_command
-from protocols.wire.rocketmq.message import Host
 from tests.broker.put_support import WALL_MS
-from tests.broker.send_support import Broker, Client
+from tests.broker.send_support import Client, Sending, send_of
 from tests.broker.support import log_bytes
 from tests.protocols.fakes import sent_commands
 from tests.wire.test_send_request import java
-
-HOST = Host.of("10.0.0.1", 10911)
-
 
 PLAIN_PROPERTIES = ("", "TAGS\x01A", "TAGS\x01A\x02", "WAIT\x01true\x02TAGS\x01A", "KEYS\x01é 'x")
 
@@ -42,30 +43,51 @@ def length_word(frame: bytes) -> bytes:
     return len(frame).to_bytes(4, "big") + frame
 
 
-class Twins:
-    """Two brokers, of which one has the short road; what is sent goes to both."""
+def one_of(chance: random.Random) -> RemotingCommand:
+    """A request with a few things that are not usual."""
+    fields: dict[str, object] = {"properties": "TAGS\x01A\x02UNIQ_KEY\x01u\x02WAIT\x01true"}
+    unusual: dict[str, list[object]] = {
+        "topic": ["T2", "new", "%RETRY%G", "SCHEDULE_TOPIC_XXXX", "tags", "order", "closed", "a\0", ""],
+        "queueId": [3, 4, -1, "x", "", "\u0663", "1" * 30, "+1"],
+        "properties": [
+            "", "WAIT\x01false", "WAIT\x01true\x02a\x01b", "a\x01b\x02WAIT\x01TRUE\x02", "DELAY\x012",
+            "TIMER_DELAY_MS\x017", "TIMER_D\x017",
+            "TRAN_MSG\x01true", "CLUSTER\x01x", "a\0b", "a\x01" + "b" * 32740, "\u00e9\x01\u00df\x02",
+        ],
+        "sysFlag": [1, 4, 8, 12, 2**31, -1, "z", 0x301], "flag": [-5, 2**31, 9],
+        "batch": ["true", "false"], "bornTimestamp": [0, -1, 2**63, 2**63 - 1],
+        "reconsumeTimes": [1, "q"], "unitMode": ["true", "no"], "defaultTopicQueueNums": ["x", -1],
+        "maxReconsumeTimes": [2],
+    }  # fmt: skip
+    for name in chance.sample(sorted(unusual), chance.choice((0, 1, 1, 2))):
+        fields[name] = chance.choice(unusual[name])
+    without = chance.choice(("topic", "producerGroup", "defaultTopic", "flag", "properties", *[""] * 20))
+    body = b"x" * chance.choice((0, 10, 3000, 3001))
+    return send_of(body, code=chance.choice((310, 310, 310, 10, 320)), without=without, **fields)
 
-    def __init__(self, **options: Any) -> None:
-        store = {"mapped_file_size_commit_log": 1 << 17}
-        self.brokers = [Broker(store=store, **options) for _ in range(2)]
+
+class Twins:
+    """Two brokers, of which one is asked over a connection without the short road; both get the same."""
+
+    def __init__(self, store: dict[str, Any] | None = None, **options: Any) -> None:
+        store = store or {"mapped_file_size_commit_log": 1 << 17}
+        self.brokers = [Sending(store=store, **options) for _ in range(2)]
         self.long, self.short = self.brokers
-        self.plain = PlainSends(
-            self.short.sends, self.short.writing.pipeline, self.short.metadata, self.short.config,
-            store_host=HOST,
-        )
-        self.short.router.sends = self.plain
         for broker in self.brokers:
             broker.metadata.topics.put(
                 TopicConfig(topic_name="T1", read_queue_nums=4, write_queue_nums=4, perm=6), WALL_MS)
         self.clients = [broker.connect() for broker in self.brokers]
+        self.clients[0].connection._short = None  # all requests are commands
         self.puts = 0
-        put = self.short.writing.pipeline.put_plain
+        reader = self.short.broker.sends._plain
+        read = reader.read
 
-        def counted(messages: Any, **options: Any) -> Any:
-            self.puts += len(messages)
-            return put(messages, **options)
+        def counted(connection: Any, request: Any) -> Any:
+            found = read(connection, request)
+            self.puts += found is not None
+            return found
 
-        self.short.writing.pipeline.put_plain = counted  # type: ignore[method-assign]
+        reader.read = counted  # type: ignore[method-assign]
 
     def send(self, *frames: bytes) -> list[list[bytes]]:
         """In one read, to both. @return: frames of what each answered, sorted."""
@@ -78,7 +100,7 @@ class Twins:
         """Since the last call."""
         found = []
         for broker, client in zip(self.brokers, self.clients, strict=True):
-            broker.writing.clock.advance(0)
+            broker.clock.advance(0)
             found.append(sorted(map(encode_command, sent_commands(client.transport.value()))))
             client.transport.clear()
         return found
@@ -101,7 +123,7 @@ class PlainSendsTests(SynchronousTestCase):
     def same(self, twins: Twins, answers: list[list[bytes]]) -> None:
         """Neither log nor answers nor what is owed tell which road was gone."""
         self.assertEqual(answers[0], answers[1])
-        self.assertEqual(log_bytes(twins.long.writing.store.log), log_bytes(twins.short.writing.store.log))
+        self.assertEqual(log_bytes(twins.long.store.log), log_bytes(twins.short.store.log))
         for name in ("unanswered", "unanswered_bytes"):
             long, short = [getattr(client.connection, name) for client in twins.clients]
             self.assertEqual(long, short, name)
@@ -143,6 +165,25 @@ class PlainSendsTests(SynchronousTestCase):
         self.assertGreater(twins.puts, 100)
         self.assertGreater(len(twins.short.stored()), twins.puts)
 
+    def test_unusual(self) -> None:
+        """Of thousands of requests by long names and short ones, with a few things that are not usual."""
+        twins = self.made(store={"mapped_file_size_commit_log": 1 << 20, "max_message_size": 3000})
+        for broker in twins.brokers:
+            topics = broker.metadata.topics
+            for name, changed in (("T1", {}), ("T2", {}), ("tags", {"topic_filter_type": "MULTI_TAG"}),
+                                  ("order", {"order": True}), ("closed", {"perm": 4})):  # fmt: skip
+                made = TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4, perm=6)
+                topics.put(attrs.evolve(made, **changed), 2)  # type: ignore[arg-type]
+        chance = random.Random(1)
+        for number in range(4000):
+            requests = [one_of(chance) for _ in range(chance.choice((1, 1, 3)))]
+            answers = twins.send(*[encode_command(request)[4:] for request in requests])
+            self.assertEqual(answers[0], answers[1], requests)
+            if number % 100 == 99:
+                self.same(twins, answers)
+        self.assertGreater(twins.puts, 500)
+        self.assertGreater(len(twins.short.stored()), twins.puts)
+
     def test_order(self) -> None:
         """What is plain and what is not are stored in the order in which they came."""
         twins = self.made()
@@ -169,17 +210,17 @@ class PlainSendsTests(SynchronousTestCase):
         """Answered when the slave has them; not available, too late: each with its code."""
         twins = self.made(broker_role="SYNC_MASTER")
         self.same(twins, twins.send(java(1)))
-        slaves = [broker.writing.slave() for broker in twins.brokers]
+        slaves = [broker.slave() for broker in twins.brokers]
         self.same(twins, twins.send(java(2), java(3)))
         self.assertEqual(twins.clients[1].connection.unanswered, 2)
         for broker, slave in zip(twins.brokers, slaves, strict=True):
-            broker.writing.report(slave)
+            broker.report(slave)
         answers = twins.answered()
         self.same(twins, answers)
         self.assertEqual(len(answers[1]), 2)
         twins.send(java(4))
         for broker in twins.brokers:
-            broker.writing.pass_time(3500)
+            broker.pass_time(3500)
         answers = twins.answered()
         self.same(twins, answers)
         self.assertIn(b'"code":12,', answers[1][0])
@@ -191,7 +232,7 @@ class PlainSendsTests(SynchronousTestCase):
         twins = self.made()
         twins.send(java(1))
         for broker in twins.brokers:
-            broker.writing.pipeline.close("it stops")
+            broker.pipeline.close("it stops")
         answers = twins.send(java(2), java(3))
         self.same(twins, answers)
         self.assertEqual(len(answers[1]), 2)
@@ -203,7 +244,7 @@ class PlainSendsTests(SynchronousTestCase):
         def fail(topic: str) -> int:
             raise RuntimeError("a bug")
 
-        self.patch(twins.plain._plain_topics, "queues_of", fail)
+        self.patch(twins.short.broker.checks, "plain_queues", fail)
         twins.clients[1].connection.dataReceived(length_word(java()))
         self.assertTrue(twins.clients[1].connection.is_lost)
         self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 1)

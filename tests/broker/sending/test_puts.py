@@ -14,7 +14,7 @@ from dledger.base.errors import StoreError
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.puts import NotPut, Put
 from tests.broker.put_support import WALL_MS, Writing
-from tests.broker.support import message, messages_in
+from tests.broker.support import message, messages_in, plain
 
 
 class PutCase(SynchronousTestCase):
@@ -29,7 +29,7 @@ class PutCase(SynchronousTestCase):
     def refused(self, status: PutStatus, words: str) -> None:
         """The next put is, for this reason, and nothing is stored."""
         end = self.writing.store.log.end_offset
-        error = self.assertRaises(NotPut, self.writing.pipeline.put, [[message()]])
+        error = self.assertRaises(NotPut, self.writing.pipeline.put, plain([message()]))
         self.assertEqual(error.status, status)
         self.assertIn(words, str(error))
         self.assertEqual(self.writing.store.log.end_offset, end)
@@ -42,11 +42,11 @@ class PutTests(PutCase):
         """Batches stand one behind the other, stored at the same time; an asynchronous master answers now."""
         writing = self.make()
         grown: list[int] = []
-        ours = writing.store.log.on_grown
-        writing.store.log.on_grown = lambda: (ours(), grown.append(1))[0]
-        put = writing.pipeline.put([[message(b"a")], [message(b"b"), message(b"c", queue_id=1)]])
+        ours = writing.broker.grown
+        self.patch(writing.broker, "grown", lambda: (ours(), grown.append(1))[0])
+        put = writing.pipeline.put(plain([message(b"a")], [message(b"b"), message(b"c", queue_id=1)]))
         self.assertEqual(self.successResultOf(put.done), PutStatus.PUT_OK)
-        self.assertEqual([[one.queue_offset for one in batch] for batch in put.appended], [[0], [1, 0]])
+        self.assertEqual(put.placed.queue_offsets, [0, 1, 0])
         self.assertEqual(len(grown), 1)
         stored = messages_in(writing.store.log)
         self.assertEqual([(one.body, one.store_timestamp) for one in stored],
@@ -57,7 +57,7 @@ class PutTests(PutCase):
         """All of a put are answered when a slave has the last of them."""
         writing = self.make(broker_role="SYNC_MASTER")
         slave = writing.slave()
-        put = writing.pipeline.put([[message(b"a")], [message(b"b")]])
+        put = writing.pipeline.put(plain([message(b"a")], [message(b"b")]))
         self.assertNoResult(put.done)
         self.assertEqual(writing.pipeline.pending, 2)
         writing.report(slave)
@@ -68,30 +68,30 @@ class PutTests(PutCase):
         """After three seconds; the messages are stored all the same."""
         writing = self.make(broker_role="SYNC_MASTER")
         writing.slave()
-        put = writing.pipeline.put([[message()]])
+        put = writing.pipeline.put(plain([message()]))
         writing.pass_time(3_200)
         self.assertEqual(self.successResultOf(put.done), PutStatus.FLUSH_SLAVE_TIMEOUT)
         self.assertEqual(len(messages_in(writing.store.log)), 1)
 
     def test_no_slave(self) -> None:
         """Told at once."""
-        put = self.make(broker_role="SYNC_MASTER").pipeline.put([[message()]])
+        put = self.make(broker_role="SYNC_MASTER").pipeline.put(plain([message()]))
         self.assertEqual(self.successResultOf(put.done), PutStatus.SLAVE_NOT_AVAILABLE)
 
     def test_nobody_waits(self) -> None:
         """Producers that do not want to wait do not."""
-        put = self.make(broker_role="SYNC_MASTER").pipeline.put([[message()]], waits=False)
+        put = self.make(broker_role="SYNC_MASTER").pipeline.put(plain([message()]), waits=False)
         self.assertEqual(self.successResultOf(put.done), PutStatus.PUT_OK)
 
     def test_cancelled(self) -> None:
         """Who stops waiting is not counted any more, nor does the next one suffer."""
         writing = self.make(broker_role="SYNC_MASTER")
         slave = writing.slave()
-        put = writing.pipeline.put([[message()]])
+        put = writing.pipeline.put(plain([message()]))
         put.done.cancel()
         self.failureResultOf(put.done, CancelledError)
         self.assertEqual(writing.pipeline.pending, 0)
-        again: Put = writing.pipeline.put([[message()]])
+        again: Put = writing.pipeline.put(plain([message()]))
         writing.report(slave)
         self.assertEqual(self.successResultOf(again.done), PutStatus.PUT_OK)
 
@@ -106,12 +106,13 @@ class RefusalTests(PutCase):
 
     def test_too_many_wait(self) -> None:
         """The bound is in messages; it counts what waits, not what was answered."""
-        writing = self.make(broker_role="SYNC_MASTER", pending_max=2)
+        writing = self.make(broker_role="SYNC_MASTER")
+        self.patch(writing.pipeline, "_pending_max", 2)
         slave = writing.slave()
-        writing.pipeline.put([[message()], [message()]])
+        writing.pipeline.put(plain([message()], [message()]))
         self.refused(PutStatus.OS_PAGE_CACHE_BUSY, "2 messages wait")
         writing.report(slave)
-        writing.pipeline.put([[message()]])
+        writing.pipeline.put(plain([message()]))
 
     def test_too_few_in_sync(self) -> None:
         """Before anything is stored."""
@@ -130,7 +131,7 @@ class RefusalTests(PutCase):
             self.patch(writing.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
             writing.store.house_keeping(0, 0, keep_from=0)
             for _ in range(2):
-                writing.pipeline.put([[message()]])
+                writing.pipeline.put(plain([message()]))
         self.assertEqual(writing.reasons, [])
         self.assertEqual([event["log_level"].name for event in events], ["warn", "info"])
 
@@ -148,7 +149,7 @@ class RefusalTests(PutCase):
         def broken(*_: object) -> None:
             raise StoreError("no such device")
 
-        self.patch(writing.store.log, "append", broken)
+        self.patch(writing.store.log, "append_plain", broken)
         self.refused(PutStatus.UNKNOWN_ERROR, "no such device")
         self.assertEqual(len(writing.reasons), 1)
         self.assertIn("no such device", writing.reasons[0])
@@ -157,7 +158,7 @@ class RefusalTests(PutCase):
         """Nothing new; what waits is answered, and then it is idle."""
         writing = self.make(broker_role="SYNC_MASTER")
         slave = writing.slave()
-        put = writing.pipeline.put([[message()]])
+        put = writing.pipeline.put(plain([message()]))
         writing.pipeline.close("the broker stops")
         self.refused(PutStatus.SERVICE_NOT_AVAILABLE, "the broker stops")
         idle = writing.pipeline.when_idle()
@@ -170,5 +171,5 @@ class RefusalTests(PutCase):
     def test_check(self) -> None:
         """A batch that cannot be stored is found before the others are put."""
         pipeline = self.make().pipeline
-        self.assertRaises(ValueError, pipeline.check, [message(properties={"a": "b\0"})])
-        pipeline.check([message()])
+        self.assertRaises(ValueError, pipeline.checked, [message(properties={"a": "b\0"})])
+        self.assertEqual([one.body for one in pipeline.checked([message(b"x"), message(b"y")])], [b"x", b"y"])

@@ -9,6 +9,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.tables import DelayOffsets
 from dledger.broker.sending import schedule
@@ -16,7 +17,7 @@ from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS, Writing
-from tests.broker.support import message, messages_in
+from tests.broker.support import message, messages_in, plain
 
 STORE_HOST = Host.of("10.0.0.9", 10911)
 
@@ -43,11 +44,13 @@ class ScheduleCase(SynchronousTestCase):
         """Started; also once more on the same disk, and with the same offsets."""
         self.writing = Writing(self.disk, store={"message_delay_level": "1s 5s 10s"})
         self.skew_ms = 0
+        own = OwnAddress()
+        own.bind("10.0.0.9", 10911)
         self.schedule = ScheduleMessageService(
-            self.writing.store, self.offsets, self.writing.pipeline, store_host=STORE_HOST,
+            self.writing.store, self.offsets, self.writing.pipeline, own=own,
             clock=self.writing.clock, wall_ms=self.wall_ms,
         )
-        self.writing.store.on_arrived = self.schedule.arrived
+        self.writing.broker.schedule = self.schedule
         self.schedule.start()
         self.settle()
 
@@ -61,11 +64,11 @@ class ScheduleCase(SynchronousTestCase):
 
     def settle(self) -> None:
         """What is to be done at once is done."""
-        self.writing.opened.settle()
+        self.writing.settle()
 
     def put(self, *messages: NewMessage) -> None:
         """Producers send."""
-        self.writing.pipeline.put([[one] for one in messages])
+        self.writing.pipeline.put(plain(*[[one] for one in messages]))
         self.settle()
 
     def wait(self, seconds: float) -> None:

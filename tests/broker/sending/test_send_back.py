@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.common.refusals import Code
 from dledger.broker.metadata.tables import GroupConfig, TopicConfig
-from dledger.broker.sending.send_back import CONSUMER_SEND_MSG_BACK, SendBack
+from dledger.broker.sending.send_back import CONSUMER_SEND_MSG_BACK
 from dledger.broker.store.records import SCHEDULE_TOPIC
 from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.message import Host, Message
 from tests.broker.put_support import WALL_MS
-from tests.broker.send_support import Broker
-from tests.broker.support import message
+from tests.broker.send_support import Sending
+from tests.broker.support import message, plain
 
 
 class SendBackTests(SynchronousTestCase):
@@ -27,20 +26,19 @@ class SendBackTests(SynchronousTestCase):
 
     def build(self, **more: Any) -> None:
         """Make it."""
-        self.broker = Broker(**more)
+        self.broker = Sending(**more)
         self.addCleanup(self.broker.stop)
-        writing = self.broker.writing
-        self.broker.router.add(SendBack(
-            self.broker.config, writing.store, self.broker.metadata, writing.pipeline, self.broker.checks,
-            store_host=Host.of("10.0.0.9", 10911), wall_ms=writing.wall_ms, rng=random.Random(1),
-        ))  # fmt: skip
         self.client = self.broker.connect()
 
     def put(self, **fields: Any) -> int:
         """A message that somebody has consumed. @return: its offset."""
-        new = message(b"bad", topic="T1", properties={"TAGS": "A", "DELAY": "7"}, **fields)
-        put = self.broker.writing.pipeline.put([[new]])
-        return put.appended[0][0].offset
+        # Another broker stored it: test_the_copy tells the two apart.
+        new = message(
+            b"bad", topic="T1", store_host=Host.of("10.0.0.9", 10911),
+            properties={"TAGS": "A", "DELAY": "7"}, **fields,
+        )  # fmt: skip
+        put = self.broker.pipeline.put(plain([new]))
+        return put.placed.offsets[0]
 
     def back(self, offset: int, level: int = 0, **more: object) -> RemotingCommand:
         """Send it back."""
@@ -74,7 +72,8 @@ class SendBackTests(SynchronousTestCase):
         self.assertEqual((found.born_timestamp, found.born_host), (first.born_timestamp, first.born_host))
         self.assertEqual(found.properties["RETRY_TOPIC"], "T1")
         self.assertEqual(found.properties["ORIGIN_MESSAGE_ID"], first.message_id)
-        self.assertEqual(str(found.store_host), "10.0.0.9:10911")
+        hosts = (str(first.store_host), str(found.store_host))
+        self.assertEqual(hosts, ("10.0.0.9:10911", "10.0.0.1:10911"))
         self.back(found.physical_offset)
         again = self.copy()
         self.assertEqual(again.properties["RETRY_TOPIC"], "T1")
@@ -141,5 +140,5 @@ class SendBackTests(SynchronousTestCase):
     def test_closed(self) -> None:
         """Nor does a broker that stops."""
         offset = self.put()
-        self.broker.writing.pipeline.close("the broker stops")
+        self.broker.pipeline.close("the broker stops")
         self.assertEqual(self.back(offset).code, Code.SYSTEM_ERROR)

@@ -21,6 +21,7 @@ from protocols.wire.rocketmq.message import Host
 from tests.broker.support import (
     GOLDEN,
     LOG_SIZE,
+    Told,
     close_log,
     config_of,
     log_bytes,
@@ -75,16 +76,16 @@ class LogContract(_Case):
         expected, taken = [], {}
         for number in range(40):
             batches = [[some_message(rng) for _ in range(rng.choice([1, 1, 3]))] for _ in range(3)]
-            results = log.append(batches, NOW + number)
-            for new, result in zip(sum(batches, []), [one for r in results for one in r], strict=True):
+            placed = log.append(batches, NOW + number)
+            self.assertEqual(placed.store_timestamp, NOW + number)
+            places = zip(sum(batches, []), placed.offsets, placed.queue_offsets, strict=True)
+            for new, offset, found in places:
                 key = (new.topic, new.queue_id)
                 queue_offset = taken.get(key, 0) if new.is_queued else 0
                 if new.is_queued:
                     taken[key] = queue_offset + 1
-                self.assertEqual((result.queue_offset, result.store_timestamp), (queue_offset, NOW + number))
-                expected.append(
-                    twin_of(new, offset=result.offset, queue_offset=queue_offset, now_ms=NOW + number)
-                )
+                self.assertEqual(found, queue_offset)
+                expected.append(twin_of(new, offset=offset, queue_offset=queue_offset, now_ms=NOW + number))
         self.assertEqual(messages_in(log), expected)
         self.assertEqual(log.queue_offsets, taken)
         self.assertGreater(log.end_offset, 5 * LOG_SIZE)
@@ -106,20 +107,20 @@ class LogContract(_Case):
             log = open_log(MemoryDisk())
             log.append([[message(bytes(1000))]], NOW)
             body = bytes(LOG_SIZE - 8 - end - overhead + extra)
-            (placed,) = log.append([[message(body)]], NOW)[0]
+            placed = log.append([[message(body)]], NOW)
             if extra:
-                self.assertEqual(placed.offset, LOG_SIZE)
+                self.assertEqual(placed.offsets, [LOG_SIZE])
                 self.assertEqual(log.read(end, 8), (LOG_SIZE - end).to_bytes(4, "big") + b"\xcb\xd4\x31\x94")
             else:
-                self.assertEqual((placed.offset, log.end_offset), (end, LOG_SIZE - 8))
+                self.assertEqual((placed.offsets, log.end_offset), ([end], LOG_SIZE - 8))
 
     def test_batch_stays_together(self) -> None:
         """A batch that does not fit as a whole begins the next file."""
         log = self.open()
         log.append([[message(bytes(2500))]], NOW)
-        batch = log.append([[message(bytes(600)) for _ in range(3)]], NOW)[0]
-        self.assertEqual([placed.offset // LOG_SIZE for placed in batch], [1, 1, 1])
-        self.assertEqual([placed.queue_offset for placed in batch], [1, 2, 3])
+        placed = log.append([[message(bytes(600)) for _ in range(3)]], NOW)
+        self.assertEqual([offset // LOG_SIZE for offset in placed.offsets], [1, 1, 1])
+        self.assertEqual(placed.queue_offsets, [1, 2, 3])
 
     def test_check(self) -> None:
         """What can never be stored is refused before anything happens."""
@@ -196,11 +197,11 @@ class LogContract(_Case):
 
     def test_cut(self) -> None:
         """The log ends with the last record below; the rest is zero, and can be written again."""
-        log = self.open()
+        told = Told()
+        log = self.open(events=told)
         filled(log)
         whole = log_bytes(log)
-        cuts: list[int] = []
-        log.on_cut = cuts.append
+        cuts = told.cuts
         ends = [0, *(one.physical_offset + one.size for one in messages_in(log))]
         self.assertEqual(log.cut(log.end_offset + 5), log.end_offset)
         self.assertEqual(cuts, [])

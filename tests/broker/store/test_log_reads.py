@@ -15,7 +15,7 @@ from protocols.framing import FrameBuffer
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.wire.rocketmq.broker_frames import ReadAnswer, ReadRequest, decode_broker_frame, request_parts
 from protocols.wire.rocketmq.message import Message, decode_message
-from tests.broker.support import LOG_SIZE, config_of, message, messages_in, open_log, some_message
+from tests.broker.support import LOG_SIZE, Told, config_of, message, messages_in, open_log, some_message
 from tests.protocols.fakes import FakeTransport, turn_of
 from tests.protocols.test_commands import Seen
 
@@ -157,9 +157,10 @@ class LogReadsTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.turn = turn_of(self.clock)
-        self.log = open_log(MemoryDisk())
+        told = Told()
+        self.log = open_log(MemoryDisk(), events=told)
         self.reads = LogReads(self.log, clock=self.clock, turn=self.turn)
-        self.log.on_grown = self.reads.grown
+        told.also.append(self.reads.grown)
         self.connection, self.transport = self.connected()
         self.numbers = iter(range(1, 10_000))
 

@@ -137,8 +137,8 @@ class BlankTests(SynchronousTestCase):
             twin = disk.clone()
             again = open_log(twin, is_slave=is_slave)
             self.assertEqual((again.end_offset, log_bytes(again)), (LOG_SIZE, whole[:LOG_SIZE]))
-            (placed,) = again.append([[message(bytes(3000))]], 1)[0]
-            self.assertEqual(placed.offset, LOG_SIZE)
+            placed = again.append([[message(bytes(3000))]], 1)
+            self.assertEqual(placed.offsets, [LOG_SIZE])
         written(disk, first + 4, b"\0\0\0\0")  # the blank itself is torn
         self.assertEqual(open_log(disk).end_offset, first)
 

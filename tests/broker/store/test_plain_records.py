@@ -1,24 +1,58 @@
 # -*- test-case-name: tests.broker.store.test_plain_records -*-
-"""The short road into the log makes the bytes of the long one."""
+"""Messages are laid out as the readable codec would, file by file."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.store.plain_records import PlainForm, PlainMessage
 from dledger.broker.store.records import NewMessage
-from protocols.wire.rocketmq.message import Host, encode_properties
-from tests.broker.support import HOST, LOG_SIZE, log_bytes, message, messages_in, open_log
+from protocols.wire.rocketmq.message import Host, encode_message, encode_properties
+from tests.broker.support import HOST, LOG_SIZE, log_bytes, message, messages_in, open_log, plain, twin_of
+
+
+class Slow:
+    """
+    A log in memory, one message after the other by the readable codec.
+
+    @ivar offsets, places: of every message, in the log and in its queue.
+    """
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.queues: dict[tuple[str, int], int] = {}
+        self.offsets: list[int] = []
+        self.places: list[int] = []
+
+    def append(self, batches: Sequence[Sequence[NewMessage]], now_ms: int) -> None:
+        """A batch is not split: what is left of a file that has no room for all of it is a blank."""
+        for batch in batches:
+            size = sum(twin_of(new, offset=0, queue_offset=0, now_ms=0).size for new in batch)
+            room = LOG_SIZE - len(self.data) % LOG_SIZE
+            if size + 8 > room:
+                self.data += (room.to_bytes(4, "big") + bytes.fromhex("cbd43194")).ljust(room, b"\0")
+            for new in batch:
+                self._store(new, now_ms)
+
+    def _store(self, new: NewMessage, now_ms: int) -> None:
+        key = (new.topic, new.queue_id)
+        place = self.queues.get(key, 0) if new.is_queued else 0
+        if new.is_queued:
+            self.queues[key] = place + 1
+        self.offsets.append(len(self.data))
+        self.places.append(place)
+        self.data += encode_message(twin_of(new, offset=len(self.data), queue_offset=place, now_ms=now_ms))
 
 
 class PlainRecordsTests(SynchronousTestCase):
-    """Two logs, to which the same is appended."""
+    """A log, and its slow twin."""
 
     def setUp(self) -> None:
-        self.long, self.short = open_log(MemoryDisk()), open_log(MemoryDisk())
+        self.log, self.slow = open_log(MemoryDisk()), Slow()
         self.rng = random.Random(3)
         v6 = Host.of("2001:db8::1", 7)
         self.likes = [
@@ -31,7 +65,7 @@ class PlainRecordsTests(SynchronousTestCase):
         self.forms = [PlainForm(one) for one in self.likes]
 
     def some(self) -> tuple[NewMessage, PlainMessage]:
-        """The same message for both roads."""
+        """The same message for both."""
         at = self.rng.randrange(len(self.likes))
         like, form = self.likes[at], self.forms[at]
         tags = {"TAGS": "A" * self.rng.randrange(1, 9)}
@@ -44,28 +78,59 @@ class PlainRecordsTests(SynchronousTestCase):
         )  # fmt: skip
         return new, PlainMessage(form, queue_id, born, properties, body)
 
+    def same(self) -> None:
+        """Their bytes, and the next places in all queues."""
+        self.assertEqual(log_bytes(self.log), self.slow.data)
+        self.assertEqual(self.log.queue_offsets, self.slow.queues)
+        self.assertGreater(self.log.end_offset, 20 * LOG_SIZE)
+        self.assertEqual(len(messages_in(self.log)), len(self.slow.offsets))
+
     def test_same_bytes(self) -> None:
         """Over many files, in appends of any size; places and offsets are the same."""
         for now_ms in range(60):
             both = [self.some() for _ in range(self.rng.randrange(1, 12))]
-            stored = self.long.append([(new,) for new, _ in both], now_ms)
-            placed = self.short.append_plain([plain for _, plain in both], now_ms)
-            self.assertEqual(placed.offsets, [one.offset for (one,) in stored])
-            self.assertEqual(placed.queue_offsets, [one.queue_offset for (one,) in stored])
-            self.assertEqual((placed.end, placed.store_timestamp), (self.long.end_offset, now_ms))
-        self.assertEqual(log_bytes(self.short), log_bytes(self.long))
-        self.assertEqual(self.short.queue_offsets, self.long.queue_offsets)
-        self.assertGreater(self.short.end_offset, 20 * LOG_SIZE)
-        self.assertEqual(messages_in(self.short), messages_in(self.long))
+            before = len(self.slow.offsets)
+            self.slow.append([(new,) for new, _ in both], now_ms)
+            placed = self.log.append_plain([plain for _, plain in both], now_ms)
+            self.assertEqual(placed.offsets, self.slow.offsets[before:])
+            self.assertEqual(placed.queue_offsets, self.slow.places[before:])
+            self.assertEqual((placed.end, placed.store_timestamp), (len(self.slow.data), now_ms))
+        self.same()
+
+    def any_message(self) -> NewMessage:
+        """With everything that a message may have, transactions and times of trying among it."""
+        new, _ = self.some()
+        return message(
+            new.body[:200], topic=new.topic, queue_id=new.queue_id, sys_flag=self.rng.choice([0, 4, 8, 12]),
+            reconsume_times=self.rng.randrange(3), prepared_transaction_offset=self.rng.randrange(3),
+            born_host=new.born_host,
+        )  # fmt: skip
+
+    def test_batches(self) -> None:
+        """No batch is split, however much room is left; each message of it has its own form."""
+        for now_ms in range(100):
+            batches = [
+                [self.any_message() for _ in range(self.rng.choice((1, 1, 2, 5)))]
+                for _ in range(self.rng.randrange(1, 5))
+            ]
+            self.slow.append(batches, now_ms)
+            if now_ms % 2:
+                self.log.append_plain(plain(*batches), now_ms)
+            else:
+                before = len(self.slow.offsets) - sum(map(len, batches))
+                placed = self.log.append(batches, now_ms)
+                self.assertEqual(placed.offsets, self.slow.offsets[before:])
+                self.assertEqual(placed.queue_offsets, self.slow.places[before:])
+        self.same()
 
     def test_ends_of_files(self) -> None:
         """A record with exactly so much room behind it as a blank needs, one byte less, and one more."""
         form, like = self.forms[0], self.likes[0]
         for left in (7, 8, 9):
-            long, short = open_log(MemoryDisk()), open_log(MemoryDisk())
+            log, slow = open_log(MemoryDisk()), Slow()
             size = LOG_SIZE - 2 * form.overhead - left
             for body in (b"", b"x" * size, b"y"):
                 new = message(body, topic=like.topic, properties={})
-                long.append([(new,)], 5)
-                short.append_plain([PlainMessage(form, 0, new.born_timestamp, b"", body)], 5)
-            self.assertEqual(log_bytes(short), log_bytes(long), left)
+                slow.append([(new,)], 5)
+                log.append_plain([PlainMessage(form, 0, new.born_timestamp, b"", body)], 5)
+            self.assertEqual(log_bytes(log), slow.data, left)

@@ -26,7 +26,7 @@ class QueriesTests(SynchronousTestCase):
         for number in range(30):
             tags = "B" if number % 3 == 0 else "A"
             new = message(bytes([number]) * 300, properties={"TAGS": tags})
-            self.store.append([[new]], 1_000 + 10 * number)
+            self.store.log.append([[new]], 1_000 + 10 * number)
         self.opened.settle()
 
     def get(self, offset: int, **options: object) -> Got:
@@ -64,7 +64,7 @@ class QueriesTests(SynchronousTestCase):
         rng = random.Random(3)
         for _ in range(60):
             size, topic = rng.randrange(600), rng.choice(["T1", "T1", "T2"])
-            self.store.append([[message(rng.randbytes(size), topic=topic)]], 2_000)
+            self.store.log.append([[message(rng.randbytes(size), topic=topic)]], 2_000)
         self.opened.settle()
         queue = self.store.queues.get("T1", 0)
         assert queue is not None

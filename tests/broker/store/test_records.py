@@ -11,7 +11,6 @@ from dledger.broker.store.records import (
     RecordWalk,
     blank,
     check_record,
-    pack,
     property_of,
     read_plain_record,
     read_record,
@@ -20,7 +19,7 @@ from dledger.broker.store.records import (
 )
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import Host, decode_message, encode_message, tags_code_of
-from tests.broker.support import GOLDEN, message, some_message, twin_of
+from tests.broker.support import GOLDEN, message, packed, some_message, twin_of
 
 ROOM = 1 << 20
 LEVELS = (1_000, 5_000, 10_000)
@@ -35,7 +34,7 @@ class PackTests(SynchronousTestCase):
             born_timestamp=0x1A1FBA34B5A, born_host=Host.of("127.0.0.1", 0xCC30),
             store_host=Host.of("127.0.0.1", 0x51AF), properties_data=GOLDEN[-25:],
         )  # fmt: skip
-        self.assertEqual(pack(new, size_of(new), queue_offset=0, offset=0, now_ms=0x1A1FBA34B91), GOLDEN)
+        self.assertEqual(packed(new, queue_offset=0, offset=0, now_ms=0x1A1FBA34B91), GOLDEN)
 
     def test_as_the_readable_codec(self) -> None:
         """Any message, IPv6 and long topics included, has the same bytes."""
@@ -44,8 +43,10 @@ class PackTests(SynchronousTestCase):
             new = some_message(rng)
             if rng.random() < 0.2:
                 new = message(topic="L" * rng.randrange(100, 256), store_host=Host.of("::1", 1))
-            numbers = {"offset": rng.randrange(1 << 40), "queue_offset": rng.randrange(1 << 40), "now_ms": 9}
-            record = pack(new, size_of(new), **numbers)
+            queue_offset = rng.randrange(1 << 40) if new.is_queued else 0
+            numbers = {"offset": rng.randrange(1 << 40), "queue_offset": queue_offset, "now_ms": 9}
+            record = packed(new, **numbers)
+            self.assertEqual(len(record), size_of(new))
             self.assertEqual(record, encode_message(twin_of(new, **numbers)))
 
     def test_refusals(self) -> None:
@@ -78,7 +79,7 @@ class ReadTests(SynchronousTestCase):
         rng = random.Random(2)
         for _ in range(300):
             new = some_message(rng)
-            record = pack(new, size_of(new), queue_offset=7, offset=11, now_ms=1000)
+            record = packed(new, queue_offset=7, offset=11, now_ms=1000)
             twin = decode_message(record)
             found = read_record(b"xx" + record, 2, 11, ROOM, LEVELS)
             code = tags_code_of(twin.tags)
@@ -86,7 +87,8 @@ class ReadTests(SynchronousTestCase):
                 code = 1000 + LEVELS[min(int(twin.properties["DELAY"]), 3) - 1]
             self.assertEqual(
                 tuple(found),
-                (len(record), twin.topic.encode(), twin.queue_id, 7, code, 1000, new.is_queued),
+                (len(record), twin.topic.encode(), twin.queue_id, 7 if new.is_queued else 0, code, 1000,
+                 new.is_queued),
             )
             self.assertEqual(store_timestamp_of(record), 1000)
 
@@ -119,7 +121,7 @@ class ReadTests(SynchronousTestCase):
         short = 0
         for _ in range(3000):
             new = some_message(rng)
-            damaged = bytearray(b"yyy" + pack(new, size_of(new), queue_offset=7, offset=11, now_ms=1000))
+            damaged = bytearray(b"yyy" + packed(new, queue_offset=7, offset=11, now_ms=1000))
             for _ in range(rng.choice((0, 0, 1, 2))):
                 at = rng.choice((rng.randrange(len(damaged)), rng.randrange(3, 95)))
                 damaged[at] ^= 1 << rng.randrange(8)
@@ -134,15 +136,14 @@ class ReadTests(SynchronousTestCase):
     def test_short_road_of_a_delayed_message(self) -> None:
         """It has its level in its properties, tags or none."""
         new = message(topic="SCHEDULE_TOPIC_XXXX", properties_data=b"DELAY\x012\x02")
-        data = pack(new, size_of(new), queue_offset=7, offset=0, now_ms=1000)
+        data = packed(new, queue_offset=7, offset=0, now_ms=1000)
         found = read_plain_record(data, 0, ROOM, LEVELS)
         assert found is not None
         self.assertEqual((found[1], found[4]), (b"SCHEDULE_TOPIC_XXXX", 1000 + LEVELS[1]))
 
     def test_signed_length(self) -> None:
         """The topic's length in V1 is signed, as in Java: 200 bytes are no topic."""
-        record = bytearray(pack(message(topic="t" * 100), size_of(message(topic="t" * 100)),
-                                queue_offset=0, offset=0, now_ms=1))  # fmt: skip
+        record = bytearray(packed(message(topic="t" * 100), queue_offset=0, offset=0, now_ms=1))
         at = record.index(b"t" * 100)
         record[at:at] = b"t" * 100
         record[at - 1] = 200
@@ -196,7 +197,7 @@ class WalkTests(SynchronousTestCase):
             if size + 8 > room:
                 data += blank(room) + rng.randbytes(room - 8)
             else:
-                data += pack(new, size, queue_offset=0, offset=len(data), now_ms=1)
+                data += packed(new, queue_offset=0, offset=len(data), now_ms=1)
             ends.append(len(data))
         return data, ends
 
@@ -241,7 +242,7 @@ class WalkTests(SynchronousTestCase):
         while len(stream) < 850:
             new = message(bytes(rng.randrange(60)), topic="T" * rng.choice((2, 2, 130)))
             starts.append(len(stream))
-            stream += pack(new, size_of(new), queue_offset=0, offset=len(stream), now_ms=1)
+            stream += packed(new, queue_offset=0, offset=len(stream), now_ms=1)
         refused = 0
         for _ in range(500):
             data = bytearray(stream)
@@ -256,7 +257,7 @@ class WalkTests(SynchronousTestCase):
 
     def test_what_is_no_record(self) -> None:
         """Refused as soon as its head is there."""
-        sound = pack(message(), size_of(message()), queue_offset=0, offset=0, now_ms=1)
+        sound = packed(message(), queue_offset=0, offset=0, now_ms=1)
         for at, value, part in (
             (7, 0, "magic"), (3, 5, "size=5"), (0, 0x7F, "size="), (35, 9, "stands at 9")
         ):  # fmt: skip
@@ -266,7 +267,7 @@ class WalkTests(SynchronousTestCase):
                 RecordWalk(1024, 0).feed(bytes(data))
             self.assertIn(part, str(caught.exception))
         walk = RecordWalk(128, 0)
-        walk.feed(pack(message(b""), size_of(message(b"")), queue_offset=0, offset=0, now_ms=1))
+        walk.feed(packed(message(b""), queue_offset=0, offset=0, now_ms=1))
         with self.assertRaises(WireError) as caught:
             walk.feed(bytes(128 - walk.end))
         self.assertIn("no blank", str(caught.exception))

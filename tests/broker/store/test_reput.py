@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import StoreError
+from dledger.broker.common.events import Arrived
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.consume_queues import UNWRITTEN_MAX, ConsumeQueues
 from dledger.broker.store.reput import (
@@ -21,7 +22,6 @@ from dledger.broker.store.reput import (
     SLICE_BYTES_MAX,
     SLICE_RECORDS_MAX,
     SLICE_RECORDS_MIN,
-    Arrived,
     Dispatcher,
     ReputMessageService,
 )
@@ -229,10 +229,9 @@ class ServiceTests(Rig):
         self.service.start()
         while self.service.behind_bytes:
             self.clock.advance(0)
-        self.service.defers = lambda: True
         for number, release in enumerate((True, False)):
             self.log.append([[message(topic=f"New{number}")]], 9_000)
-            self.service.wake()
+            self.service.wake(defers=True)
             self.clock.advance(DEFERRED_S / 2)
             self.assertGreater(self.service.behind_bytes, 0)
             if release:
@@ -242,7 +241,7 @@ class ServiceTests(Rig):
             self.assertEqual(self.service.behind_bytes, 0)
         for _ in range(16 * SLICE_RECORDS_MIN):
             self.log.append([[message(topic="Many")]], 9_000)
-        self.service.wake()
+        self.service.wake(defers=True)
         before = len(self.arrived)
         self.clock.advance(DEFERRED_S)
         self.assertGreater(len(self.arrived), before + 1)
@@ -260,9 +259,8 @@ class ServiceTests(Rig):
 
         service = ReputMessageService(
             self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None,
-            failed=self.failures.append,
+            failed=self.failures.append, gives_way=gives_way,
         )  # fmt: skip
-        service.gives_way = gives_way
         steps: list[int] = []
         self.patch(self.dispatcher, "step", lambda bound, bytes_max: steps.append(asked - 1) or set())
         service.start()
@@ -317,9 +315,8 @@ class ServiceTests(Rig):
 
         service = ReputMessageService(
             self.dispatcher, clock=self.clock, bound=bound, arrived=lambda _: None,
-            failed=self.failures.append,
+            failed=self.failures.append, gives_way=True,
         )  # fmt: skip
-        service.gives_way = True
         steps: list[int] = []
         self.patch(self.dispatcher, "step", lambda bound, bytes_max: steps.append(len(asked) - 1) or set())
         service.start()
@@ -329,7 +326,7 @@ class ServiceTests(Rig):
 
     def test_copied(self) -> None:
         """A turn that was passed over is followed by another one: nothing is forgotten."""
-        self.service.gives_way = True
+        self.service._gives_way = True
         self.service.start()
         self.service.bound = lambda: self.log.record_end + (1 << 40)
         for _ in range(20):

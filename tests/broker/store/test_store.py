@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace, OsDisk
@@ -12,17 +13,18 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.broker.store.checkpoint import decode_checkpoint
 from dledger.broker.store.log_mark import LOG_MARK_NAME
+from dledger.broker.store.store import TICK_S
 from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from protocols.wire.ledger.codes import ResponseCode
 from tests.broker.store.test_reput import expected
-from tests.broker.support import LOG_SIZE, Opened, Threads, log_bytes, message, some_message
+from tests.broker.support import LOG_SIZE, Opened, Threads, log_bytes, message, plain, some_message
 
 
 def filled(opened: Opened, seed: int, count: int = 40) -> None:
     """Any messages, a second apart."""
     rng = random.Random(seed)
     for number in range(count):
-        opened.store.append([[some_message(rng)]], 1_000_000 + 1_000 * number)
+        opened.store.append_plain(plain([some_message(rng)]), 1_000_000 + 1_000 * number)
 
 
 class LifeTests(SynchronousTestCase):
@@ -45,7 +47,7 @@ class LifeTests(SynchronousTestCase):
         filled(opened, 1)
         opened.settle()
         self.assertEqual(opened.units(), expected(opened.store.log))
-        self.assertEqual(set().union(*opened.arrived), set(opened.units()))
+        self.assertEqual(set().union(*opened.queues), set(opened.units()))
         opened.close()
         self.assertEqual(opened.failures, [])
 
@@ -63,6 +65,17 @@ class LifeTests(SynchronousTestCase):
         again.settle()
         self.assertEqual(again.units(), expected(again.store.log))
         self.assertTrue(self.disk.exists("base/abort"))
+
+    def test_stall(self) -> None:
+        """A reactor that is busy for seconds is noticed; ordinary ticks are not."""
+        opened = self.open()
+        with capturedLogs() as events:
+            opened.clock.pump([TICK_S] * 5)
+            self.assertEqual([event for event in events if "stalled" in event["log_format"]], [])
+            opened.clock.advance(5.0)
+        (stall,) = [event for event in events if "stalled" in event["log_format"]]
+        self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 5.0))
+        opened.close()
 
     def test_queue_offsets_go_on(self) -> None:
         """After any restart the next message of each queue has the next offset."""
@@ -84,10 +97,10 @@ class LifeTests(SynchronousTestCase):
         filled(opened, 1)
         opened.store.abandon()
         again = Opened(self.disk)
-        refused = self.assertRaises(DLedgerError, again.store.append, [[message()]], 1)
+        refused = self.assertRaises(DLedgerError, again.store.append_plain, plain([message()]), 1)
         self.assertIs(refused.code, ResponseCode.LEADER_NOT_READY)
         again.settle()
-        again.store.append([[message()]], 1)
+        again.store.append_plain(plain([message()]), 1)
 
     def test_locked(self) -> None:
         """One process at a time."""
@@ -258,12 +271,12 @@ class LifeTests(SynchronousTestCase):
         self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=5, usable=5))
         gone = store.house_keeping(1.0, 12, keep_from=0)
         self.assertGreater(len(gone), 3)
-        refused = self.assertRaises(DLedgerError, store.append, [[message()]], 1)
+        refused = self.assertRaises(DLedgerError, store.append_plain, plain([message()]), 1)
         self.assertIs(refused.code, ResponseCode.DISK_FULL)
         self.assertEqual(store.why_full, "disk used to 95%, above disk_space_warning_level_ratio=0.9")
         self.patch(self.disk, "space", lambda _: DiskSpace(total=100, free=50, usable=50))
         store.house_keeping(1.0, 12, keep_from=0)
-        store.append([[message()]], 1)
+        store.append_plain(plain([message()]), 1)
 
     def test_failed_fsync(self) -> None:
         """The owner is told once; what was there is not closed as if in order."""
@@ -367,7 +380,7 @@ class CrashTests(SynchronousTestCase):
         self.assertEqual(opened.store.queues.misplaced, 0)
         self.last = found, log.flushed_record_end
         for _ in range(rng.randrange(30)):
-            opened.store.append([[some_message(rng)]], 1_000_000)
+            opened.store.append_plain(plain([some_message(rng)]), 1_000_000)
             if disk.life != life:
                 return self.last
             self.last = log_bytes(log), log.flushed_record_end

@@ -1,0 +1,49 @@
+# -*- test-case-name: tests.broker.test_parts -*-
+"""
+The events inside one broker: one interface, told by direct calls.
+
+    event             told by                                   heard by, in this order
+    ----------------  ----------------------------------------  ----------------------------------------------
+    grown             the commit log, once for each append      slaves; waiting readers; dispatch
+    cut               the commit log, after each cut            consume queues and dispatch
+    arrived           the dispatch, after new units in queues   held pulls; delayed messages
+    acknowledged      the master, when a slave holds more,      dispatch
+                      and after the answers to waiting puts
+    topics_changed    topic checks and administration           name servers; metadata files
+
+L{dledger.broker.parts.BrokerParts} implements the interface; only that module has the order. Slaves hear of
+new bytes first, because a producer may wait for them.
+
+Rule 1: an event is a call on the reactor's thread that returns when every listener has returned.
+Rule 2: the teller has its own state in order before it tells. A listener neither appends nor cuts.
+Rule 3: only C{cut} raises, with L{dledger.base.errors.StoreError}: consume queues that cannot follow the log
+end the broker.
+"""
+
+from __future__ import annotations
+
+#: Topic and number of the queues that have new messages.
+Arrived = set[tuple[str, int]]
+
+
+class BrokerEvents:
+    """A broker, as its parts tell it of events. An object of this class has no listeners: a log alone."""
+
+    def grown(self) -> None:
+        """The log has new bytes: readable now, not yet flushed."""
+
+    def cut(self, end_offset: int) -> None:
+        """
+        The log ends at C{end_offset} now; an empty log that begins elsewhere is cut, too.
+
+        @raise StoreError: the consume queues could not follow.
+        """
+
+    def arrived(self, arrived: Arrived) -> None:
+        """These consume queues have new units."""
+
+    def acknowledged(self) -> None:
+        """A slave holds more of the log than before."""
+
+    def topics_changed(self) -> None:
+        """A topic was created, changed or deleted."""

@@ -1,0 +1,322 @@
+# -*- test-case-name: tests.broker.test_parts -*-
+"""
+All parts of one broker, made in one go when its store is opened, and the order in which they hear of events.
+
+    store, metadata          what the disk holds
+    ha, pipeline, sending    how messages come in, and how slaves get them
+    consuming, admin         how messages go out, and how the broker is administrated
+    router                   which of these answers a request
+    following, registrar     the master of a slave, the name servers
+
+Invariant: no part is replaced. A part that tells of events gets the broker, as L{BrokerEvents}, at its
+construction; nothing happens before the constructor has returned.
+
+Knows no order of start and stop of ports and files: L{dledger.broker.service.BrokerService} does.
+
+Source: BrokerController (4.9.8).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk
+from dledger.base.threads import RunInThread
+from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.reset_offsets import ResetOffsets
+from dledger.broker.admin.stats import StatsCommands, TableCommands
+from dledger.broker.command_client import CommandClient
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.events import Arrived, BrokerEvents
+from dledger.broker.common.own_address import OwnAddress, bracketed
+from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
+from dledger.broker.consuming.offset_commands import OffsetCommands
+from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
+from dledger.broker.consuming.queue_locks import QueueLocks
+from dledger.broker.following import Following
+from dledger.broker.ha.service import HAService
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
+from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.broker.router import CommandRouter
+from dledger.broker.sending.answers import SendAnswers
+from dledger.broker.sending.long_sends import LongSends
+from dledger.broker.sending.native import NativeCommands
+from dledger.broker.sending.plain_sends import PlainSends
+from dledger.broker.sending.puts import PutPipeline
+from dledger.broker.sending.rules import PutRules
+from dledger.broker.sending.schedule import ScheduleMessageService
+from dledger.broker.sending.send_back import SendBack
+from dledger.broker.sending.sends import Sends
+from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.log_reads import LogReads
+from dledger.broker.store.store import MessageStore
+from dledger.broker.upkeep import HouseKeeping, MetadataSaver
+from protocols.turn import Turn
+
+#: Ticks (seconds) between two looks at the room on the disk; as cleanResourceInterval.
+HOUSE_KEEPING_TICKS = 10
+
+
+@attrs.frozen(kw_only=True)
+class BrokerSurroundings:
+    """
+    What a broker gets from its process.
+
+    @ivar reactor: its clock should be monotonic.
+    @ivar wall_s: seconds since 1970.
+    @ivar endpoint_of: from C{host:port} to the endpoint of that address.
+    @ivar failed: told why the broker cannot go on.
+    @ivar ha_listen: where slaves connect to; None for nowhere.
+    """
+
+    reactor: Any
+    disk: Disk
+    rng: random.Random
+    wall_s: Callable[[], float]
+    run_in_thread: RunInThread
+    endpoint_of: Callable[[str], IStreamClientEndpoint]
+    failed: Callable[[str], None]
+    ha_listen: IStreamServerEndpoint | None = None
+
+
+class BrokerParts(BrokerEvents):
+    """
+    One broker; the L{BrokerEvents} of its parts.
+
+    @ivar own: the address under which it is reached; known when its first port listens.
+    @ivar following: a slave's; None for a master.
+    """
+
+    log = Logger()
+
+    def __init__(self, config: BrokerConfig, around: BrokerSurroundings) -> None:
+        """
+        @param config: with C{broker_ip1}.
+        @raise StoreError: the store or the metadata cannot be opened as they are; both are released.
+        @raise OSError: reading them failed; both are released.
+        """
+        clock = around.reactor
+        self.config = config
+        self.own = OwnAddress()
+        self._around = around
+        self._ticks = 0
+        self._has_ceased = False
+        self.turn = Turn(clock, self._turn_failed)
+        self.client = CommandClient(clock=clock, turn=self.turn, endpoint_of=around.endpoint_of)
+        self.store = MessageStore.open(
+            config.store, around.disk, is_slave=config.is_slave, clock=clock,
+            run_in_thread=around.run_in_thread, failed=self._store_failed, events=self,
+        )  # fmt: skip
+        self.metadata = self._metadata()
+        self.saver = MetadataSaver(self.metadata, around.run_in_thread)
+        self.ha = HAService(
+            config.ha, self.store.log, clock, rng=around.rng, failed=around.failed, events=self,
+            listen=around.ha_listen, master_begin=self._master_begin,
+        )
+        self.house = HouseKeeping(self.store, self.ha, wall_s=around.wall_s, failed=around.failed)
+        self.pipeline = PutPipeline(self.store, self.ha, wall_ms=self.wall_ms, failed=around.failed)
+        self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
+        self.reads = LogReads(self.store.log, clock=clock, turn=self.turn)
+        self._make_sending()
+        self._make_consuming()
+        self.router = self._router()
+        self.following = self._following() if config.is_slave else None
+        self.registrar = NameServerRegistrar(
+            config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
+            interval_s=config.register_name_server_period / 1000,
+            timeout_s=config.register_broker_timeout_mills / 1000, learned=self._learned,
+        )
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _metadata(self) -> Metadata:
+        config, now_ms = self.config, self.wall_ms()
+        metadata = Metadata(self._around.disk, config.store.config_path, now_ms=now_ms)
+        try:
+            metadata.load()
+        except BaseException:
+            self.store.abandon()
+            raise
+        for path in metadata.restored:
+            self.log.warn("{path} was restored from its .bak", path=path)
+        if not config.is_slave:
+            add_system_topics(metadata, config, now_ms)
+        return metadata
+
+    def _make_sending(self) -> None:
+        config, store, metadata, pipeline = self.config, self.store, self.metadata, self.pipeline
+        own, wall_ms = self.own, self.wall_ms
+        rules = PutRules(self.checks, config)
+        self.sends = Sends(
+            pipeline, PlainSends(rules, config, own=own),
+            LongSends(rules, metadata, config, own=own, wall_ms=wall_ms), SendAnswers(config, own),
+        )  # fmt: skip
+        self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
+        self.send_back = SendBack(
+            config, store, metadata, pipeline, rules, own=own, wall_ms=wall_ms, rng=self._around.rng
+        )
+        self.schedule = ScheduleMessageService(
+            store, metadata.delay_offsets, pipeline, own=own, clock=self._around.reactor, wall_ms=wall_ms
+        )
+
+    def _make_consuming(self) -> None:
+        config, store, metadata, wall_ms = self.config, self.store, self.metadata, self.wall_ms
+        slow_bytes, clock = usual_slow_bytes(), self._around.reactor
+        self.consumer_table = ConsumerTable()
+        self.pulls = PullCommands(
+            config, store, metadata, self.consumer_table, clock=clock, wall_ms=wall_ms, slow_bytes=slow_bytes
+        )
+        self.consumers = ConsumerCommands(config, metadata, self.consumer_table, wall_ms=wall_ms)
+        self.locks = QueueLocks(wall_ms=wall_ms)
+        self.offsets = OffsetCommands(config, store, metadata, wall_ms=wall_ms, slow_bytes=slow_bytes)
+        self.admin = AdminCommands(AdminParts(
+            config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
+            wall_ms=wall_ms, save=partial(metadata.save, self._around.run_in_thread),
+            topics_changed=self.topics_changed, ha_status=self.ha.status, stored=self._stored,
+        ), clock=clock)  # fmt: skip
+
+    def _router(self) -> CommandRouter:
+        config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
+        groups = (
+            self.pulls, self.consumers, self.offsets, self.locks, self.admin,
+            StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
+            TableCommands(metadata), self.send_back, self.native,
+        )  # fmt: skip
+        return CommandRouter(
+            self.turn, groups, together=self.sends, plain=self.sends, native=self.native
+        )
+
+    def _following(self) -> Following:
+        return Following(
+            self.config, self.ha, self.metadata, self.client, own=self.own, clock=self._around.reactor,
+            run_in_thread=self._around.run_in_thread, endpoint_of=self._around.endpoint_of,
+        )
+
+    # -- events: see dledger.broker.common.events -------------------------------------------------
+
+    def grown(self) -> None:
+        """See L{BrokerEvents}."""
+        ha = self.ha
+        if ha.master is not None:
+            ha.master.appended()
+        self.reads.grown()
+        # The processor belongs to the slaves and to the answer first, then to the queues.
+        self.store.reput.wake(defers=ha.waits_for_slaves())
+
+    def cut(self, end_offset: int) -> None:
+        """See L{BrokerEvents}."""
+        self.store.log_was_cut(end_offset)
+
+    def arrived(self, arrived: Arrived) -> None:
+        """See L{BrokerEvents}."""
+        self.pulls.arrived(arrived)
+        self.schedule.arrived(arrived)
+
+    def acknowledged(self) -> None:
+        """See L{BrokerEvents}."""
+        self.store.reput.release()
+
+    def topics_changed(self) -> None:
+        """See L{BrokerEvents}."""
+        self.registrar.topics_changed()
+        self.saver.save()
+
+    # -- life, as far as it needs no files and no ports ---------------------------------------------
+
+    def begin(self) -> None:
+        """The broker listens: follow the master, tell name servers, deliver delayed messages."""
+        if self.following is not None:
+            self.following.start()
+        self.registrar.start()
+        if not self.config.is_slave:
+            self.schedule.start()
+
+    def tick(self) -> None:
+        """The work of every second. Called once a second, also before L{begin}."""
+        self._ticks += 1
+        now_s = self._around.reactor.seconds()
+        self.router.sweep(now_s)
+        self.client.sweep(now_s)
+        for group in (self.pulls, self.consumers, self.locks, self.admin):
+            group.sweep()
+        metadata = self.metadata
+        period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
+        if metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0:
+            self.saver.save()
+        if self._ticks % HOUSE_KEEPING_TICKS == 0 and not self._has_ceased:
+            self.house.keep()
+
+    def cease(self, reason: str) -> None:
+        """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts go on."""
+        self._has_ceased = True
+        self.pipeline.close(reason)
+        self.saver.close()
+
+    def end(self) -> None:
+        """Answer the requests that wait for messages, follow nobody, deliver nothing."""
+        if self.following is not None:
+            self.following.stop()
+        self.pulls.stop()
+        self.schedule.stop()
+        self.reads.close()
+
+    # -- facts ----------------------------------------------------------------------------------
+
+    def wall_ms(self) -> int:
+        """Ms since 1970."""
+        return int(self._around.wall_s() * 1000)
+
+    def identity(self) -> BrokerIdentity:
+        """The broker as name servers are told; called when it listens."""
+        config, port = self.config, self.config.ha_port
+        if self.ha.port is not None:
+            port = getattr(self.ha.port.getHost(), "port", port)
+        return BrokerIdentity(
+            cluster_name=config.broker_cluster_name, broker_name=config.broker_name,
+            broker_id=config.broker_id, broker_addr=self.own.text,
+            ha_server_addr=f"{bracketed(config.broker_ip2 or config.broker_ip1)}:{port}",
+        )
+
+    def _stored(self) -> int:
+        return self.pipeline.stored
+
+    async def _master_begin(self) -> int:
+        assert self.following is not None, "only a slave asks"
+        return await self.following.master_begin()
+
+    def _learned(self, master: str | None, ha_address: str | None) -> None:
+        if self.following is not None:
+            self.following.learned(master, ha_address)
+
+    def _store_failed(self, failure: Failure) -> None:
+        self._around.failed(f"the store cannot go on: {failure.getErrorMessage()}")
+
+    def _turn_failed(self, failure: Failure) -> None:
+        self.log.failure("work of the broker failed", failure)
+        self._around.failed(f"work of the broker: {failure.getErrorMessage()}")
+
+
+def add_system_topics(metadata: Metadata, config: BrokerConfig, now_ms: int) -> None:
+    """Add the topics that every master has, and those that its options ask for."""
+    topics = metadata.topics
+    topics.add_system_topics(cluster=config.broker_cluster_name, broker=config.broker_name, now_ms=now_ms)
+    for name, queues, may_send in (
+        (AUTO_CREATE_TOPIC, config.default_topic_queue_nums, True),
+        (config.broker_cluster_name, 16, config.cluster_topic_enable),
+        (config.broker_name, 1, config.broker_topic_enable),
+    ):  # fmt: skip
+        perm = PERM_INHERIT | (PERM_READ | PERM_WRITE if may_send else 0)
+        topics.put(
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm), now_ms
+        )
+    if not config.auto_create_topic_enable:
+        topics.delete(AUTO_CREATE_TOPIC, now_ms)

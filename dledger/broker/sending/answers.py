@@ -1,0 +1,114 @@
+# -*- test-case-name: tests.broker.sending.test_sends -*-
+"""
+The answers to producers that send remoting commands.
+
+The usual answers are written from a form (L{SentAnswers}), all others as commands; the bytes are the same.
+
+Source: SendMessageProcessor.handlePutMessageResult (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.sending.puts import NotPut
+from dledger.broker.store.plain_records import Placed
+from protocols.rocketmq.commands import VERSION, CommandConnection
+from protocols.wire.remoting import FLAG_RESPONSE, JSON, RemotingCommand, encode_command
+from protocols.wire.rocketmq.send_request import SentAnswers
+
+
+class PlainSend(NamedTuple):
+    """
+    The facts about a plain request that its answer needs.
+
+    @ivar opaque: number of the request.
+    @ivar at: which of the messages of its put it is.
+    """
+
+    opaque: int
+    queue_id: int
+    at: int
+
+
+class LongSend(NamedTuple):
+    """
+    A request whose messages can be stored.
+
+    @ivar queue_id: the queue in the answer; a delayed message waits in another one.
+    @ivar first, end: its messages are those of its put from C{first} to C{end - 1}.
+    @ivar waits: whether the producer waits for slaves and disk.
+    """
+
+    request: RemotingCommand
+    queue_id: int
+    first: int
+    end: int
+    waits: bool
+
+
+class SendAnswers:
+    """Writes answers; each has the region and the trace switch of the broker."""
+
+    def __init__(self, config: BrokerConfig, own: OwnAddress) -> None:
+        self._own = own
+        self._told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
+        self._form = SentAnswers(self._told, language="PYTHON", version=VERSION)
+
+    def stored_frames(self, sends: Sequence[PlainSend], placed: Placed, status: PutStatus) -> list[bytes]:
+        """Answers to plain requests whose messages are stored."""
+        frame, code, start = self._form.frame, status.remoting_code, self._own.id_start
+        offsets, queue_offsets = placed.offsets, placed.queue_offsets
+        return [
+            frame(opaque, code, start, offsets[at], queue_id, queue_offsets[at])
+            for opaque, queue_id, at in sends
+        ]
+
+    def refused_frames(self, sends: Sequence[PlainSend], code: int, remark: str) -> list[bytes]:
+        """Answers to plain requests whose messages are not stored, or not certainly."""
+        return [
+            encode_command(RemotingCommand(
+                code=code, opaque=send.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
+                ext_fields=self._told,
+            ))
+            for send in sends
+        ]  # fmt: skip
+
+    def answer(
+        self, connection: CommandConnection, send: LongSend, placed: Placed, status: PutStatus
+    ) -> None:
+        """Answer a request; the ids of the messages of a batch are in one field."""
+        if not status.is_stored:
+            self.refuse(connection, send.request, status.remoting_code, status.name)
+            return
+        offsets, request = placed.offsets[send.first : send.end], send.request
+        if len(offsets) == 1 and request.serialize_type == JSON:
+            plain = PlainSend(request.opaque, send.queue_id, send.first)
+            connection.answer_made(request, *self.stored_frames((plain,), placed, status))
+            return
+        start = self._own.id_start.decode()
+        connection.answer(request, code=status.remoting_code, ext_fields={
+            **self._told, "msgId": ",".join([f"{start}{offset:016X}" for offset in offsets]),
+            "queueId": str(send.queue_id), "queueOffset": str(placed.queue_offsets[send.first]),
+        })  # fmt: skip
+
+    def refuse(self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str) -> None:
+        """Answer a request whose messages are not stored."""
+        connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
+
+
+def told_of(error: NotPut) -> tuple[int, str]:
+    """Code and remark. The words before the colon are RocketMQ's."""
+    status = error.status
+    remark = error.reason
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        remark = f"service not available now: {error.reason}"
+    elif status is PutStatus.OS_PAGE_CACHE_BUSY:
+        remark = f"[PC_SYNCHRONIZED]broker busy, start flow control for a while: {error.reason}"
+    elif status is PutStatus.UNKNOWN_ERROR:
+        remark = f"UNKNOWN_ERROR: {error.reason}"
+    return status.remoting_code, remark

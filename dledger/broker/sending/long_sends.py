@@ -1,0 +1,178 @@
+# -*- test-case-name: tests.broker.sending.test_sends -*-
+"""
+The reader of any request with messages of a RocketMQ producer, in any spelling:
+
+    10   SEND_MESSAGE          310  SEND_MESSAGE_V2, the same with short names
+    320  SEND_BATCH_MESSAGE    (each of the others may say that it is a batch)
+
+Rule: the rules are applied in the order of RocketMQ; the first that a request breaks is in its answer.
+
+Source: SendMessageProcessor, AbstractSendMessageProcessor, SendMessageRequestHeader(V2) (4.9.8); differs: no
+transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.common.refusals import INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.metadata.tables import RETRY_PREFIX
+from dledger.broker.sending.rules import PutRules, host_of
+from dledger.broker.sending.send_properties import (
+    delay_level,
+    is_prepared,
+    stored_properties,
+    waits,
+    without_delay,
+)
+from dledger.broker.sending.topic_checks import DLQ_PREFIX
+from dledger.broker.store.records import NewMessage
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.errors import WireError
+from protocols.wire.fastjson import shown
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import TRANSACTION_MASK, SysFlag
+from protocols.wire.rocketmq.message import decode_batch
+
+SEND_MESSAGE = 10
+SEND_MESSAGE_V2 = 310
+SEND_BATCH_MESSAGE = 320
+SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
+
+#: A client below this version does not say how often a message may be tried.
+_V3_4_9 = 121
+
+NO_TIMERS = "accurate timer message is not enabled: there are delay levels only (DELAY)"
+
+_MULTI_TAGS = int(SysFlag.MULTI_TAGS)
+_PREPARED = int(SysFlag.PREPARED)
+
+
+#: Names of the fields; in a request with short names the letters from a on, in this order.
+_LONG = (
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
+    "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
+)  # fmt: skip
+_SHORT = dict(zip(_LONG, "abcdefghijklm", strict=True))
+_NAMES = {
+    SEND_MESSAGE: {name: name for name in _LONG}, SEND_MESSAGE_V2: _SHORT, SEND_BATCH_MESSAGE: _SHORT
+}  # fmt: skip
+
+
+class ReadSend(NamedTuple):
+    """
+    A request that breaks no rule.
+
+    @ivar messages: one, or those of a batch, which stand in one file together.
+    @ivar queue_id: the queue in the answer; a delayed message waits in another one.
+    @ivar waits: whether the producer waits for slaves and disk.
+    """
+
+    messages: Sequence[NewMessage]
+    queue_id: int
+    waits: bool
+
+
+class LongSends:
+    """Any requests of one broker."""
+
+    def __init__(
+        self, rules: PutRules, metadata: Metadata, config: BrokerConfig, *, own: OwnAddress,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """@param wall_ms: milliseconds since 1970."""
+        self._rules = rules
+        self._checks = rules.checks
+        self._groups = metadata.groups
+        self._config = config
+        self._own = own
+        self._wall_ms = wall_ms
+        self._no_transactions = (
+            f"the broker[{config.broker_ip1}] sending transaction message is forbidden: there are none here"
+        )
+
+    def read(self, connection: CommandConnection, request: RemotingCommand) -> ReadSend:
+        """
+        The messages of a request.
+
+        @raise Refused: policy forbids them.
+        @raise ValueError: they are malformed.
+        """
+        fields, names = Fields(request.ext_fields), _NAMES[request.code]
+        topic = self._checks.writable(
+            fields.text(names["topic"]), default_topic=fields.text(names["defaultTopic"]),
+            queue_nums=fields.number(names["defaultTopicQueueNums"]),
+            is_unit=fields.flag(names["unitMode"], False),
+        )  # fmt: skip
+        queue_id = self._checks.queue_of(topic, fields.number(names["queueId"]), connection.address)
+        fields.text(names["producerGroup"])
+        properties = fields.text(names["properties"], "").encode("utf-8")
+        stored = self._rules.stored(properties)
+        sys_flag = fields.number(names["sysFlag"])
+        if topic.topic_filter_type == "MULTI_TAG":
+            sys_flag |= _MULTI_TAGS
+        message = NewMessage(
+            topic=topic.topic_name, queue_id=queue_id, body=request.body, properties_data=stored,
+            flag=fields.number(names["flag"]), sys_flag=sys_flag,
+            born_timestamp=fields.number(names["bornTimestamp"], least=LONG_MIN, most=LONG_MAX),
+            born_host=host_of(connection), store_host=self._own.host,
+            reconsume_times=fields.number(names["reconsumeTimes"], 0),
+        )  # fmt: skip
+        if fields.flag(names["batch"], False):
+            return ReadSend(self._batch_of(message), queue_id, waits(properties))
+        self._rules.refuse_transaction(
+            properties, is_flagged=sys_flag & TRANSACTION_MASK == _PREPARED, remark=self._no_transactions
+        )
+        if message.topic.startswith(RETRY_PREFIX):
+            message = self._retried(message, request, fields.number(names["maxReconsumeTimes"], INT_MIN))
+        else:
+            self._rules.refuse_timer(properties, NO_TIMERS)
+        message = self._rules.delayed(message, delay_level(message.properties_data))
+        return ReadSend((message,), queue_id, waits(properties))
+
+    def _batch_of(self, batch: NewMessage) -> list[NewMessage]:
+        """The messages in a batch, each with the properties of the batch behind its own."""
+        if batch.topic.startswith(RETRY_PREFIX):
+            raise ValueError(f"batch request does not support retry group {batch.topic}")
+        if batch.sys_flag & TRANSACTION_MASK or is_prepared(batch.properties_data):
+            raise ValueError("a batch cannot be part of a transaction")
+        if delay_level(batch.properties_data) > 0:
+            raise ValueError("a batch cannot be delayed")
+        body_max = self._config.store.max_message_size
+        if len(batch.body) > body_max:
+            raise ValueError(f"batch of {len(batch.body)} bytes; max_message_size={body_max}")
+        try:
+            items = decode_batch(batch.body)
+        except WireError as error:
+            raise ValueError(str(error)) from None
+        if not items:
+            raise ValueError("a batch without messages")
+        added = batch.properties_data
+        return [
+            attrs.evolve(batch, body=item.body, flag=item.flag,
+                         properties_data=stored_properties(item.properties_data, added))
+            for item in items
+        ]  # fmt: skip
+
+    def _retried(self, message: NewMessage, request: RemotingCommand, reconsumed_max: int) -> NewMessage:
+        """A message that a consumer itself sends back; a dead letter when it was tried often enough."""
+        name = message.topic[len(RETRY_PREFIX) :]
+        group = self._groups.get(name)
+        if group is None and self._config.auto_create_subscription_group:
+            group = self._groups.find(name, self._wall_ms())
+        if group is None:
+            raise Refused(Code.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {shown(name)}")
+        most = group.retry_max_times
+        if request.version >= _V3_4_9 and reconsumed_max != INT_MIN:
+            most = reconsumed_max
+        if message.reconsume_times < most:
+            return message
+        dead = self._checks.made_for_retries(DLQ_PREFIX + name)
+        properties = without_delay(message.properties_data)
+        return attrs.evolve(message, topic=dead.topic_name, queue_id=0, properties_data=properties)

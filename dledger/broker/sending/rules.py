@@ -1,0 +1,107 @@
+# -*- test-case-name: tests.broker.sending.test_sends -*-
+"""
+RocketMQ's rules for a message that is to be stored, each written once. Readers apply them in order:
+
+    rule          where                                    refused with
+    ------------  ---------------------------------------  ---------------------------------------------
+    writable      L{TopicChecks.writable}                  no such topic, or no permission
+    queue         L{TopicChecks.queue_of}                  no such queue
+    properties    L{PutRules.stored}                       C{ValueError}: too long
+    transaction   L{PutRules.refuse_transaction}           NO_PERMISSION
+    timer         L{PutRules.refuse_timer}                 SYSTEM_ERROR
+    delay         L{PutRules.delayed}                      C{ValueError}: not a number
+    size          L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline.checked>}  C{ValueError}
+
+A message that has passed is a L{NewMessage}; L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline>}
+gives it the form in which it is laid out.
+
+Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8); differs: no transactions, no
+timers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import attrs
+
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.refusals import Code, Refused
+from dledger.broker.sending.send_properties import (
+    cluster_property,
+    for_schedule,
+    has_timer,
+    is_prepared,
+    stored_properties,
+)
+from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
+from protocols.rocketmq.commands import CommandConnection
+from protocols.wire.rocketmq.layout import PROPERTIES_BYTES_MAX
+from protocols.wire.rocketmq.message import Host
+
+
+class PutRules:
+    """
+    The rules of one broker.
+
+    @ivar checks: the rules about topics and queues.
+    @ivar cluster: the property that is added to every message.
+    @ivar levels: delay levels.
+    """
+
+    def __init__(self, checks: TopicChecks, config: BrokerConfig) -> None:
+        self.checks = checks
+        self.cluster = cluster_property(config.broker_cluster_name)
+        self.levels = len(config.store.delay_levels_ms)
+
+    def stored(self, properties: bytes) -> bytes:
+        """
+        The properties as they are stored.
+
+        @raise ValueError: they are longer than a record can hold.
+        """
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise ValueError(f"properties of {len(properties)} bytes; {PROPERTIES_BYTES_MAX} are allowed")
+        return stored_properties(properties, self.cluster)
+
+    def refuse_transaction(self, properties: bytes, *, is_flagged: bool, remark: str) -> None:
+        """
+        @param is_flagged: the message is part of a transaction by its flags.
+        @raise Refused: by its flags or its properties.
+        """
+        if is_flagged or is_prepared(properties):
+            raise Refused(Code.NO_PERMISSION, remark)
+
+    def refuse_timer(self, properties: bytes, remark: str) -> None:
+        """@raise Refused: the message is to be delivered at a time of its own, as in 5.x."""
+        if has_timer(properties):
+            raise Refused(Code.SYSTEM_ERROR, remark)
+
+    def delayed(self, message: NewMessage, level: int) -> NewMessage:
+        """
+        The message as it waits for its delay.
+
+        @param level: of the delay; a level above the last is taken for the last, 0 or less for no delay.
+        """
+        level = min(level, self.levels)
+        if level <= 0:
+            return message
+        properties = for_schedule(
+            message.properties_data, topic=message.topic, queue_id=message.queue_id, level=level
+        )
+        return attrs.evolve(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties_data=properties)
+
+
+def host_of(connection: CommandConnection) -> Host:
+    """The address of a producer, as part of its messages; 0.0.0.0:0 where it is not an IP address."""
+    peer = connection.transport.getPeer()
+    return _host(getattr(peer, "host", None) or "0.0.0.0", getattr(peer, "port", 0))
+
+
+@lru_cache(maxsize=1024)
+def _host(host: str, port: int) -> Host:
+    try:
+        return Host.of(host, port)
+    except ValueError:
+        return Host.of("0.0.0.0", 0)

@@ -1,0 +1,107 @@
+# -*- test-case-name: tests.broker.test_service -*-
+"""
+Regular work on the files of a broker: old files of the log are deleted, changed metadata is written.
+
+Rule 1: at most one save of metadata is under way. A save that failed is repeated by a later tick.
+Rule 2: a problem is logged when it begins and when it is over.
+
+Source: DefaultMessageStore.cleanFilesPeriodically, BrokerController.initialize (4.9.8).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.errors import StoreError
+from dledger.base.threads import RunInThread
+from dledger.broker.ha.service import HAService
+from dledger.broker.metadata.files import Metadata
+from dledger.broker.store.store import MessageStore
+
+
+class MetadataSaver:
+    """Writes metadata; L{Metadata.save} brings the tables that have changed to stable storage."""
+
+    log = Logger()
+
+    def __init__(self, metadata: Metadata, run_in_thread: RunInThread) -> None:
+        self._metadata = metadata
+        self._run_in_thread = run_in_thread
+        self._under_way: Deferred[None] = succeed(None)
+        self._is_saving = False
+        self._is_closed = False
+        self._problem = ""
+
+    def save(self) -> None:
+        """Begin to write the changed tables, unless a save is under way or L{close} was called."""
+        if not self._is_saving and not self._is_closed:
+            self._is_saving = True
+            saved = self._metadata.save(self._run_in_thread)
+            self._under_way = saved.addCallbacks(self._saved, self._not_saved)
+
+    def close(self) -> Deferred[None]:
+        """
+        Begin no further save.
+
+        @return: fires when the save under way has ended; never fails.
+        """
+        self._is_closed = True
+        return self._under_way
+
+    def _saved(self, _: None) -> None:
+        self._is_saving = False
+        if self._problem:
+            self._problem = ""
+            self.log.info("metadata can be written again")
+
+    def _not_saved(self, failure: Failure) -> None:
+        self._is_saving = False
+        problem = failure.getErrorMessage()
+        if problem != self._problem:
+            self._problem = problem
+            self.log.failure("metadata cannot be written", failure)
+
+
+class HouseKeeping:
+    """Deletes old files of the log, but none with bytes that a connected slave lacks."""
+
+    log = Logger()
+
+    def __init__(
+        self, store: MessageStore, ha: HAService, *, wall_s: Callable[[], float],
+        failed: Callable[[str], None],
+    ) -> None:
+        """
+        @param wall_s: seconds since 1970.
+        @param failed: told why the broker cannot go on.
+        """
+        self._store = store
+        self._ha = ha
+        self._wall_s = wall_s
+        self._failed = failed
+
+    def keep(self) -> None:
+        """Look at the room on the disk; delete the files that may go."""
+        store, now_s = self._store, self._wall_s()
+        acks = [one.ack_offset for one in self._ha.status().slaves if one.ack_offset >= 0]
+        was_full = store.why_full
+        try:
+            gone = store.house_keeping(
+                now_s, time.localtime(now_s).tm_hour, keep_from=min([store.log.end_offset, *acks])
+            )
+        except StoreError as error:
+            self._failed(f"house-keeping: {error}")
+            return
+        if gone:
+            self.log.info("deleted {count} old files of the log; it begins at {offset} now",
+                          count=len(gone), offset=store.log.begin_offset)  # fmt: skip
+        if store.why_full != was_full:
+            if store.why_full:
+                self.log.warn("messages are refused: {reason}", reason=store.why_full)
+            else:
+                self.log.info("there is room on the disk again; messages are taken")

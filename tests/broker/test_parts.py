@@ -1,0 +1,162 @@
+# -*- test-case-name: tests.broker.test_parts -*-
+"""Every part has its place in a broker, and hears of events in the order that is written down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.common.events import BrokerEvents
+from dledger.broker.parts import BrokerParts
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.broker.put_support import Writing
+from tests.broker.send_support import send_of
+from tests.broker.support import message, plain
+from tests.broker.test_service import ServiceCase
+from tests.protocols.fakes import sent_commands
+
+#: By what RocketMQ calls them; see docs/ha.md.
+CODES = {
+    10, 310, 320, 36, 11, 361, 14, 15, 29, 30, 31, 32, 33, 34, 35, 38, 46, 41, 42, 17, 215, 200, 207, 26, 28,
+    907, 222, 202, 203, 208, 300, 351, 352, 21, 43, 45, 201, 402,
+}  # fmt: skip
+
+
+class EventTests(SynchronousTestCase):
+    """What each event is told to, in which order."""
+
+    def setUp(self) -> None:
+        self.writing = Writing(broker_role="SYNC_MASTER")
+        self.addCleanup(self.writing.stop)
+        self.broker = self.writing.broker
+        self.heard: list[str] = []
+
+    def hear(self, part: Any, name: str) -> None:
+        """Remember calls, and let them through."""
+        call = getattr(part, name)
+
+        def heard(*arguments: Any, **named: Any) -> Any:
+            self.heard.append(f"{type(part).__name__}.{name}")
+            return call(*arguments, **named)
+
+        self.patch(part, name, heard)
+
+    def hear_grown(self) -> None:
+        """Of new bytes."""
+        for part, name in ((self.broker.ha.master, "appended"), (self.broker.reads, "grown"),
+                           (self.broker.store.reput, "wake")):  # fmt: skip
+            self.hear(part, name)
+
+    def test_grown(self) -> None:
+        """Slaves, readers, dispatch; each once for an append, however many messages it has."""
+        self.hear_grown()
+        order = ["HAMaster.appended", "LogReads.grown", "ReputMessageService.wake"]
+        self.broker.pipeline.put(plain([message()], [message(), message()]))
+        self.assertEqual(self.heard, order)
+        self.broker.store.log.append([[message()]], 5)
+        self.assertEqual(self.heard, 2 * order)
+
+    def test_cut(self) -> None:
+        """Queues and dispatch follow the log."""
+        self.broker.store.log.append([[message()], [message()]], 5)
+        self.writing.settle()
+        self.hear(self.broker.store, "log_was_cut")
+        self.broker.store.log.cut(self.broker.store.log.end_offset - 1)
+        self.assertEqual(self.heard, ["MessageStore.log_was_cut"])
+        self.assertEqual([len(units) for units in self.writing.units().values()], [1])
+
+    def test_arrived(self) -> None:
+        """Held pulls, then delayed messages."""
+        self.hear(self.broker.schedule, "arrived")
+        self.hear(self.broker.pulls, "arrived")
+        self.broker.store.log.append([[message()]], 5)
+        self.writing.settle()
+        self.assertEqual(self.heard, ["PullCommands.arrived", "ScheduleMessageService.arrived"])
+
+    def test_acknowledged(self) -> None:
+        """The dispatch gives way to slaves, until the put that waited for them has its answer."""
+        slave = self.writing.slave()
+        put = self.broker.pipeline.put(plain([message()]))
+        put.done.addCallback(lambda _: self.heard.append("answer"))
+        self.hear(self.broker.store.reput, "release")
+        self.assertGreater(self.broker.store.reput.behind_bytes, 0)
+        self.writing.report(slave)
+        self.assertEqual(self.heard, ["answer", "ReputMessageService.release"])
+        self.writing.settle()
+        self.assertEqual(self.broker.store.reput.behind_bytes, 0)
+
+    def test_topics_changed(self) -> None:
+        """Name servers, then files."""
+        self.hear(self.broker.saver, "save")
+        self.hear(self.broker.registrar, "topics_changed")
+        self.broker.checks.writable("new")
+        self.assertEqual(self.heard, ["NameServerRegistrar.topics_changed", "MetadataSaver.save"])
+
+    def test_unheard(self) -> None:
+        """No event of the interface is without listeners in a broker."""
+        names = {name for name in vars(BrokerEvents) if not name.startswith("_")}
+        self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "topics_changed"})
+        self.assertEqual(names & vars(BrokerParts).keys(), names)
+
+
+class AssemblyTests(ServiceCase):
+    """A whole master."""
+
+    def test_codes(self) -> None:
+        """Everything that is said to be answered is."""
+        self.start()
+        self.assertEqual(CODES - set(self.broker.router.codes), set())
+        self.stop()
+
+    def test_administration(self) -> None:
+        """What was sent is counted, replication is told of, and a new topic is on disk with the answer."""
+        self.start()
+        self.ask(send_of(), send_of())
+        made, runtime, ha = self.ask(
+            RemotingCommand(code=17, opaque=1, ext_fields={
+                "topic": "new", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+                "perm": "6", "topicFilterType": "SINGLE_TAG",
+            }),
+            RemotingCommand(code=28, opaque=2), RemotingCommand(code=907, opaque=3),
+        )  # fmt: skip
+        self.assertEqual([made.code, runtime.code, ha.code], [0, 0, 0])
+        self.assertIn(b'"new"', self.disk.read_file("base/config/topics.json"))
+        self.assertEqual(json.loads(runtime.body)["table"]["msgPutTotalTodayNow"], "2")
+        self.assertIs(json.loads(ha.body)["master"], True)
+        self.stop()
+
+    def test_delayed(self) -> None:
+        """A master delivers, and says so; a slave never does."""
+        self.start()
+        self.ask(send_of(properties="DELAY\x011\x02"))
+        self.settle(0.7)
+        self.assertEqual(self.pull().code, 19)
+        self.settle(0.3)
+        self.assertEqual(self.pull().code, 0)
+        self.assertEqual(self.broker.metadata.delay_offsets.get(1), 1)
+        self.stop()
+        self.assertIn(b"1:1", self.disk.read_file("base/config/delayOffset.json"))
+
+    def test_held_pull(self) -> None:
+        """A pull that waits is answered by the next message, and by the end of the broker."""
+        self.start()
+        self.ask(send_of())
+        transport = self.connect()
+        for opaque, queue_id, offset in ((1, 0, 1), (2, 1, 0)):
+            self.connection.dataReceived(encode_command(RemotingCommand(code=11, opaque=opaque, ext_fields={
+                "consumerGroup": "g", "topic": "T1", "queueId": str(queue_id),
+                "queueOffset": str(offset), "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0",
+                "suspendTimeoutMillis": "15000", "subVersion": "0",
+            })))  # fmt: skip
+        self.settle()
+        self.assertEqual(transport.value(), b"")
+        held = self.connection
+        self.ask(send_of())
+        self.connection = held
+        self.settle()
+        self.assertEqual([(one.opaque, one.code) for one in sent_commands(transport.value())], [(1, 0)])
+        transport.clear()
+        self.stop()
+        self.assertEqual([(one.opaque, one.code) for one in sent_commands(transport.value())], [(2, 19)])
