@@ -69,6 +69,11 @@ class Connection(Protocol):
     transport: Any = None
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is connected and not being closed."""
+        return not (self.is_lost or self._is_closing or self._outlet is None)
+
+    @property
     def address(self) -> str:
         """The address of the other end, for logs."""
         peer = self.transport.getPeer() if self.transport is not None else None

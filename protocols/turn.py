@@ -27,21 +27,19 @@ class Turn:
     is being handled.
 
     @param clock: the reactor.
+    @ivar seconds: the clock's time.
     @param failed: called with an exception of a call; the other calls still run.
     """
 
     def __init__(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
         self._clock = clock
+        self.seconds = clock.seconds
         self._failed = failed
         self._work: list[Callable[[], None]] = []
         self._output: list[Callable[[], None]] = []
         self._soon: list[Callable[[], None]] = []
         self._is_scheduled = False
         self._is_reading = False
-
-    def seconds(self) -> float:
-        """The clock's time."""
-        return self._clock.seconds()
 
     def work(self, call: Callable[[], None]) -> None:
         """Run C{call} when this turn ends, before any output."""
@@ -78,6 +76,10 @@ class Turn:
             if self._output:
                 output, self._output = self._output, []
                 self._run(output)
+
+    def act(self, call: Callable[[], None]) -> None:
+        """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""
+        self.read(lambda _: call(), b"")
 
     def _schedule(self) -> None:
         self._is_scheduled = True

@@ -140,7 +140,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="base",
         covers=("dledger.base",),
-        ours=("protocols.connection", *CODES),
+        ours=("protocols.connection", "protocols.turn", *CODES),
         third=TWISTED,
         refused=("dledger.base.disk", "twisted.web", "logging", "asyncio"),
     ),

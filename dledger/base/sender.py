@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -30,6 +31,7 @@ from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Alarm
+from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
 
 _SWEEP_S = 0.1
@@ -333,15 +335,20 @@ class WindowedSender(Generic[_R]):
     log = Logger()
 
     def __init__(
-        self, target: SendTarget[_R], *, clock: IReactorTime, limits: SendLimits, noun: str = "bodies"
+        self, target: SendTarget[_R], *, clock: IReactorTime, turn: Turn, limits: SendLimits,
+        noun: str = "bodies",
     ) -> None:
-        """@param noun: word for bodies, for errors."""
+        """
+        @param turn: of the target's connections.
+        @param noun: word for bodies, for errors.
+        """
         self._target = target
         self._clock = clock
         self._pending: _Pending[_R] = _Pending(limits, noun)
         self._flight: _Flight[_R] = _Flight()
-        self._pumping = Alarm(clock, self.pump)
-        self._resuming = Alarm(clock, self.pump)
+        # Frames of one pump leave together, without another round of the reactor.
+        self._pumping = Alarm(clock, partial(turn.act, self.pump))
+        self._resuming = Alarm(clock, partial(turn.act, self.pump))
         self._sweeping = Alarm(clock, self._sweep)
         self._is_in_turn = False  # turn_ended will be called
         self._is_closed = False
@@ -399,7 +406,7 @@ class WindowedSender(Generic[_R]):
         pending, flight = self._pending, self._flight
         if pending.waiting:
             pending.admit_waiting()
-        if not pending.queue or flight.is_held or self._is_closed or self._resuming.is_set:
+        if not pending.queue or self._waits():
             return
         window = self._target.window()
         if window is None:
@@ -412,6 +419,11 @@ class WindowedSender(Generic[_R]):
             was_in_turn = self._is_in_turn
             self._target.transmit(frame, bodies)
             self._is_in_turn = was_in_turn  # a frame that is refused at once is answered outside a turn
+            if self._waits():
+                return
+
+    def _waits(self) -> bool:
+        return self._flight.is_held or self._resuming.is_set or self._is_closed
 
     def pause(self) -> None:
         """Send nothing for C{pause_s} seconds of the target."""

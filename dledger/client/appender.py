@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DLedgerError
 from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, misfit
 from dledger.base.timing import Backoff
-from dledger.client.connection import MemberConnection, RequestRefused
+from dledger.client.connection import MemberLink, RequestRefused
 from dledger.client.members import Members
 from dledger.client.rivals import SILENT_S, Rivals
 from dledger.client.values import Appended, AppendError, AppendFailed, UnknownOutcome
@@ -86,12 +86,12 @@ class _LeaderSearch:
     """
 
     def __init__(
-        self, members: Members, found: Callable[[MemberConnection | None], None]
+        self, members: Members, found: Callable[[MemberLink | None], None]
     ) -> None:
         self._members = members
         self._found = found
-        self._seeking: Deferred[MemberConnection | None] | None = None
-        self.current: MemberConnection | None = None
+        self._seeking: Deferred[MemberLink | None] | None = None
+        self.current: MemberLink | None = None
         self.hint: str | None = None
 
     def seek(self) -> None:
@@ -101,7 +101,7 @@ class _LeaderSearch:
             self._seeking = self._members.leader(hint)
             self._seeking.addCallbacks(self._sought, self._cancelled)
 
-    def _sought(self, leader: MemberConnection | None) -> None:
+    def _sought(self, leader: MemberLink | None) -> None:
         self._seeking = None
         if leader is not None and not leader.is_connected:
             leader = None
@@ -111,7 +111,7 @@ class _LeaderSearch:
     def _cancelled(self, _failure: Failure) -> None:
         self._seeking = None
 
-    def doubt(self, leader: MemberConnection) -> None:
+    def doubt(self, leader: MemberLink) -> None:
         """Look for the leader again before the next frame."""
         if self.current is leader:
             self.current = None
@@ -140,7 +140,9 @@ class Appender:
         answer_timeout_s: float,
         is_ordered: bool = True,
     ) -> None:
-        self.sender: WindowedSender[Appended] = WindowedSender(self, clock=clock, limits=limits)
+        self.sender: WindowedSender[Appended] = WindowedSender(
+            self, clock=clock, turn=members.turn, limits=limits
+        )
         self._members = members
         self._rivals = rivals
         self._clock = clock
@@ -148,7 +150,9 @@ class Appender:
         self._timeout_s = timeout_s
         self._answer_timeout_s = answer_timeout_s
         self._is_ordered = is_ordered
-        self._frame_count_max = limits.frame_count_max
+        self._native_window = Window(
+            limits.frames_in_flight_max, limits.in_flight_bytes_max, limits.frame_count_max
+        )
         self._leader = _LeaderSearch(members, self._found)
         self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S)
         self._refusal: DLedgerError | None = None
@@ -184,7 +188,7 @@ class Appender:
             self._leader.seek()
             return None
         if leader.native:
-            return Window(limits.frames_in_flight_max, limits.in_flight_bytes_max, self._frame_count_max)
+            return self._native_window
         is_alone = self._is_ordered and leader.wire_version < 1
         return Window(1 if is_alone else limits.remoting_in_flight_max, limits.in_flight_bytes_max, 1)
 
@@ -199,7 +203,7 @@ class Appender:
     def is_silent(self, frame: _Frame, waited_s: float) -> None:
         """See L{SendTarget.is_silent}."""
         leader = frame.connection
-        assert isinstance(leader, MemberConnection)
+        assert isinstance(leader, MemberLink)
         if waited_s >= self._answer_timeout_s:
             leader.abort(f"an append was not answered within {self._answer_timeout_s:g} s")
         elif waited_s >= SILENT_S:
@@ -236,14 +240,14 @@ class Appender:
 
     # -- the leader and its answers --------------------------------------------------------------
 
-    def _found(self, leader: MemberConnection | None) -> None:
+    def _found(self, leader: MemberLink | None) -> None:
         if leader is None:
             self.sender.pause()
             return
         leader.turn_ended = self.sender.turn_ended
         self.sender.pump()
 
-    def _answered(self, leader: MemberConnection, frame: _Frame, result: Response | Exception) -> None:
+    def _answered(self, leader: MemberLink, frame: _Frame, result: Response | Exception) -> None:
         if not self.sender.answered(frame):
             return
         if isinstance(result, AppendResponse):
@@ -254,7 +258,7 @@ class Appender:
             self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(result)))
         self.sender.resolve_held()
 
-    def _judge(self, leader: MemberConnection, frame: _Frame, answer: AppendResponse) -> None:
+    def _judge(self, leader: MemberLink, frame: _Frame, answer: AppendResponse) -> None:
         code = answer.code
         if code is ResponseCode.SUCCESS:
             if answer.count == frame.count and answer.index >= 0:
@@ -280,13 +284,15 @@ class Appender:
         elif self.sender.hold(frame, error):
             self._refusal = error
             if error.code is ResponseCode.LEADER_PENDING_FULL:
-                self._frame_count_max = max(1, frame.count // 2)
+                self._native_window = self._native_window._replace(count_max=max(1, frame.count // 2))
 
     def _appended(self, frame: _Frame, answer: AppendResponse) -> None:
         self._backoff.reset()
         self._refusal = None
-        if self._frame_count_max < self._limits.frame_count_max:
-            self._frame_count_max = min(self._limits.frame_count_max, self._frame_count_max * 2)
+        count_max = self._native_window.count_max
+        if count_max < self._limits.frame_count_max:
+            count_max = min(self._limits.frame_count_max, count_max * 2)
+            self._native_window = self._native_window._replace(count_max=count_max)
         index, pos, term = answer.index, answer.pos, answer.term
         runs = []
         for _call, first, count in frame.parts:

@@ -25,7 +25,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.sender import fire_all, fire_one
 from dledger.base.timing import Backoff
 from dledger.client.appender import AppendDone, Appender, AppendLimits
-from dledger.client.connection import MemberConnection, RequestLost
+from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.members import Members
 from dledger.client.rivals import Rivals
 from dledger.client.tail import Tail
@@ -205,7 +205,7 @@ class LogClient:
         backoff = Backoff(rng=self._members.rng)
         error: DLedgerError
         while True:
-            connection: MemberConnection | None = None
+            connection: MemberLink | None = None
             try:
                 connection = await (self._leader() if at_leader else self._any_member())
                 left_s = deadline_s - self._clock.seconds()
@@ -238,7 +238,7 @@ class LogClient:
                 raise error
             await deferLater(self._clock, wait_s)
 
-    async def _leader(self) -> MemberConnection:
+    async def _leader(self) -> MemberLink:
         leader_id = self._members.leader_id
         leader = self._members.connected(leader_id) if leader_id is not None else None
         if leader is None:
@@ -250,7 +250,7 @@ class LogClient:
             )
         return leader
 
-    async def _any_member(self) -> MemberConnection:
+    async def _any_member(self) -> MemberLink:
         member_ids = list(self._members.addresses)
         self._members.rng.shuffle(member_ids)
         for member_id in member_ids:

@@ -25,8 +25,9 @@ from dledger.base.addresses import checked_members
 from dledger.base.endpoints import EndpointFor
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Gathering
-from dledger.client.connection import MemberConnection
+from dledger.client.connection import MemberLink
 from dledger.client.values import MemberInfo
+from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
@@ -49,6 +50,7 @@ class Members:
     connection attempt, each with its waiting callers.
 
     @ivar problems: member id to the reason why its last request failed; removed once it answers.
+    @ivar turn: gathers the output of all connections.
     @ivar leader_id: leader found by the last search; None if it found none.
     """
 
@@ -72,25 +74,29 @@ class Members:
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
         self.rng = rng
+        self.turn = Turn(clock, self._output_failed)
         self._clock = clock
         self._endpoint_for = endpoint_for
         self._wire = wire
         self._answer_timeout_s = answer_timeout_s
-        self._connections: dict[str, MemberConnection] = {}
-        self._attempts: dict[str, list[Deferred[MemberConnection]]] = {}
-        self._connecting: dict[str, Deferred[MemberConnection]] = {}
+        self._connections: dict[str, MemberLink] = {}
+        self._attempts: dict[str, list[Deferred[MemberLink]]] = {}
+        self._connecting: dict[str, Deferred[MemberLink]] = {}
         self._gatherings: set[Gathering[MetadataResponse]] = set()
-        self._search: Deferred[MemberConnection | None] | None = None
-        self._seekers: list[Deferred[MemberConnection | None]] = []
+        self._search: Deferred[MemberLink | None] | None = None
+        self._seekers: list[Deferred[MemberLink | None]] = []
         self._idle_check: IDelayedCall | None = None
         self._is_closed = False
 
-    def connected(self, member_id: str) -> MemberConnection | None:
+    def _output_failed(self, failure: Failure) -> None:
+        self.log.failure("output to a member failed", failure)
+
+    def connected(self, member_id: str) -> MemberLink | None:
         """The live connection to a member, or None."""
         connection = self._connections.get(member_id)
         return connection if connection is not None and connection.is_connected else None
 
-    def connection(self, member_id: str) -> Deferred[MemberConnection]:
+    def connection(self, member_id: str) -> Deferred[MemberLink]:
         """
         @return: fires with a probed connection; fails with the reason (also noted in
             C{problems}). Cancelling stops the wait only.
@@ -98,7 +104,7 @@ class Members:
         existing = self.connected(member_id)
         if existing is not None:
             return succeed(existing)
-        waiter: Deferred[MemberConnection] = Deferred()
+        waiter: Deferred[MemberLink] = Deferred()
         if self._is_closed:
             waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))
             return waiter
@@ -111,20 +117,20 @@ class Members:
         attempt.addBoth(self._attempted, member_id)
         return waiter
 
-    async def _connect(self, member_id: str) -> MemberConnection:
-        protocol = MemberConnection(member_id, self._clock, native=self._wire == "binary")
-        await connectProtocol(self._endpoint_for(self.addresses[member_id]), protocol)
+    async def _connect(self, member_id: str) -> MemberLink:
+        link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
+        await connectProtocol(self._endpoint_for(self.addresses[member_id]), link.protocol)
         try:
-            await self.metadata(protocol)
+            await self.metadata(link)
         except BaseException:
-            protocol.abort("the member could not be probed")
+            link.abort("the member could not be probed")
             raise
-        return protocol
+        return link
 
-    def _attempted(self, result: MemberConnection | Failure, member_id: str) -> None:
+    def _attempted(self, result: MemberLink | Failure, member_id: str) -> None:
         waiting = self._attempts.pop(member_id, [])
         self._connecting.pop(member_id, None)
-        if isinstance(result, MemberConnection):
+        if isinstance(result, MemberLink):
             if self._is_closed:
                 result.close()
             self._connections[member_id] = result
@@ -140,11 +146,11 @@ class Members:
             else:
                 waiter.callback(result)
 
-    def _lost(self, connection: MemberConnection) -> None:
+    def _lost(self, connection: MemberLink) -> None:
         if self._connections.get(connection.member_id) is connection:
             del self._connections[connection.member_id]
 
-    async def metadata(self, connection: MemberConnection) -> MetadataResponse:
+    async def metadata(self, connection: MemberLink) -> MetadataResponse:
         """
         Ask the member at the other end of C{connection}, and learn its wire version.
 
@@ -161,8 +167,6 @@ class Members:
                 reason=f"{address} is not member {connection.member_id!r} of group {self.group!r}",
             )
         connection.metadata = response
-        if self._wire == "auto" and response.wire_version >= 1:
-            connection.native = True
         for peer_id, address in response.peers.items():
             # Keep addresses that the caller gave: perhaps only they work from this host.
             self.addresses.setdefault(peer_id, address)
@@ -190,20 +194,20 @@ class Members:
 
         return asked.addErrback(failed)
 
-    def leader(self, hint: str | None = None) -> Deferred[MemberConnection | None]:
+    def leader(self, hint: str | None = None) -> Deferred[MemberLink | None]:
         """
         @param hint: id of the supposed leader; asked first.
         @return: fires with a connection to the member that leads, or None if none is found now.
             Concurrent callers share one search. Cancelling stops the wait only.
         """
-        waiter: Deferred[MemberConnection | None] = Deferred()
+        waiter: Deferred[MemberLink | None] = Deferred()
         self._seekers.append(waiter)
         if self._search is None:
             search = self._search = Deferred.fromCoroutine(self._find_leader(hint))
             search.addBoth(self._searched)
         return waiter
 
-    def _searched(self, result: MemberConnection | Failure | None) -> MemberConnection | None:
+    def _searched(self, result: MemberLink | Failure | None) -> MemberLink | None:
         self._search = None
         seekers, self._seekers = self._seekers, []
         if isinstance(result, Failure):
@@ -216,7 +220,7 @@ class Members:
                 waiter.callback(result)
         return None
 
-    async def _find_leader(self, hint: str | None) -> MemberConnection | None:
+    async def _find_leader(self, hint: str | None) -> MemberLink | None:
         for _hop in range(2):
             if hint is None or hint not in self.addresses:
                 break
@@ -239,7 +243,7 @@ class Members:
 
     async def _follow_rumour(
         self, answers: Mapping[str, MetadataResponse | Failure]
-    ) -> MemberConnection | None:
+    ) -> MemberLink | None:
         """Ask a member that others name as leader, and that was unknown or did not answer in time."""
         named_by_others = {
             answer.leader_id for answer in answers.values() if not isinstance(answer, Failure)
@@ -312,9 +316,9 @@ class Members:
 
     def _close_idle(self) -> None:
         self._idle_check = None
-        oldest_s = self._clock.seconds() - IDLE_CLOSE_S
+        now_s = self._clock.seconds()
         for connection in list(self._connections.values()):
-            if not connection.outstanding and connection.last_used_s <= oldest_s:
+            if connection.protocol.is_idle(now_s) and not connection.outstanding:
                 connection.close()
         self._watch_idle()
 

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.timing import Gathering
-from dledger.client.connection import MemberConnection
+from dledger.client.connection import MemberLink
 from dledger.client.members import Members
 from protocols.wire.ledger.messages import MetadataResponse, Request, Response
 
@@ -42,7 +42,7 @@ class Rivals:
         self._is_looking = False
         self._next_s = float("-inf")
 
-    def look(self, leader: MemberConnection) -> None:
+    def look(self, leader: MemberLink) -> None:
         """
         Look for another leader, as a request has waited for C{leader} for L{SILENT_S} or longer. If another
         member leads instead, the connection is ended soon; if not, nothing happens. May be called often.
@@ -52,7 +52,7 @@ class Rivals:
         self._is_looking = True
         Deferred.fromCoroutine(self._look(leader)).addErrback(self._failed).addBoth(self._looked)
 
-    async def _look(self, leader: MemberConnection) -> None:
+    async def _look(self, leader: MemberLink) -> None:
         if leader.metadata is None or leader.metadata.term < 0:
             return
         term = leader.metadata.term
@@ -82,8 +82,8 @@ class Rivals:
         self._is_looking = False
         self._next_s = self._clock.seconds() + AGAIN_S
 
-    def ask(self, leader: MemberConnection, request: Request, timeout_s: float) -> Deferred[Response]:
-        """As L{MemberConnection.ask}, and look for another leader while the answer is missing."""
+    def ask(self, leader: MemberLink, request: Request, timeout_s: float) -> Deferred[Response]:
+        """As L{MemberLink.ask}, and look for another leader while the answer is missing."""
         answer = leader.ask(request, timeout_s)
         if answer.called:
             return answer

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from dledger.base.ahead import ReadingAhead
 from dledger.base.errors import DLedgerError
 from dledger.base.timing import Backoff, Gathering
-from dledger.client.connection import MemberConnection, RequestLost
+from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.members import Members
 from dledger.client.values import Entry, entries_of
 from protocols.wire.errors import WireError
@@ -75,7 +75,7 @@ class Tail(ReadingAhead[list[Entry]]):
         self._wait_ms = wait_ms if follow else 0
         self._end_index = -1  # last index wanted, inclusive; -1: not known
         self._is_placed = False
-        self._connection: MemberConnection | None = None
+        self._connection: MemberLink | None = None
         self._gets_only: set[str] = set()
         self._untried: deque[str] = deque()
         self._expired: dict[str, int] = {}
@@ -170,7 +170,7 @@ class Tail(ReadingAhead[list[Entry]]):
             if committed < max(self.next_index, 0):
                 self._is_done = True
 
-    async def _source(self) -> MemberConnection | None:
+    async def _source(self) -> MemberLink | None:
         connection = self._connection
         if connection is not None and connection.is_connected:
             return connection
@@ -199,7 +199,7 @@ class Tail(ReadingAhead[list[Entry]]):
             return None
         return self._connection
 
-    def _leave(self, connection: MemberConnection, error: Exception) -> None:
+    def _leave(self, connection: MemberLink, error: Exception) -> None:
         if isinstance(error, DLedgerError) and error.code is ResponseCode.TIMEOUT:
             connection.abort(str(error.facts.get("reason", "time-out")))
         self._connection = None
@@ -220,7 +220,7 @@ class Tail(ReadingAhead[list[Entry]]):
             raise self._problem
         await deferLater(self._clock, self._backoff.next_s())
 
-    async def _pull_from(self, connection: MemberConnection) -> list[Entry]:
+    async def _pull_from(self, connection: MemberLink) -> list[Entry]:
         request = PullRequest(
             group=self._members.group, remote_id=connection.member_id, begin_index=self.next_index,
             end_index=self._end_index, max_bytes=self._batch_bytes_max, wait_ms=self._wait_ms,
@@ -247,7 +247,7 @@ class Tail(ReadingAhead[list[Entry]]):
             raise WireError(f"asked for entry {self.next_index}, received {answer.entries.first_index}")
         return entries_of(answer.entries)
 
-    async def _get_from(self, connection: MemberConnection) -> list[Entry] | None:
+    async def _get_from(self, connection: MemberLink) -> list[Entry] | None:
         """As L{_pull_from}, with GET; None at the end."""
         is_java = connection.wire_version < 1
         if is_java and self._members.leader_id != connection.member_id:
@@ -286,7 +286,7 @@ class Tail(ReadingAhead[list[Entry]]):
             entries += entries_of(answer.entries)
         return entries
 
-    async def _no_entry(self, connection: MemberConnection, answer: GetResponse) -> list[Entry] | None:
+    async def _no_entry(self, connection: MemberLink, answer: GetResponse) -> list[Entry] | None:
         if answer.code in (ResponseCode.SUCCESS, ResponseCode.INDEX_OUT_OF_RANGE):
             if not self._follow:
                 return None if self._end_index < 0 else []

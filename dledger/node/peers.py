@@ -35,6 +35,7 @@ from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import MetadataRequest, Request, Response, VoteRequest
+from protocols.wire.remoting import RemotingCommand
 
 #: Waits between attempts to connect grow from the first bound to the second, in seconds.
 RETRY_FIRST_S = 0.05
@@ -196,7 +197,7 @@ class _Peer(Factory):
         )
         self._is_told = False
         self._unheard = 0
-        self._connection: ClientConnection | None = None
+        self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
         self.wire_errors = 0
@@ -221,8 +222,8 @@ class _Peer(Factory):
         if self._connection is not None:
             self._connection.abort(reason)
 
-    def buildProtocol(self, addr: IAddress | None) -> ClientConnection:
-        connection = ClientConnection(self, self._turn, wire=self._config.wire)
+    def buildProtocol(self, addr: IAddress | None) -> ClientConnection[int]:
+        connection: ClientConnection[int] = ClientConnection(self, self._turn, wire=self._config.wire)
         connection.factory = self
         return connection
 
@@ -266,7 +267,7 @@ class _Peer(Factory):
         if now_s - self._probed_s >= IDLE_S / 2 and not connection.is_lost:
             self._probe(connection)
 
-    def _probe(self, connection: ClientConnection) -> None:
+    def _probe(self, connection: ClientConnection[int]) -> None:
         self._probed_s = self._turn.seconds()
         config = self._config
         request = MetadataRequest(
@@ -276,7 +277,7 @@ class _Peer(Factory):
 
     # -- AnswerSink of the connection --------------------------------------------------------
 
-    def connected(self, connection: ClientConnection) -> None:
+    def connected(self, connection: ClientConnection[int]) -> None:
         previous, self._connection = self._connection, connection
         if previous is not None:
             previous.abort("there is a newer connection")
@@ -289,7 +290,9 @@ class _Peer(Factory):
         self._connected(self._peer_id)
         self._probe(connection)
 
-    def answers_received(self, connection: ClientConnection, answers: list[tuple[int, Response]]) -> None:
+    def answers_received(
+        self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
+    ) -> None:
         self._unheard = 0
         if any(token == PROBE for token, _ in answers):
             answers = [answer for answer in answers if answer[0] != PROBE]
@@ -297,20 +300,24 @@ class _Peer(Factory):
             self._answered(self._peer_id, answers)
 
     def requests_failed(
-        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+        self, connection: ClientConnection[int], tokens: list[int], reason: str, *,
+        is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
         failed = [(token, reason) for token in tokens if token != PROBE]
         if failed:
             self._failed(self._peer_id, failed, is_incompatible)
 
-    def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
+    def read_ended(self, connection: ClientConnection[int]) -> None:
+        pass
+
+    def wire_broken(self, connection: ClientConnection[int], error: WireError) -> None:
         self.wire_errors += 1
         self.log.error(
             "peer {peer_id} at {address} broke the format, connection aborted: {reason}",
             peer_id=self._peer_id, address=connection.address, reason=str(error),
         )
 
-    def connection_lost(self, connection: ClientConnection, reason: str) -> None:
+    def connection_lost(self, connection: ClientConnection[int], reason: str) -> None:
         if self._connection is connection:
             self._connection = None
             if self._unheard > 1:

@@ -11,7 +11,7 @@ answered when. Owners do not raise.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from protocols.connection import (
     IDLE_S,
@@ -30,10 +30,13 @@ from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_request, decode_response
 from protocols.wire.ledger.messages import Request, Response
-from protocols.wire.remoting import FRAME_BYTES_MAX, decode_command
+from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
 
 #: Requests that a client may have outstanding.
 OUTSTANDING_MAX = 65536
+
+#: Identifies a request for its sender; comes back with the answer or the failure.
+_Token = TypeVar("_Token")
 
 _NATIVE = "native"
 _native_dialect: Dialect = NativeDialect()
@@ -67,30 +70,35 @@ class RequestSink(Protocol):
         """The connection has ended; later answers are dropped."""
 
 
-class AnswerSink(Protocol):
+class AnswerSink(Protocol[_Token]):
     """Owner of outgoing connections."""
 
-    def connected(self, connection: ClientConnection) -> None:
+    def connected(self, connection: ClientConnection[_Token]) -> None:
         """A connection is ready for requests."""
 
     def answers_received(
-        self, connection: ClientConnection, answers: list[tuple[int, Response]]
+        self, connection: ClientConnection[_Token], answers: list[tuple[_Token, Response]]
     ) -> None:
         """The answers of one read, each with the token of its request, in order of arrival."""
 
     def requests_failed(
-        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+        self, connection: ClientConnection[_Token], tokens: list[_Token], reason: str, *,
+        is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
         """
         These requests will not be answered: refused without a body, timed out, connection lost.
 
         @param is_incompatible: whether they were answered in another version of the protocol.
+        @param answer: the answer without a valid body, if one came.
         """
 
-    def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
+    def read_ended(self, connection: ClientConnection[_Token]) -> None:
+        """All answers and failures of one read have been handed over."""
+
+    def wire_broken(self, connection: ClientConnection[_Token], error: WireError) -> None:
         """The peer broke the format; the connection is being aborted."""
 
-    def connection_lost(self, connection: ClientConnection, reason: str) -> None:
+    def connection_lost(self, connection: ClientConnection[_Token], reason: str) -> None:
         """The connection has ended; called after L{requests_failed} for all outstanding requests."""
 
 
@@ -195,7 +203,7 @@ class ServerConnection(AnsweringConnection):
         self._sink.connection_lost(self, reason)
 
 
-class ClientConnection(Connection):
+class ClientConnection(Connection, Generic[_Token]):
     """
     The end that asks.
 
@@ -206,7 +214,7 @@ class ClientConnection(Connection):
 
     def __init__(
         self,
-        sink: AnswerSink,
+        sink: AnswerSink[_Token],
         turn: Turn,
         *,
         wire: str = "auto",
@@ -220,7 +228,7 @@ class ClientConnection(Connection):
         self._reader = NativeReader()
         self._sink = sink
         self._wire = wire
-        self._outstanding: dict[int, tuple[int, RequestCode, float]] = {}
+        self._outstanding: dict[int, tuple[_Token, RequestCode, float]] = {}
         self._outstanding_max = outstanding_max
         self._unsent_bytes_max = unsent_bytes_max
         self._next_opaque = 1
@@ -239,7 +247,7 @@ class ClientConnection(Connection):
         self._heard_s = self._turn.seconds()
         self._sink.connected(self)
 
-    def ask(self, request: Request, token: int) -> bool:
+    def ask(self, request: Request, token: _Token) -> bool:
         """
         Send a request behind the earlier ones.
 
@@ -257,7 +265,10 @@ class ClientConnection(Connection):
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
-        self._write((_native_dialect if self.is_native else _remoting_dialect).request_parts(request, opaque))
+        self._out += (_native_dialect if self.is_native else _remoting_dialect).request_parts(request, opaque)
+        if not self._is_flush_asked:
+            self._is_flush_asked = True
+            self._turn.output(self._flush)
         return True
 
     def sweep(self, now_s: float, time_out_s: float) -> None:
@@ -281,8 +292,8 @@ class ClientConnection(Connection):
             self.abort(f"silent for {time_out_s:g} s with requests outstanding")
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
-        answers: list[tuple[int, Response]] = []
-        failed: list[tuple[int, str, bool]] = []
+        answers: list[tuple[_Token, Response]] = []
+        failed: list[tuple[_Token, BodyError, RemotingCommand]] = []
         broken = None
         try:
             for form, frame in frames:
@@ -295,11 +306,16 @@ class ClientConnection(Connection):
         if answers:
             self._learn(answers)
             self._sink.answers_received(self, answers)
-        for token, reason, is_incompatible in failed:
-            self._sink.requests_failed(self, [token], reason, is_incompatible=is_incompatible)
+        for token, refusal, answer in failed:
+            reason = f"{refusal} (header code {answer.code}, remark {answer.remark!r})"
+            is_incompatible = isinstance(refusal, IncompatibleError)
+            self._sink.requests_failed(
+                self, [token], reason, is_incompatible=is_incompatible, answer=answer
+            )
+        self._sink.read_ended(self)
         return broken
 
-    def _native_frame(self, frame: bytes, answers: list[tuple[int, Response]]) -> None:
+    def _native_frame(self, frame: bytes, answers: list[tuple[_Token, Response]]) -> None:
         opaque, message = self._reader.read(frame)
         found = self._outstanding.get(opaque)
         if found is None:
@@ -310,7 +326,8 @@ class ClientConnection(Connection):
         answers.append((found[0], message))
 
     def _remoting_frame(
-        self, frame: bytes, answers: list[tuple[int, Response]], failed: list[tuple[int, str, bool]]
+        self, frame: bytes, answers: list[tuple[_Token, Response]],
+        failed: list[tuple[_Token, BodyError, RemotingCommand]],
     ) -> None:
         command = decode_command(frame)
         if not command.is_response:
@@ -322,14 +339,13 @@ class ClientConnection(Connection):
         try:
             answers.append((token, decode_response(kind, command.body)))
         except BodyError as error:
-            reason = f"{error} (header code {command.code}, remark {command.remark!r})"
-            failed.append((token, reason, isinstance(error, IncompatibleError)))
+            failed.append((token, error, command))
 
-    def _learn(self, answers: list[tuple[int, Response]]) -> None:
-        version = max(answer.wire_version for _, answer in answers)
-        if version > self.peer_wire_version:
-            self.peer_wire_version = version
-            self.is_native = self._wire == "binary" or (self._wire == "auto" and version >= 1)
+    def _learn(self, answers: list[tuple[_Token, Response]]) -> None:
+        for _, answer in answers:
+            if answer.wire_version > self.peer_wire_version:
+                self.peer_wire_version = answer.wire_version
+                self.is_native = self._wire == "binary" or (self._wire == "auto" and answer.wire_version >= 1)
 
     def _wire_broken(self, error: WireError) -> None:
         self._sink.wire_broken(self, error)

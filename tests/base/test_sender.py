@@ -21,6 +21,7 @@ from dledger.base.sender import (
     misfit,
 )
 from protocols.wire.ledger.codes import ResponseCode
+from tests.protocols.fakes import turn_of
 
 BUSY = DLedgerError(ResponseCode.LEADER_PENDING_FULL)
 
@@ -71,7 +72,9 @@ class SenderCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.target = Target()
-        self.sender: WindowedSender[int] = WindowedSender(self.target, clock=self.clock, limits=self.limits)
+        self.sender: WindowedSender[int] = WindowedSender(
+            self.target, clock=self.clock, turn=turn_of(self.clock), limits=self.limits
+        )
         self.told: list[Any] = []
         self.addCleanup(self.close)
 

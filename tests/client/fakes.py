@@ -48,6 +48,12 @@ class Wire:
         self.is_open = True
         self.is_ending = False
 
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        pass
+
+    def unregisterProducer(self) -> None:
+        pass
+
     def write(self, data: bytes) -> None:
         assert self.is_open
         self.outbox += data

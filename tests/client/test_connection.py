@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
-from dledger.client.connection import MemberConnection, RequestLost, RequestRefused
+from dledger.client.connection import MemberLink, RequestLost, RequestRefused
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
@@ -24,6 +24,7 @@ from protocols.wire.ledger.messages import (
 )
 from protocols.wire.ledger.push import decode_frame, encode_request_frame, encode_response_frame
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from tests.protocols.fakes import turn_of
 
 
 class ConnectionCase(SynchronousTestCase):
@@ -31,23 +32,28 @@ class ConnectionCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.connection = MemberConnection("n0", self.clock)
+        self.connection = MemberLink("n0", self.clock, turn_of(self.clock))
         self.transport = StringTransport()
-        self.connection.makeConnection(self.transport)
+        self.connection.protocol.makeConnection(self.transport)
         self.results: list[Response | Exception] = []
 
     def ask(self) -> None:
         """An append in flight."""
         self.connection.request(AppendRequest(group="g", bodies=(b"a",)), self.results.append)
+        self.clock.advance(0)
 
     def reply(self, opaque: int, response: Response | None = None, code: int = 200, **more: str) -> bytes:
         """A remoting reply."""
         body = encode_response(response) if response is not None else b""
         return encode_command(RemotingCommand(code=code, flag=1, opaque=opaque, body=body, **more))
 
+    def receive(self, data: bytes) -> None:
+        """Bytes from the member."""
+        self.connection.protocol.dataReceived(data)
+
     def lose(self) -> None:
         """The connection ends."""
-        self.connection.connectionLost(Failure(ConnectionDone()))
+        self.connection.protocol.connectionLost(Failure(ConnectionDone()))
 
 
 class AnswerTests(ConnectionCase):
@@ -58,17 +64,17 @@ class AnswerTests(ConnectionCase):
         self.ask()
         command = decode_command(self.transport.value()[4:])
         self.assertEqual((command.code, command.flag, command.language), (RequestCode.APPEND, 0, "PYTHON"))
-        self.connection.dataReceived(self.reply(command.opaque, AppendResponse(index=7)))
+        self.receive(self.reply(command.opaque, AppendResponse(index=7)))
         self.assertEqual(self.results, [AppendResponse(index=7)])
         self.assertEqual(self.connection.outstanding, 0)
 
     def test_native(self) -> None:
         """Likewise in native frames."""
-        self.connection.native = True
+        self.connection.protocol.is_native = True
         self.ask()
         opaque, request = decode_frame(self.transport.value())
         self.assertEqual(request, AppendRequest(group="g", bodies=(b"a",)))
-        self.connection.dataReceived(encode_response_frame(AppendResponse(index=7), opaque))
+        self.receive(encode_response_frame(AppendResponse(index=7), opaque))
         self.assertEqual(self.results, [AppendResponse(index=7)])
 
     def test_in_any_order_and_any_pieces(self) -> None:
@@ -80,7 +86,7 @@ class AnswerTests(ConnectionCase):
             stream = self.reply(2, AppendResponse(index=2))
             stream += encode_response_frame(AppendResponse(index=1), 1)
             for at in range(0, len(stream), size):
-                self.connection.dataReceived(stream[at : at + size])
+                self.receive(stream[at : at + size])
             self.assertEqual([r.index for r in self.results], [2, 1])
 
     def test_turn_ended(self) -> None:
@@ -89,46 +95,72 @@ class AnswerTests(ConnectionCase):
         self.connection.turn_ended = lambda: seen.append(len(self.results))
         self.ask()
         self.ask()
-        self.connection.dataReceived(self.reply(1, AppendResponse()) + self.reply(2, AppendResponse()))
+        self.receive(self.reply(1, AppendResponse()) + self.reply(2, AppendResponse()))
         self.assertEqual(seen, [2])
 
     def test_nobody_waits(self) -> None:
         """An answer to nothing, an answer twice, and a request are dropped."""
         self.ask()
-        self.connection.dataReceived(self.reply(9, AppendResponse()))
-        self.connection.dataReceived(encode_request_frame(MetadataRequest(), 1))
-        self.connection.dataReceived(encode_command(RemotingCommand(code=50000, opaque=1, body=b"{}")))
+        self.receive(self.reply(9, AppendResponse()))
+        self.receive(encode_request_frame(MetadataRequest(), 9))
+        self.receive(encode_command(RemotingCommand(code=50000, opaque=1, body=b"{}")))
         self.assertEqual(self.results, [])
-        self.connection.dataReceived(self.reply(1, AppendResponse()) * 2)
+        self.receive(self.reply(1, AppendResponse()) * 2)
         self.assertEqual(len(self.results), 1)
         self.assertFalse(self.transport.disconnecting)
 
     def test_opaque_wraps(self) -> None:
         """It stays a number that Java can hold."""
-        self.connection._opaque = 0x7FFFFFFF
-        self.ask()
-        self.assertEqual(decode_command(self.transport.value()[4:]).opaque, 0)
+        self.connection.protocol._next_opaque = 0x7FFFFFFF
+        for opaque in (0x7FFFFFFF, 1):
+            self.ask()
+            self.assertEqual(decode_command(self.transport.value()[4:]).opaque, opaque)
+            self.transport.clear()
 
     def test_answer_of_another_kind(self) -> None:
         """An answer that is none: the outcome is not known."""
-        self.connection.native = True
+        self.connection.protocol.is_native = True
         self.ask()
-        self.connection.dataReceived(encode_response_frame(GetResponse(), 1))
+        self.receive(encode_response_frame(GetResponse(), 1))
         self.assertIsInstance(self.results[0], RequestLost)
+
+    def test_request_with_our_number(self) -> None:
+        """A request from a member that has the number of one of ours: it breaks the format."""
+        self.ask()
+        self.receive(encode_request_frame(MetadataRequest(), 1))
+        self.assertIsInstance(self.results[0], RequestLost)
+        self.assertTrue(self.transport.disconnected)
+
+    def test_back_pressure(self) -> None:
+        """A congested connection takes requests up to its bound; one beyond it was certainly not sent."""
+        self.connection.protocol.pauseProducing()
+        body = b"x" * (1 << 20)
+        for _ in range(40):
+            self.connection.request(AppendRequest(group="g", bodies=(body,)), self.results.append)
+            self.clock.advance(0)
+        self.assertLess(len(self.transport.value()), 34 << 20)
+        refused = self.results[0]
+        assert isinstance(refused, RequestRefused)
+        self.assertIs(refused.code, ResponseCode.LEADER_PENDING_FULL)
+        self.assertEqual(self.connection.outstanding + len(self.results), 40)
+        self.connection.protocol.resumeProducing()
+        before = len(self.results)
+        self.ask()
+        self.assertEqual(len(self.results), before)
 
     def test_remoting_errors(self) -> None:
         """Refused before a handler saw it, or broken in a handler: two different things."""
         for code, kind in ((1, RequestLost), (2, RequestRefused), (3, RequestRefused), (4, RequestLost)):
             self.setUp()
             self.ask()
-            self.connection.dataReceived(self.reply(1, code=code, remark="why"))
+            self.receive(self.reply(1, code=code, remark="why"))
             self.assertIsInstance(self.results[0], kind)
             self.assertIn("why", str(self.results[0]))
 
     def test_body_that_is_no_answer(self) -> None:
         """Not known what happened, but the connection stands."""
         self.ask()
-        self.connection.dataReceived(self.reply(1))
+        self.receive(self.reply(1))
         self.assertIsInstance(self.results[0], RequestLost)
         self.assertTrue(self.connection.is_connected)
 
@@ -154,18 +186,20 @@ class EndTests(ConnectionCase):
         self.ask()
         self.ask()
         with capturedLogs() as events:
-            self.connection.dataReceived(self.reply(1, AppendResponse(index=1)) + b"\xff" * 9)
-        self.assertEqual(self.results, [AppendResponse(index=1)])
+            self.receive(self.reply(1, AppendResponse(index=1)) + b"\xff" * 9)
+        answer, lost = self.results
+        self.assertEqual(answer, AppendResponse(index=1))
+        self.assertIsInstance(lost, RequestLost)
         self.assertTrue(self.transport.disconnected)
         self.assertFalse(self.connection.is_connected)
         self.lose()
-        self.assertIsInstance(self.results[1], RequestLost)
+        self.assertEqual(len(self.results), 2)
         (event,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertEqual(event["peer_id"], "n0")
 
     def test_bad_header(self) -> None:
         """A remoting frame whose header cannot be read costs the connection, too."""
-        self.connection.dataReceived(b"\0\0\0\x08\x07\0\0\0abcd")
+        self.receive(b"\0\0\0\x08\x07\0\0\0abcd")
         self.assertTrue(self.transport.disconnected)
 
     def test_ask(self) -> None:
@@ -175,12 +209,12 @@ class EndTests(ConnectionCase):
         lost, cancelled = self.connection.ask(metadata, 9.0), self.connection.ask(metadata, 9.0)
         cancelled.addErrback(lambda _: None)
         cancelled.cancel()
-        self.connection.dataReceived(self.reply(1, MetadataResponse()))
+        self.receive(self.reply(1, MetadataResponse()))
         self.assertEqual(self.successResultOf(answered), MetadataResponse())
         self.clock.advance(2.0)
         error = self.failureResultOf(late, DLedgerError).value
         self.assertIs(error.code, ResponseCode.TIMEOUT)
-        self.connection.dataReceived(self.reply(2, MetadataResponse()))
+        self.receive(self.reply(2, MetadataResponse()))
         self.lose()
         self.failureResultOf(lost, RequestLost)
         self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -82,10 +82,12 @@ class SeenAnswers:
     """An AnswerSink."""
 
     def __init__(self) -> None:
-        self.connections: list[ClientConnection] = []
+        self.connections: list[ClientConnection[int]] = []
         self.calls: list[list[tuple[int, Response]]] = []
         self.failed: list[tuple[int, str]] = []
         self.incompatible: list[int] = []
+        self.without_body: list[int] = []
+        self.reads: list[int] = []
         self.broken: list[WireError] = []
         self.lost: list[str] = []
 
@@ -98,22 +100,30 @@ class SeenAnswers:
         """Remember."""
         self.connections.append(connection)
 
-    def answers_received(self, connection: ClientConnection, answers: list[tuple[int, Response]]) -> None:
+    def answers_received(
+        self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
+    ) -> None:
         """Remember."""
         self.calls.append(answers)
 
     def requests_failed(
-        self, connection: ClientConnection, tokens: list[int], reason: str, *, is_incompatible: bool = False
+        self, connection: ClientConnection[int], tokens: list[int], reason: str, *,
+        is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
         """Remember."""
         self.failed += [(token, reason) for token in tokens]
         self.incompatible += tokens if is_incompatible else []
+        self.without_body += [] if answer is None else [answer.code]
 
-    def wire_broken(self, connection: ClientConnection, error: WireError) -> None:
+    def read_ended(self, connection: ClientConnection[int]) -> None:
+        """Remember how much came before."""
+        self.reads.append(len(self.answers) + len(self.failed))
+
+    def wire_broken(self, connection: ClientConnection[int], error: WireError) -> None:
         """Remember."""
         self.broken.append(error)
 
-    def connection_lost(self, connection: ClientConnection, reason: str) -> None:
+    def connection_lost(self, connection: ClientConnection[int], reason: str) -> None:
         """Remember."""
         self.lost.append(reason)
 

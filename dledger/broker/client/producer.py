@@ -105,7 +105,7 @@ class BrokerProducer:
         self._timeout_s = timeout_s
         self._limits = limits or PutLimits()
         self.sender: WindowedSender[Stored] = WindowedSender(
-            self, clock=clock, limits=self._limits, noun="messages"
+            self, clock=clock, turn=link.turn, limits=self._limits, noun="messages"
         )
         self._window = Window(self._limits.frames_in_flight_max, sys.maxsize, self._limits.frame_count_max)
         self._backoff = Backoff(rng=rng, most_s=0.5)
