@@ -8,73 +8,33 @@ Knows addresses and commands, not what they mean. Every question has a deadline.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime, IStreamClientEndpoint
-from twisted.internet.protocol import Factory
+from twisted.internet.endpoints import connectProtocol
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
+from dledger.base.keeper import Keeper
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
 
 
-class _Peer(OnlyAsking, Factory):
-    """
-    One address.
-
-    Invariant: C{_connecting} is the attempt that is under way, or None; C{connection} is ready, or None.
-    """
-
-    noisy = False
+class _Peer(OnlyAsking):
+    """One address."""
 
     def __init__(self, client: CommandClient, address: str) -> None:
         self._client = client
         self._address = address
-        self._waiters: list[Deferred[CommandConnection]] = []
-        self._connecting: Deferred[IProtocol] | None = None
-        self.connection: CommandConnection | None = None
+        self.keeper: Keeper[CommandConnection] = Keeper(self._attempt, stops_alone=True)
 
-    def buildProtocol(self, addr: IAddress | None) -> CommandConnection:
-        connection = CommandConnection(self, self._client.turn)
-        connection.factory = self
-        return connection
-
-    def ready(self) -> Deferred[CommandConnection]:
-        """@return: fires with a connection, fails with what kept us from making one."""
-        done: Deferred[CommandConnection] = Deferred(self._forget)
-        if self.connection is not None:
-            done.callback(self.connection)
-            return done
-        self._waiters.append(done)
-        if self._connecting is None:
-            attempt: Deferred[IProtocol] = self._client.endpoint_of(self._address).connect(self)
-            self._connecting = attempt
-            attempt.addCallbacks(self._made, self._failed)
-        return done
-
-    def _forget(self, done: Deferred[CommandConnection]) -> None:
-        self._waiters.remove(done)
-        if not self._waiters and self._connecting is not None:
-            self._connecting.cancel()
-
-    def _made(self, connection: object) -> None:
-        self._connecting = None
-        made = cast(CommandConnection, connection)
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.callback(made)
-
-    def _failed(self, failure: object) -> None:
-        self._connecting = None
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.errback(failure)  # type: ignore[arg-type]
-
-    def connected(self, connection: CommandConnection) -> None:
-        self.connection = connection
+    def _attempt(self) -> Deferred[CommandConnection]:
+        endpoint = self._client.endpoint_of(self._address)
+        connecting: Deferred[CommandConnection] = connectProtocol(
+            endpoint, CommandConnection(self, self._client.turn)
+        )
+        return connecting
 
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
         self._client.log.warn(
@@ -82,14 +42,12 @@ class _Peer(OnlyAsking, Factory):
         )
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
-        if self.connection is connection:
-            self.connection = None
+        self.keeper.lost(connection)
 
     def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self.connection is not None:
-            self.connection.abort("closed by us")
+        self.keeper.close(NotAsked("the client is closed"))
+        if self.keeper.connection is not None:
+            self.keeper.connection.abort("closed by us")
 
 
 class CommandClient:
@@ -125,7 +83,7 @@ class CommandClient:
         peer = self._peers.get(address)
         if peer is None:
             peer = self._peers[address] = _Peer(self, address)
-        asking = peer.ready().addCallback(lambda connection: connection.ask(command))
+        asking = peer.keeper.ready().addCallback(lambda connection: connection.ask(command))
 
         def timed_out(_: object, seconds: float) -> RemotingCommand:
             raise TimeoutError(f"{address} has not answered request {command.code} within {seconds:g} s")
@@ -136,7 +94,7 @@ class CommandClient:
     def is_connected(self, address: str) -> bool:
         """Whether there is a connection now; one that has just been lost is none."""
         peer = self._peers.get(address)
-        return peer is not None and peer.connection is not None
+        return peer is not None and peer.keeper.connection is not None
 
     def forget(self, address: str) -> None:
         """Close the connection to an address that is not needed any more."""
@@ -147,8 +105,8 @@ class CommandClient:
     def sweep(self, now_s: float) -> None:
         """Close connections that are idle. Called regularly."""
         for peer in self._peers.values():
-            if peer.connection is not None:
-                peer.connection.sweep(now_s)
+            if peer.keeper.connection is not None:
+                peer.keeper.connection.sweep(now_s)
 
     def close(self) -> None:
         """Close every connection; what was asked fails, and so does what is asked from now on."""

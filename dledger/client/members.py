@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import connectProtocol
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.addresses import checked_members
 from dledger.base.endpoints import EndpointFor
 from dledger.base.errors import DLedgerError
-from dledger.base.timing import Gathering
+from dledger.base.keeper import Keeper
+from dledger.base.timing import Alarm, Gathering
 from dledger.client.connection import MemberLink
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn
@@ -46,8 +48,7 @@ class Members:
     """
     Connections to the members, and the search for the leader.
 
-    Invariant: C{_connections} holds probed, live connections; C{_attempts} holds the members with a
-    connection attempt, each with its waiting callers.
+    Invariant: C{_keepers} hold probed connections.
 
     @ivar problems: member id to the reason why its last request failed; removed once it answers.
     @ivar turn: gathers the output of all connections.
@@ -79,13 +80,11 @@ class Members:
         self._endpoint_for = endpoint_for
         self._wire = wire
         self._answer_timeout_s = answer_timeout_s
-        self._connections: dict[str, MemberLink] = {}
-        self._attempts: dict[str, list[Deferred[MemberLink]]] = {}
-        self._connecting: dict[str, Deferred[MemberLink]] = {}
+        self._keepers: dict[str, Keeper[MemberLink]] = {}
         self._gatherings: set[Gathering[MetadataResponse]] = set()
         self._search: Deferred[MemberLink | None] | None = None
         self._seekers: list[Deferred[MemberLink | None]] = []
-        self._idle_check: IDelayedCall | None = None
+        self._idle_check = Alarm(clock, self._close_idle)
         self._is_closed = False
 
     def _output_failed(self, failure: Failure) -> None:
@@ -93,29 +92,31 @@ class Members:
 
     def connected(self, member_id: str) -> MemberLink | None:
         """The live connection to a member, or None."""
-        connection = self._connections.get(member_id)
-        return connection if connection is not None and connection.is_connected else None
+        keeper = self._keepers.get(member_id)
+        link = keeper.connection if keeper is not None else None
+        return link if link is not None and link.is_connected else None
 
     def connection(self, member_id: str) -> Deferred[MemberLink]:
         """
         @return: fires with a probed connection; fails with the reason (also noted in
             C{problems}). Cancelling stops the wait only.
         """
-        existing = self.connected(member_id)
-        if existing is not None:
-            return succeed(existing)
-        waiter: Deferred[MemberLink] = Deferred()
-        if self._is_closed:
-            waiter.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))
-            return waiter
-        waiting = self._attempts.get(member_id)
-        if waiting is not None:
-            waiting.append(waiter)
-            return waiter
-        self._attempts[member_id] = [waiter]
-        attempt = self._connecting[member_id] = Deferred.fromCoroutine(self._connect(member_id))
-        attempt.addBoth(self._attempted, member_id)
-        return waiter
+        keeper = self._keepers.get(member_id)
+        if keeper is None:
+            keeper = self._keepers[member_id] = Keeper(partial(self._attempt, member_id))
+            if self._is_closed:
+                keeper.close(_closed())
+        link = keeper.connection
+        if link is not None and not link.is_connected:
+            keeper.lost(link)  # it is being closed
+        return keeper.ready()
+
+    def _attempt(self, member_id: str) -> Deferred[MemberLink]:
+        def failed(failure: Failure) -> Failure:
+            self.problems[member_id] = _sentence(failure)
+            return failure
+
+        return Deferred.fromCoroutine(self._connect(member_id)).addErrback(failed)
 
     async def _connect(self, member_id: str) -> MemberLink:
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
@@ -125,30 +126,16 @@ class Members:
         except BaseException:
             link.abort("the member could not be probed")
             raise
+        link.lost = self._lost
+        self._watch_idle()
         return link
 
-    def _attempted(self, result: MemberLink | Failure, member_id: str) -> None:
-        waiting = self._attempts.pop(member_id, [])
-        self._connecting.pop(member_id, None)
-        if isinstance(result, MemberLink):
-            if self._is_closed:
-                result.close()
-            self._connections[member_id] = result
-            result.lost = self._lost
-            self._watch_idle()
-        else:
-            self.problems[member_id] = _sentence(result)
-        for waiter in waiting:
-            if waiter.called:
-                continue
-            if isinstance(result, Failure):
-                waiter.errback(result.value)
-            else:
-                waiter.callback(result)
+    def _lost(self, link: MemberLink) -> None:
+        self._keepers[link.member_id].lost(link)
 
-    def _lost(self, connection: MemberLink) -> None:
-        if self._connections.get(connection.member_id) is connection:
-            del self._connections[connection.member_id]
+    @property
+    def _links(self) -> list[MemberLink]:
+        return [keeper.connection for keeper in self._keepers.values() if keeper.connection is not None]
 
     async def metadata(self, connection: MemberLink) -> MetadataResponse:
         """
@@ -311,35 +298,37 @@ class Members:
         return MemberInfo(member_id=member_id, address=self.addresses[member_id], problem=problem)
 
     def _watch_idle(self) -> None:
-        if self._idle_check is None and self._connections and not self._is_closed:
-            self._idle_check = self._clock.callLater(IDLE_CLOSE_S / 2, self._close_idle)
+        if not self._is_closed:
+            self._idle_check.set(IDLE_CLOSE_S / 2)
 
     def _close_idle(self) -> None:
-        self._idle_check = None
         now_s = self._clock.seconds()
-        for connection in list(self._connections.values()):
-            if connection.protocol.is_idle(now_s) and not connection.outstanding:
-                connection.close()
-        self._watch_idle()
+        for link in self._links:
+            if link.protocol.is_idle(now_s) and not link.outstanding:
+                link.close()
+        if self._links:
+            self._watch_idle()
 
     def close(self) -> None:
         """End every connection and attempt; later calls fail."""
         self._is_closed = True
-        if self._idle_check is not None:
-            self._idle_check.cancel()
-            self._idle_check = None
+        self._idle_check.cancel()
         for gathering in list(self._gatherings):
             gathering.close()
-        for attempt in list(self._connecting.values()):
-            attempt.cancel()
-        for connection in list(self._connections.values()):
-            connection.close()
+        for keeper in list(self._keepers.values()):
+            keeper.close(_closed())
+        for link in self._links:
+            link.close()
 
 
 def _hurry_when_found(
     gathering: Gathering[MetadataResponse], member_id: str, answer: MetadataResponse
 ) -> None:
     gathering.hurry(_RIVALS_WAIT_S if answer.leader_id == member_id else _OTHERS_WAIT_S)
+
+
+def _closed() -> DLedgerError:
+    return DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed")
 
 
 def _sentence(failure: Failure) -> str:

@@ -20,9 +20,9 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferTimeoutError
+from twisted.internet.endpoints import connectProtocol
 from twisted.internet.error import ConnectError
-from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime
-from twisted.internet.protocol import Factory
+from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.endpoints import EndpointFor
@@ -308,16 +308,6 @@ def sentence(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class _ToPeer(Factory):
-    noisy = False
-
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
-
-    def buildProtocol(self, addr: IAddress | None) -> CommandConnection:
-        return CommandConnection(self._asker, self._asker.turn)
-
-
 class Asker(OnlyAsking):
     """Sends each request over its own connection."""
 
@@ -334,9 +324,8 @@ class Asker(OnlyAsking):
         return asking.addTimeout(self._timeout_s, self._clock)
 
     async def _ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
-        connecting: Deferred[IProtocol] = self._endpoint_for(address).connect(_ToPeer(self))
-        connection = await connecting
-        assert isinstance(connection, CommandConnection)
+        connection = CommandConnection(self, self.turn)
+        await connectProtocol(self._endpoint_for(address), connection)
         try:
             return await connection.ask(command)
         finally:

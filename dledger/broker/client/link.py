@@ -14,13 +14,14 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferTimeoutError
+from twisted.internet.endpoints import connectProtocol
 from twisted.internet.error import ConnectError
-from twisted.internet.interfaces import IAddress, IProtocol, IReactorTime, IStreamClientEndpoint
-from twisted.internet.protocol import Factory
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
+from dledger.base.keeper import Keeper
 from protocols.rocketmq.broker import AnswerLost, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
@@ -31,21 +32,9 @@ from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE, WIRE_VERSION_FIELD
 
 
-class _ToBroker(Factory):
-    noisy = False
-
-    def __init__(self, link: BrokerLink) -> None:
-        self._link = link
-
-    def buildProtocol(self, addr: IAddress | None) -> BrokerConnection:
-        return BrokerConnection(self._link, self._link.turn)
-
-
 class BrokerLink(OnlyAsking):
     """
     The link to one broker.
-
-    Invariant: C{connection} is probed and live, or None; C{_waiters} wait for the attempt under way.
 
     @ivar address: C{host:port}, for error messages.
     @ivar wire_version: version of native frames that the broker knows; 0: none (Java); -1: not known.
@@ -62,43 +51,35 @@ class BrokerLink(OnlyAsking):
         @param answer_timeout_s: seconds for connecting, and again for the first answer.
         """
         self.address = address
-        self.connection: BrokerConnection | None = None
         self.wire_version = -1
         self.lost: Callable[[str], None] = lambda _: None
         self.turn = Turn(clock, self._failed)
         self._endpoint = endpoint
         self._clock = clock
         self._answer_timeout_s = answer_timeout_s
-        self._attempt: Deferred[None] | None = None
         self._probed: BrokerConnection | None = None
-        self._waiters: list[Deferred[BrokerConnection]] = []
-        self._is_closed = False
+        self._keeper: Keeper[BrokerConnection] = Keeper(self._attempt)
+
+    @property
+    def connection(self) -> BrokerConnection | None:
+        """The connection, once the broker has told its wire version; None without one."""
+        return self._keeper.connection
 
     def ready(self) -> Deferred[BrokerConnection]:
         """
         @return: fires with the connection. Fails with L{DLedgerError} NETWORK_ERROR if none can be made.
             Cancelling stops the wait only.
         """
-        done: Deferred[BrokerConnection] = Deferred(self._waiters_forget)
-        if self._is_closed:
-            done.errback(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))
-        elif self.connection is not None:
-            done.callback(self.connection)
-        else:
-            self._waiters.append(done)
-            if self._attempt is None:
-                attempt = self._attempt = Deferred.fromCoroutine(self._connect())
-                attempt.addErrback(self._connect_failed)
-        return done
+        return self._keeper.ready()
 
-    def _waiters_forget(self, done: Deferred[BrokerConnection]) -> None:
-        if done in self._waiters:
-            self._waiters.remove(done)
+    def _attempt(self) -> Deferred[BrokerConnection]:
+        return Deferred.fromCoroutine(self._connect()).addErrback(self._connect_failed)
 
-    async def _connect(self) -> None:
-        connecting: Deferred[IProtocol] = self._endpoint.connect(_ToBroker(self))
+    async def _connect(self) -> BrokerConnection:
+        connecting: Deferred[BrokerConnection] = connectProtocol(
+            self._endpoint, BrokerConnection(self, self.turn)
+        )
         connection = await connecting.addTimeout(self._answer_timeout_s, self._clock)
-        assert isinstance(connection, BrokerConnection)
         self._probed = connection
         asked = connection.ask(RemotingCommand(code=WIRE_VERSION_CODE, opaque=0))
         answer = await asked.addTimeout(self._answer_timeout_s, self._clock)
@@ -112,21 +93,13 @@ class BrokerLink(OnlyAsking):
             raise DLedgerError(ResponseCode.NETWORK_ERROR,
                                reason=f"it answers with {answer.code}: {answer.remark}")  # fmt: skip
         self.wire_version = version
-        self.connection = connection
-        self._attempt = None
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.callback(connection)
+        return connection
 
-    def _connect_failed(self, failure: Failure) -> None:
-        self._attempt = None
+    def _connect_failed(self, failure: Failure) -> BrokerConnection:
         probed, self._probed = self._probed, None
         if probed is not None:
             probed.abort("the broker does not answer")
-        error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{self.address}: {self._sentence(failure)}")
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter.errback(error)
+        raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"{self.address}: {self._sentence(failure)}")
 
     def _sentence(self, failure: Failure) -> str:
         error = failure.value
@@ -140,9 +113,7 @@ class BrokerLink(OnlyAsking):
 
     def close(self) -> None:
         """End the connection. Requests on it, waiting callers and later calls fail."""
-        self._is_closed = True
-        if self._attempt is not None:
-            self._attempt.cancel()
+        self._keeper.close(DLedgerError(ResponseCode.NETWORK_ERROR, reason="the client is closed"))
         if self.connection is not None:
             self.connection.abort("closed by us")
 
@@ -157,8 +128,7 @@ class BrokerLink(OnlyAsking):
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         """Forget the connection; the next caller of L{ready} gets a new one."""
-        if self.connection is connection:
-            self.connection = None
+        if isinstance(connection, BrokerConnection) and self._keeper.lost(connection):
             self.lost(reason)
 
 
