@@ -31,7 +31,7 @@ from benchmarks.spark_tuples import TupleDataSource
 from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
-from dledger.spark.log import Part
+from dledger.spark.log import LogPart
 from dledger.spark.scan import Scan
 from dledger.spark.session import session
 from dledger.storage.file_store import FileStore
@@ -124,7 +124,8 @@ def serving(log: Log) -> Iterator[str]:
 
 def _arrow(log: Log, columns: Sequence[tuple[str, str]] | None) -> None:
     scan = Scan.of({"path": str(log.path)}, wanted=columns)
-    rows = sum(batch.num_rows for batch in scan.batches(Part(begin=0, end=log.entries, size_bytes=log.size)))
+    whole = LogPart(begin=0, end=log.entries, size_bytes=log.size)
+    rows = sum(batch.num_rows for batch in scan.batches(whole))
     if rows != log.entries:
         raise click.ClickException(f"{rows} rows of {log.entries}")
 

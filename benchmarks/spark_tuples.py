@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from dledger.spark.log import Part
+from dledger.spark.log import LogPart
 from dledger.spark.scan import Scan
 from dledger.spark.source import DLedgerDataSource, LogBatchReader
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
@@ -41,7 +41,7 @@ class TupleReader(LogBatchReader):
         return tuples(self._scan, partition.value)
 
 
-def tuples(scan: Scan, part: Part) -> Iterator[tuple[Any, ...]]:
+def tuples(scan: Scan, part: LogPart) -> Iterator[tuple[Any, ...]]:
     """A tuple for each entry of a part."""
     unpack = ENTRY_HEADER.unpack_from
     with closing(scan.log()) as log:

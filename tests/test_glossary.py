@@ -16,12 +16,7 @@ PRODUCT = ("dledger", "protocols", "pyspark_dledger")
 PRESCRIBED = {"main", "connect", "makeService", "make_service", "Options"}
 
 #: Names that still exist twice; none may be added.
-TWICE: set[str] = {
-    "Appended", "Asker", "Call", "Commands", "CommitLog", "Connection", "Decoder", "FlushJob", "Flusher",
-    "Follower", "Found", "Frame", "Log", "LogReader", "MemberConnection", "MemberInfo", "Message", "Outcome",
-    "Part", "Refused", "SendRequest", "columns_of", "describe", "encode_checkpoint", "from_mapping", "look",
-    "options_of", "plain_properties", "replay_command", "require", "sentence", "shown",
-}
+TWICE: set[str] = {"Asker", "Log", "Outcome"}
 
 
 def public_names() -> dict[str, list[str]]:

@@ -264,7 +264,7 @@ class ClusterSurvey:
             if isinstance(answer, MemberReport):
                 reports.append(answer)
                 continue
-            problem = f"no answer in {self._deadline_s:g} s" if answer is None else sentence(answer)
+            problem = f"no answer in {self._deadline_s:g} s" if answer is None else cluster_sentence(answer)
             reports.append(
                 MemberReport(
                     member_id=member_id, address=address, problem=problem,
@@ -316,7 +316,7 @@ def _own_report(status: NodeStatus, address: str) -> MemberReport:
     )
 
 
-def sentence(failure: Failure) -> str:
+def cluster_sentence(failure: Failure) -> str:
     """The reason for a missing answer, in few words."""
     if failure.check(ConnectionRefusedError):
         return "connection refused"

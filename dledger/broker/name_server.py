@@ -73,7 +73,7 @@ class BrokerIdentity:
     ha_server_addr: str = _name()
 
 
-class Asker(Protocol):
+class NameServerAsker(Protocol):
     """Where questions go: L{dledger.broker.command_client.CommandClient}."""
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
@@ -110,8 +110,8 @@ class NameServerRegistrar:
     log = Logger()
 
     def __init__(
-        self, addresses: Sequence[str], asker: Asker, identity: Callable[[], BrokerIdentity], topics: Topics,
-        *,
+        self, addresses: Sequence[str], asker: NameServerAsker, identity: Callable[[], BrokerIdentity],
+        topics: Topics, *,
         clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
         learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
     ) -> None:

@@ -17,8 +17,8 @@ import click
 
 from dledger.broker.client.blocking import Broker
 from dledger.broker.client.native_tail import From
-from dledger.commands.common import say, shown
-from dledger.commands.rocketmq import body_json, columns_of, fields_of
+from dledger.commands.common import say, shown_body
+from dledger.commands.rocketmq import body_json, field_columns, fields_of
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import Message, decode_message, plain_body
 
@@ -83,9 +83,9 @@ def record_line(record: bytes, offset: int, style: str) -> tuple[str, bytes]:
             document |= fields_of(message, offset)
         line = json.dumps(document | body_json(body), ensure_ascii=False).encode("utf-8") + b"\n"
     elif message is None:
-        line = f"offset={offset}\tDAMAGED: {problem}\t{shown(record[:200])}\n".encode()
+        line = f"offset={offset}\tDAMAGED: {problem}\t{shown_body(record[:200])}\n".encode()
     else:
-        line = "\t".join([f"offset={offset}", *columns_of(message, body, problem)]).encode("utf-8") + b"\n"
+        line = "\t".join([f"offset={offset}", *field_columns(message, body, problem)]).encode("utf-8") + b"\n"
     return "" if message is None else message.topic, line
 
 

@@ -33,7 +33,7 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def describe(error: DLedgerError) -> str:
+def describe_error(error: DLedgerError) -> str:
     """One line: code, reason and facts of an error."""
     facts = {name: value for name, value in error.facts.items() if value not in (None, "")}
     reason = facts.pop("reason", None)
@@ -78,10 +78,10 @@ class Commands(click.Group):
         except (KeyboardInterrupt, click.Abort):
             sys.exit(EXIT_INTERRUPTED)
         except UnknownOutcome as error:
-            say(f"dledger: unknown outcome: {describe(error)}")
+            say(f"dledger: unknown outcome: {describe_error(error)}")
             sys.exit(EXIT_UNKNOWN)
         except DLedgerError as error:
-            say(f"dledger: {describe(error)}")
+            say(f"dledger: {describe_error(error)}")
             sys.exit(EXIT_FAILED)
         except OSError as error:
             if error.errno == errno.EPIPE:
@@ -100,7 +100,7 @@ def _leave_pipe() -> NoReturn:
     sys.exit(EXIT_FAILED)
 
 
-def shown(body: bytes) -> str:
+def shown_body(body: bytes) -> str:
     """A body on one line: printable text unchanged, everything else escaped."""
     text = body.decode("utf-8", "backslashreplace")
     if text.isprintable():
@@ -126,7 +126,7 @@ def write_entries(entries: Sequence[Entry], style: str) -> None:
         lines = [json.dumps(entry_json(entry), ensure_ascii=False) for entry in entries]
         data = "".join(line + "\n" for line in lines).encode("utf-8")
     else:
-        data = "".join(f"{e.index}\t{e.term}\t{shown(e.body)}\n" for e in entries).encode("utf-8")
+        data = "".join(f"{e.index}\t{e.term}\t{shown_body(e.body)}\n" for e in entries).encode("utf-8")
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

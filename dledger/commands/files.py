@@ -18,7 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.client.values import Entry
-from dledger.commands.common import EXIT_FAILED, shown, write_json
+from dledger.commands.common import EXIT_FAILED, shown_body, write_json
 from dledger.commands.rocketmq import message_columns
 from dledger.storage.verify import VerifyReport, verify_directory
 from protocols.wire.ledger.entry import (
@@ -156,7 +156,7 @@ def _record(stream: IO[bytes], at: int, base: int, length: int, bodies: str) -> 
             entry = Entry(index=header.index, term=header.term, pos=header.pos, body=body)
             line = "\t".join([line, *message_columns(entry)])
         else:
-            line += f" body={shown(body)}"
+            line += f" body={shown_body(body)}"
     return line, size
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from dledger.client.values import Entry
-from dledger.commands.common import shown
+from dledger.commands.common import shown_body
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET
 from protocols.wire.rocketmq.message import Message, decode_entry_body, decode_start, plain_body
@@ -73,14 +73,14 @@ def message_columns(entry: Entry) -> list[str]:
     if message is None:
         what = {
             EMPTY: "no message: empty body, as at the start of a term",
-            OTHER: f"no message: {len(entry.body)} bytes: {shown(entry.body[:200])}",
+            OTHER: f"no message: {len(entry.body)} bytes: {shown_body(entry.body[:200])}",
             DAMAGED: f"DAMAGED: {found.problem}",
         }
         return [what[found.kind]]
-    return columns_of(message, found.body, found.problem)
+    return field_columns(message, found.body, found.problem)
 
 
-def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
+def field_columns(message: Message, body: bytes, problem: str = "") -> list[str]:
     """
     C{name=value} of the fields of a message.
 
@@ -88,11 +88,11 @@ def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
     @param problem: reason why the body could not be unpacked; else empty.
     """
     columns = [
-        f"topic={shown(message.topic.encode())}",
+        f"topic={shown_body(message.topic.encode())}",
         f"queue={message.queue_id}",
         f"queueOffset={message.queue_offset}",
-        f"tags={shown((message.tags or '').encode())}",
-        f"keys={shown(' '.join(message.keys).encode())}",
+        f"tags={shown_body((message.tags or '').encode())}",
+        f"keys={shown_body(' '.join(message.keys).encode())}",
         # JSON keeps blanks, commas and equal signs in names and values unambiguous.
         f"properties={json.dumps(message.properties, separators=(',', ':'))}",
     ]
@@ -100,7 +100,7 @@ def columns_of(message: Message, body: bytes, problem: str = "") -> list[str]:
         columns.append(f"transaction={message.transaction}")
     if problem:
         columns.append(f"NOT UNPACKED: {problem}")
-    return [*columns, f"body={shown(body)}"]
+    return [*columns, f"body={shown_body(body)}"]
 
 
 def message_line(entry: Entry) -> str:

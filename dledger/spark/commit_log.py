@@ -96,7 +96,7 @@ class SparkCommitLog:
         self._files.show(offsets, file_size)
 
     def extent(self) -> Extent:
-        """See L{dledger.spark.log.Log.extent}."""
+        """See L{dledger.spark.log.ScannedLog.extent}."""
         self._list()
         begin = self._files.offsets[0]
         # From the newest file back to the first that has a record: brokers make files ahead.
@@ -165,11 +165,11 @@ class SparkCommitLog:
         return _Walked(position=position, data=data[:at], starts=starts, stop=stop)
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.log.Log.position_of}."""
+        """See L{dledger.spark.log.ScannedLog.position_of}."""
         return offset
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.log.Log.after}."""
+        """See L{dledger.spark.log.ScannedLog.after}."""
         left, position = count, self._first_from(begin, end)
         while position < end:
             walked = self._walk(position, _BLOCK_BYTES)
@@ -203,7 +203,7 @@ class SparkCommitLog:
         return walked.end if walked.stop == "more" else end
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.log.Log.chunks}."""
+        """See L{dledger.spark.log.ScannedLog.chunks}."""
         self._list()
         if begin < self._files.offsets[0]:
             lost(self._options, begin, min(self._files.offsets[0], end))
@@ -252,7 +252,7 @@ class SparkCommitLog:
         return min(base + self._files.file_size if base >= 0 else end, end)
 
     def close(self) -> None:
-        """See L{dledger.spark.log.Log.close}."""
+        """See L{dledger.spark.log.ScannedLog.close}."""
         self._files.close()
 
 

@@ -49,7 +49,7 @@ class DirectoryLog:
             raise ReadError(str(error.facts["reason"])) from None
 
     def extent(self) -> Extent:
-        """See L{dledger.spark.log.Log.extent}."""
+        """See L{dledger.spark.log.ScannedLog.extent}."""
         self._refresh()
         reader = self._reader
         if reader.begin_index < 0 or reader.committed_index < 0:
@@ -65,7 +65,7 @@ class DirectoryLog:
             raise ReadError(f"{self._options.path} cannot be read: {error}") from None
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.log.Log.position_of}."""
+        """See L{dledger.spark.log.ScannedLog.position_of}."""
         unit = self._reader.unit(offset)
         if unit is not None and offset <= self._reader.committed_index:
             return unit[1]
@@ -81,11 +81,11 @@ class DirectoryLog:
         )
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.log.Log.after}."""
+        """See L{dledger.spark.log.ScannedLog.after}."""
         return min(begin + count, end)
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.log.Log.chunks}."""
+        """See L{dledger.spark.log.ScannedLog.chunks}."""
         index, unreadable = begin, 0
         while index < end:
             units = self._units(index, min(end - index, _UNITS_AT_ONCE))
@@ -186,5 +186,5 @@ class DirectoryLog:
         return index + 1
 
     def close(self) -> None:
-        """See L{dledger.spark.log.Log.close}."""
+        """See L{dledger.spark.log.ScannedLog.close}."""
         self._reader.close()

@@ -53,7 +53,7 @@ class Extent:
 
 
 @attrs.frozen(kw_only=True)
-class Part:
+class LogPart:
     """A range that one task reads; C{end} is exclusive, C{size_bytes} an estimate."""
 
     begin: int
@@ -87,7 +87,7 @@ class Chunk:
         return len(self.starts) - 1
 
 
-class Log(Protocol):
+class ScannedLog(Protocol):
     """A source of records."""
 
     def extent(self) -> Extent:
@@ -140,7 +140,7 @@ def lost(options: ScanOptions, begin: int, first: int) -> None:
     skipped(f"{what}; reading continues there")
 
 
-def cut(log: Log, options: ScanOptions, begin: int, end: int) -> list[Part]:
+def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[LogPart]:
     """
     Cut a range into parts of about C{partitionBytes} and at most C{maxRecordsPerPartition} offsets, at least
     C{minPartitions} of them if there are enough offsets. The largest part is halved until that is reached;
@@ -165,23 +165,23 @@ def cut(log: Log, options: ScanOptions, begin: int, end: int) -> list[Part]:
         heapq.heappush(heap, (position - middle_position, first, middle, position))
         heapq.heappush(heap, (middle_position - position + size, middle, last, middle_position))
     whole += [(first, last, -size) for size, first, last, _ in heap]
-    parts = [Part(begin=first, end=last, size_bytes=size) for first, last, size in sorted(whole)]
+    parts = [LogPart(begin=first, end=last, size_bytes=size) for first, last, size in sorted(whole)]
     return _capped(parts, options.max_records_per_partition)
 
 
-def _capped(parts: list[Part], most: int) -> list[Part]:
+def _capped(parts: list[LogPart], most: int) -> list[LogPart]:
     if not most:
         return parts
     found = []
     for part in parts:
         pieces = -(-(part.end - part.begin) // most)
         edges = [part.begin + (part.end - part.begin) * number // pieces for number in range(pieces + 1)]
-        found += [Part(begin=first, end=last, size_bytes=part.size_bytes // pieces)
+        found += [LogPart(begin=first, end=last, size_bytes=part.size_bytes // pieces)
                   for first, last in zip(edges, edges[1:], strict=False)]
     return found
 
 
-def furthest(log: Log, begin: int, end: int, max_bytes: int) -> int:
+def furthest(log: ScannedLog, begin: int, end: int, max_bytes: int) -> int:
     """
     The highest offset up to C{end} with at most C{max_bytes} between C{begin} and it; at least one entry
     beyond C{begin} if there is one.

@@ -64,7 +64,7 @@ class Trouble(Exception):
     """This member cannot serve now; another one, or the same later, may."""
 
 
-class Refused(Trouble):
+class MemberRefused(Trouble):
     """This member will never serve us: another group, another id."""
 
 
@@ -199,7 +199,7 @@ class MemberConnection:
             raise Trouble(str(error)) from None
         assert isinstance(answer, MetadataResponse)
         if answer.code in (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER):
-            raise Refused(f"it refuses: {answer.code.name}")
+            raise MemberRefused(f"it refuses: {answer.code.name}")
         if answer.code is not ResponseCode.SUCCESS:
             raise Trouble(f"it refuses: {answer.code.name}")
         return answer
@@ -263,13 +263,13 @@ class MembersLog:
     # -- planning -------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        """See L{dledger.spark.log.Log.extent}. C{begin} is the lowest that any member has."""
+        """See L{dledger.spark.log.ScannedLog.extent}. C{begin} is the lowest that any member has."""
         deadline, pause = time.monotonic() + self._timeout_s, _PAUSE_S
         while True:
             answers, problems = self._ask_all()
             if answers:
                 break
-            is_final = all(isinstance(problem, Refused) for problem in problems.values())
+            is_final = all(isinstance(problem, MemberRefused) for problem in problems.values())
             if is_final or time.monotonic() >= deadline:
                 raise ReadError(f"no member of group {self._options.group!r} answers: {_listed(problems)}")
             time.sleep(pause)
@@ -309,7 +309,7 @@ class MembersLog:
         return found, dict(problems)
 
     def position_of(self, offset: int) -> int:
-        """See L{dledger.spark.log.Log.position_of}: a record holds its own position."""
+        """See L{dledger.spark.log.ScannedLog.position_of}: a record holds its own position."""
         extent = self._extent
         if extent.begin >= extent.end:
             return 0
@@ -331,13 +331,13 @@ class MembersLog:
         return self._looked[index]
 
     def after(self, begin: int, end: int, count: int) -> int:
-        """See L{dledger.spark.log.Log.after}."""
+        """See L{dledger.spark.log.ScannedLog.after}."""
         return min(begin + count, end)
 
     # -- reading --------------------------------------------------------------------------------
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
-        """See L{dledger.spark.log.Log.chunks}."""
+        """See L{dledger.spark.log.ScannedLog.chunks}."""
         return self._pull(begin, end, self._options.fetch_bytes)
 
     def _pull(self, begin: int, end: int, max_bytes: int) -> Iterator[Chunk]:
@@ -406,7 +406,7 @@ class MembersLog:
             self._connection = None
 
     def close(self) -> None:
-        """See L{dledger.spark.log.Log.close}."""
+        """See L{dledger.spark.log.ScannedLog.close}."""
         self._leave()
 
 

@@ -25,14 +25,14 @@ import pyarrow as pa
 from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
 from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
-from dledger.spark.log import Chunk, Extent, Log, Part, cut, lost
+from dledger.spark.log import Chunk, Extent, LogPart, ScannedLog, cut, lost
 from dledger.spark.members import MembersLog, parse_bootstrap
 from dledger.spark.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.spark.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
 from dledger.storage.commit_mark import COMMIT_MARK_NAME
 
 
-class Decoder(Protocol):
+class ChunkDecoder(Protocol):
     """Makes rows from chunks."""
 
     @property
@@ -51,7 +51,7 @@ def columns_of(options: ScanOptions) -> tuple[Column, ...]:
     return MESSAGE_COLUMNS if options.format == ROCKETMQ else ENTRY_COLUMNS
 
 
-def open_log(options: ScanOptions) -> Log:
+def open_log(options: ScanOptions) -> ScannedLog:
     """
     The log that the options name; the caller closes it.
 
@@ -68,7 +68,7 @@ def open_log(options: ScanOptions) -> Log:
     return DirectoryLog(options)
 
 
-def decoder_of(options: ScanOptions, columns: Sequence[Column], log: Log) -> Decoder:
+def decoder_of(options: ScanOptions, columns: Sequence[Column], log: ScannedLog) -> ChunkDecoder:
     """The decoder for the log's chunks."""
     if options.format == ROCKETMQ:
         return MessageDecoder(options, columns, in_entries=not isinstance(log, SparkCommitLog))
@@ -109,7 +109,7 @@ class Scan:
         """The schema of the batches."""
         return schema_of(self.columns)
 
-    def log(self) -> Log:
+    def log(self) -> ScannedLog:
         """The open log; the caller closes it. @raise ReadError: it cannot be read."""
         return open_log(self.options)
 
@@ -154,7 +154,7 @@ class Scan:
         assert isinstance(named, int)
         return named
 
-    def parts(self, begin: int, end: int) -> list[Part]:
+    def parts(self, begin: int, end: int) -> list[LogPart]:
         """
         The range cut into parts for tasks, in order, without gaps.
 
@@ -164,7 +164,7 @@ class Scan:
             log.extent()
             return cut(log, self.options, begin, end)
 
-    def plan(self) -> list[Part]:
+    def plan(self) -> list[LogPart]:
         """
         The parts of the range that the options name now.
 
@@ -174,7 +174,7 @@ class Scan:
             begin, end = self.bounds(log.extent())
             return cut(log, self.options, begin, end)
 
-    def batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def batches(self, part: LogPart) -> Iterator[pa.RecordBatch]:
         """
         The rows of a part, in order.
 

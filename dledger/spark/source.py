@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from dledger.spark.columns import ddl_of
-from dledger.spark.log import DataLossError, Extent, Log, Part, cut, furthest, lost
+from dledger.spark.log import DataLossError, Extent, LogPart, ScannedLog, cut, furthest, lost
 from dledger.spark.options import LATEST, ScanOptions
 from dledger.spark.scan import Scan, columns_of
 
@@ -49,7 +49,7 @@ def _wanted(schema: StructType) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-def _partitions(parts: Sequence[Part]) -> list[InputPartition]:
+def _partitions(parts: Sequence[LogPart]) -> list[InputPartition]:
     return [InputPartition(part) for part in parts]
 
 
@@ -57,7 +57,7 @@ def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
     # If there are no partitions, Spark makes up one of its own.
     if partition.value is None:
         return iter(())
-    assert isinstance(partition.value, Part)
+    assert isinstance(partition.value, LogPart)
     return scan.batches(partition.value)
 
 
@@ -111,13 +111,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-        self._log: Log | None = None
+        self._log: ScannedLog | None = None
         self._target: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_log": None}
 
-    def _open(self) -> Log:
+    def _open(self) -> ScannedLog:
         if self._log is None:
             self._log = self._scan.log()
         return self._log

@@ -18,7 +18,7 @@ import attrs
 import click
 
 
-class Outcome(Protocol):
+class RunOutcome(Protocol):
     """The needed part of the outcome of one schedule."""
 
     @property
@@ -34,7 +34,7 @@ class Outcome(Protocol):
         """The trace, or its end; empty if it was not asked for."""
 
 
-_Outcome = TypeVar("_Outcome", bound=Outcome)
+_Outcome = TypeVar("_Outcome", bound=RunOutcome)
 
 
 @attrs.define(kw_only=True)
@@ -50,7 +50,7 @@ class Tally:
     failures: int = 0
     sums: dict[str, int] = attrs.Factory(lambda self: dict.fromkeys(self.words, 0), takes_self=True)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """Add one schedule."""
         self.schedules += 1
         self.failures += bool(outcome.failure)

@@ -17,7 +17,7 @@ import attrs
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.ledger.messages import EntryBatch, Message
+from protocols.wire.ledger.messages import EntryBatch, LedgerMessage
 
 if TYPE_CHECKING:
     from dledger.core.replica import DLedgerCore
@@ -78,19 +78,19 @@ def _line(item: tuple[object, ...]) -> str:
     if len(item) == 2:
         return f"{item[0] / 1e6:11.6f} ---- {item[1]}"  # type: ignore[operator]
     now_us, member_id, role, term, end, committed, happened, effects = item
-    told = " ".join(describe(effect) for effect in effects)  # type: ignore[attr-defined]
+    told = " ".join(trace_text(effect) for effect in effects)  # type: ignore[attr-defined]
     return (
         f"{now_us / 1e6:11.6f} {member_id} {role.value[:4]} t{term} {end}/{committed} "  # type: ignore
-        f"{describe(happened)} -> {told or '-'}"
+        f"{trace_text(happened)} -> {told or '-'}"
     )
 
 
-def describe(thing: object) -> str:
+def trace_text(thing: object) -> str:
     """An input, effect, message or value in a few characters."""
     if isinstance(thing, EntryBatch):
         last = f"..{thing.last_index}" if thing.count > 1 else ""
         return f"[{thing.first_index}{last} t{thing.term}]"
-    if isinstance(thing, Message):
+    if isinstance(thing, LedgerMessage):
         name = type(thing).__name__.replace("Request", "?").replace("Response", "!")
         parts = [] if thing.leader_id is None else [f"by={thing.leader_id}"]
         fields = [f"t{thing.term}", *parts, *_fields(thing, _BASE_FIELDS)]
@@ -104,7 +104,7 @@ def describe(thing: object) -> str:
     if isinstance(thing, bytes):
         return f"{len(thing)}B"
     if isinstance(thing, tuple):
-        return "[" + " ".join(describe(part) for part in thing) + "]"
+        return "[" + " ".join(trace_text(part) for part in thing) + "]"
     return str(getattr(thing, "name", thing))
 
 
@@ -117,8 +117,8 @@ def _fields(thing: attrs.AttrsInstance, left_out: set[str]) -> list[str]:
         default = field.default
         if default is not attrs.NOTHING and value == default and field.name != "code":
             continue
-        if isinstance(value, Message | EntryBatch):
-            told.append(describe(value))
+        if isinstance(value, LedgerMessage | EntryBatch):
+            told.append(trace_text(value))
         else:
-            told.append(f"{field.name}={describe(value)}")
+            told.append(f"{field.name}={trace_text(value)}")
     return told

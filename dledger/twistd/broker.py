@@ -26,7 +26,7 @@ from dledger.base.disk.disk import OsDisk
 from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
-    from_mapping,
+    broker_from_mapping,
     option_name,
     read_properties,
 )
@@ -78,7 +78,7 @@ class Options(ConfigurationOptions):
 
     def __init__(self) -> None:
         super().__init__()
-        self.broker: BrokerConfig = from_mapping({"store": DEFAULT_STORE})
+        self.broker: BrokerConfig = broker_from_mapping({"store": DEFAULT_STORE})
 
     def opt_set(self, text: str) -> None:
         """Any other option of a broker, as name=value; may be repeated."""
@@ -93,7 +93,7 @@ class Options(ConfigurationOptions):
                 self[option], given[name] = _endpoint(option, self[option])
         defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
         try:
-            self.broker = from_mapping(above(given, self.settings, values, defaults, plain=_plain))
+            self.broker = broker_from_mapping(above(given, self.settings, values, defaults, plain=_plain))
         except (ValueError, TypeError) as error:
             raise usage_error(error) from None
         if self["listen"] is None:

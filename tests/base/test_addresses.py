@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.addresses import Address, checked_members, parse_address, parse_members
 from dledger.base.endpoints import tcp_endpoints
 from dledger.broker.client.blocking import Broker
-from dledger.broker.common.config import from_mapping as broker_config
+from dledger.broker.common.config import broker_from_mapping as broker_config
 from dledger.client.client import LogClient
 from dledger.client.members import Members
 from dledger.commands.export import source_options

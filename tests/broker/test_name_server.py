@@ -33,13 +33,13 @@ class Servers:
         self.lost: set[str] = set()
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.broker.name_server.Asker}."""
+        """See L{dledger.broker.name_server.NameServerAsker}."""
         done: Deferred[RemotingCommand] = Deferred()
         self.asked.append((address, command, done))
         return done
 
     def is_connected(self, address: str) -> bool:
-        """See L{dledger.broker.name_server.Asker}."""
+        """See L{dledger.broker.name_server.NameServerAsker}."""
         return address not in self.lost
 
     def take(self) -> list[tuple[str, RemotingCommand, Deferred[RemotingCommand]]]:

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.common.config import from_mapping
+from dledger.broker.common.config import broker_from_mapping
 from dledger.broker.following import Following
 from dledger.broker.parts import BrokerParts
 from dledger.broker.service import BrokerPorts, BrokerService
@@ -94,7 +94,7 @@ class ServiceCase(SynchronousTestCase):
         self.endpoints = [Endpoint(10911), Endpoint(10909), Endpoint(10912)]
         self.asked: dict[str, Endpoint] = {}
         self.threads = Threads()
-        config = from_mapping({
+        config = broker_from_mapping({
             "store": "base", "name": "b", "brokerIP1": "10.0.0.1", "mapped_file_size_commit_log": 4096,
             "mapped_file_size_consume_queue": 200, **options,
         })  # fmt: skip

@@ -13,7 +13,7 @@ import dledger
 from dledger.base.errors import DLedgerError
 from dledger.client.blocking import AppendInterrupted
 from dledger.client.values import AppendFailed, Entry, UnknownOutcome
-from dledger.commands.common import Commands, describe, entry_json, shown
+from dledger.commands.common import Commands, describe_error, entry_json, shown_body
 from dledger.commands.main import cli, main
 from protocols.wire.ledger.codes import ResponseCode
 from tests.commands.fakes import CliCase
@@ -284,12 +284,12 @@ class CommonTests(CliCase):
     def test_describe(self) -> None:
         """One line; facts that say nothing are left out."""
         error = DLedgerError(ResponseCode.NOT_LEADER, leader_id=None, member_id="n1", reason="")
-        self.assertEqual(describe(error), "NOT_LEADER (404) [member_id=n1]")
+        self.assertEqual(describe_error(error), "NOT_LEADER (404) [member_id=n1]")
 
     def test_shown(self) -> None:
         """Printable text as it is, everything else so that it harms no terminal."""
-        self.assertEqual(shown("grüß 你".encode()), "grüß 你")
-        self.assertEqual(shown(b"\x1b[31m\n\xff"), "\\x1b[31m\\n\\xff")
+        self.assertEqual(shown_body("grüß 你".encode()), "grüß 你")
+        self.assertEqual(shown_body(b"\x1b[31m\n\xff"), "\\x1b[31m\\n\\xff")
 
     def test_entry_json(self) -> None:
         """Not text: Base64."""

@@ -14,7 +14,7 @@ from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.testing.brokers.invariants import HAInvariantError, HAInvariants, needed_at_least
 from dledger.testing.brokers.runner import main
-from dledger.testing.brokers.schedule import FAULTS, POWER, HAFocus, HAWorld, options_of, run_ha_schedule
+from dledger.testing.brokers.schedule import FAULTS, POWER, HAFocus, HAWorld, drawn_options, run_ha_schedule
 
 #: One slave, nothing happens by itself.
 CALM = HAFocus(settings={"slaves": 1, "pace_s": 1e6, "put_us": 100_000, "delay_us": 100, "spread_us": 100,
@@ -46,7 +46,7 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_variety(self) -> None:
         """All kinds of pairs come up."""
-        options = [options_of(seed, HAFocus()) for seed in range(200)]
+        options = [drawn_options(seed, HAFocus()) for seed in range(200)]
         self.assertEqual({option.slaves for option in options}, {1, 2, 3})
         for name, values in (
             ("broker_role", {"SYNC_MASTER", "ASYNC_MASTER"}), ("ha_transfer_flushed_only", {True, False}),
@@ -60,9 +60,9 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_focus(self) -> None:
         """A focus replaces what it names, and only that."""
-        seed_options = options_of(5, HAFocus())
+        seed_options = drawn_options(5, HAFocus())
         settings = {"slaves": 7, "slave": {"ha_verify_size": 9}}
-        focused = options_of(5, HAFocus(settings=settings, faults=("cut",)))
+        focused = drawn_options(5, HAFocus(settings=settings, faults=("cut",)))
         self.assertEqual((focused.slaves, focused.faults, focused.slave["ha_verify_size"]), (7, ("cut",), 9))
         same = {"slaves": 7, "faults": ("cut",), "slave": focused.slave}
         self.assertEqual(attrs.evolve(seed_options, **same), focused)
@@ -81,7 +81,7 @@ class InvariantTests(SynchronousTestCase):
 
     def world(self, focus: HAFocus = CALM, seconds: float = 3) -> HAWorld:
         """Three seconds of peace."""
-        world = HAWorld(1, options_of(1, focus))
+        world = HAWorld(1, drawn_options(1, focus))
         world.clock.after(1, world.start, world.master)
         world.clock.after(200_000, world.start, world.slaves[0])
         world._run_until(seconds)

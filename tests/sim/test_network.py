@@ -10,7 +10,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.testing.clock import SimClock
-from dledger.testing.group.network import Connection, SimNetwork, WireCodec
+from dledger.testing.group.network import SimConnection, SimNetwork, WireCodec
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -38,7 +38,7 @@ class Recorder:
             self.held.append((action, arguments))
         return self.is_paused
 
-    def request_came(self, connection: Connection, opaque: int, request: Request) -> None:
+    def request_came(self, connection: SimConnection, opaque: int, request: Request) -> None:
         """Note its term, answer a heartbeat."""
         self.events.append(request.term)
         if isinstance(request, HeartBeatRequest):
@@ -52,7 +52,7 @@ class Recorder:
         """Note it."""
         self.events.append(("failed", request_id))
 
-    def connection_closed(self, connection: Connection, *, is_last: bool) -> None:
+    def connection_closed(self, connection: SimConnection, *, is_last: bool) -> None:
         """Note it."""
         self.events.append("closed")
 

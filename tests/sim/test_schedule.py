@@ -11,7 +11,7 @@ from dledger.core.handler import EntryHandler
 from dledger.testing.group.clients import Load
 from dledger.testing.group.cluster import GroupOptions
 from dledger.testing.group.invariants import InvariantError
-from dledger.testing.group.schedule import Focus, options_of, run_schedule
+from dledger.testing.group.schedule import Focus, member_options, run_schedule
 
 
 class ScheduleTests(SynchronousTestCase):
@@ -57,7 +57,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_variety(self) -> None:
         """All kinds of groups come up."""
-        options = [options_of(seed)[0] for seed in range(300)]
+        options = [member_options(seed)[0] for seed in range(300)]
         self.assertEqual({option.members for option in options}, {3, 5})
         self.assertEqual({option.is_native for option in options}, {True, False})
         self.assertEqual({option.settings["flush_disk_type"] for option in options}, {"sync", "async"})
@@ -68,7 +68,7 @@ class OptionsTests(SynchronousTestCase):
     def test_bodies_fit(self) -> None:
         """No client sends what the store must refuse."""
         for seed in range(100):
-            options, load = options_of(seed)
+            options, load = member_options(seed)
             size = options.settings["mapped_file_size_for_entry_data"]
             assert isinstance(size, int)
             self.assertLessEqual(load.body_bytes_max + 56, size)

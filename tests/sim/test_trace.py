@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.testing.trace import Trace, describe
+from dledger.testing.trace import Trace, trace_text
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest
 
 
@@ -16,21 +16,21 @@ class DescribeTests(SynchronousTestCase):
 
     def test_batch(self) -> None:
         """Indexes and term."""
-        self.assertEqual(describe(EntryBatch(first_index=3, count=1, term=2, records=b"")), "[3 t2]")
-        self.assertEqual(describe(EntryBatch(first_index=3, count=4, term=2, records=b"")), "[3..6 t2]")
+        self.assertEqual(trace_text(EntryBatch(first_index=3, count=1, term=2, records=b"")), "[3 t2]")
+        self.assertEqual(trace_text(EntryBatch(first_index=3, count=4, term=2, records=b"")), "[3..6 t2]")
 
     def test_message(self) -> None:
         """Term and leader first, defaults left out."""
         entries = EntryBatch(first_index=3, count=1, term=2, records=b"")
         request = PushEntryRequest(term=2, leader_id="n0", commit_index=1, entries=entries)
-        self.assertEqual(describe(request), "PushEntry?(t2 by=n0 commit_index=1 [3 t2])")
+        self.assertEqual(trace_text(request), "PushEntry?(t2 by=n0 commit_index=1 [3 t2])")
 
     def test_effects_and_inputs(self) -> None:
         """By name, with what is not a default; bodies are counted, not shown."""
-        self.assertEqual(describe(ev.Ticked()), "Ticked()")
-        self.assertEqual(describe(fx.Report(event="role-changed")), "#role-changed")
+        self.assertEqual(trace_text(ev.Ticked()), "Ticked()")
+        self.assertEqual(trace_text(fx.Report(event="role-changed")), "#role-changed")
         proposal = ev.Proposal(token=1, bodies=(b"x" * 500,))
-        self.assertEqual(describe(ev.AppendProposed((proposal,))),
+        self.assertEqual(trace_text(ev.AppendProposed((proposal,))),
                          "AppendProposed(proposals=[Proposal(token=1 bodies=1 bodies)])")
 
 

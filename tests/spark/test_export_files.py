@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.export import files as export_files
-from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name, partition_folder
+from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name, partition_folder
 
 SETTINGS = {"format": "jsonl", "columns": ["index", "body"]}
 
@@ -40,14 +40,14 @@ class _InDirectory(SynchronousTestCase):
         except OSError:
             pass
 
-    def stage(self, directory: ExportDirectory, first: int, last: int, *folders: str) -> Part:
+    def stage(self, directory: ExportDirectory, first: int, last: int, *folders: str) -> ExportPart:
         """A part with a file in each of these folders; its content says which."""
         files = []
         for folder in folders or ("",):
             name = f"{folder}{first}"
             directory.stage(name).write_text(f"{folder}:{first}-{last}\n")
             files.append((name, os.path.join(folder, part_name(first, last, "jsonl"))))
-        return Part(first=first, last=last, files=tuple(files), rows=last - first + 1)
+        return ExportPart(first=first, last=last, files=tuple(files), rows=last - first + 1)
 
     def visible(self) -> dict[str, str]:
         """What a reader of the data set sees: name and content."""

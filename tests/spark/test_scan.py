@@ -11,7 +11,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.spark.log import DamageError, DataLossError, Part, ReadError, ScanWarning
+from dledger.spark.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from tests.spark.ledgers import Ledger, plain_rows, scanned
@@ -295,7 +295,7 @@ class ExpiryTests(LedgerCase):
     def test_under_the_hand(self) -> None:
         """Files that go while a part is being read."""
         scan = Scan.of({"path": self.path, "fetchBytes": "200", "failOnDataLoss": "false"})
-        batches = scan.batches(Part(begin=0, end=120, size_bytes=0))
+        batches = scan.batches(LogPart(begin=0, end=120, size_bytes=0))
         seen = next(batches).column(0).to_pylist()
         self.warned()
         first = self.expire(6)

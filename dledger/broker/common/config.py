@@ -260,7 +260,7 @@ def option_name(name: str) -> str | None:
     raise unknown_option(name, target, _KNOWN)
 
 
-def from_mapping(values: Mapping[str, object]) -> BrokerConfig:
+def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     """
     Build a configuration from names in our or RocketMQ's spelling.
 

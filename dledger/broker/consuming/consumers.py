@@ -80,7 +80,7 @@ class _Member:
 
 
 @attrs.frozen(kw_only=True)
-class MemberInfo:
+class GroupMember:
     """A member of a group, for who asks."""
 
     client_id: str
@@ -235,11 +235,11 @@ class ConsumerTable:
         """Topics of which the group wants something."""
         return [one.topic for one in self.subscriptions_of(group)]
 
-    def members_of(self, group: str) -> list[MemberInfo]:
+    def members_of(self, group: str) -> list[GroupMember]:
         """Its members."""
         found = self._groups.get(group)
         return [] if found is None else [
-            MemberInfo(client_id=one.client_id, address=member.address, language=one.language,
+            GroupMember(client_id=one.client_id, address=member.address, language=one.language,
                        version=one.version)
             for member, one in found.members.items()
         ]  # fmt: skip

@@ -86,7 +86,7 @@ def metadata_answer(metadata: Metadata, code: int) -> bytes | None:
     return None if table is None else table.wire_bytes()
 
 
-class Asker(Protocol):
+class MasterAsker(Protocol):
     """Sends requests: L{dledger.broker.command_client.CommandClient}."""
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
@@ -120,7 +120,7 @@ class SlaveSynchronize:
     log = Logger()
 
     def __init__(
-        self, metadata: Metadata, asker: Asker, *, own_address: Callable[[], str],
+        self, metadata: Metadata, asker: MasterAsker, *, own_address: Callable[[], str],
         clock: IReactorTime, run_in_thread: RunInThread, interval_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:

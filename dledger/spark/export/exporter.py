@@ -31,9 +31,9 @@ import pyarrow as pa
 
 from dledger.spark.columns import HEADER_DTYPE, gather
 from dledger.spark.commit_log import SparkCommitLog
-from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name
+from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, PartWriter
-from dledger.spark.log import Chunk, Extent, Log
+from dledger.spark.log import Chunk, Extent, ScannedLog
 from dledger.spark.options import EARLIEST
 from dledger.spark.scan import Scan, columns_of, decoder_of
 from protocols.wire.ledger.entry import ENTRY_HEADER
@@ -145,7 +145,7 @@ class Exporter:
     def __init__(self, directory: ExportDirectory, source: ExportSource, settings: ExportSettings) -> None:
         self.directory = directory
         self.on_progress: Callable[[Progress], None] = lambda progress: None
-        self.on_part: Callable[[Part], None] = lambda part: None
+        self.on_part: Callable[[ExportPart], None] = lambda part: None
         self.should_stop: Callable[[], bool] = lambda: False
         self._source = source
         self._settings = settings
@@ -210,7 +210,7 @@ class Exporter:
         if self._writer is not None and (is_last or self._is_due(now_ms)):
             self._close_part(self._next - 1)
 
-    def _begin(self, log: Log, extent: Extent) -> int:
+    def _begin(self, log: ScannedLog, extent: Extent) -> int:
         if self._next is None:
             self._next = self._source.scan.starting(extent, default=EARLIEST)
             self.directory.begin(self._next)
@@ -262,7 +262,7 @@ class Exporter:
             (staged, os.path.join(folder, part_name(first, last, self._settings.format)))
             for staged, folder in writer.close()
         ]
-        part = Part(first=first, last=last, files=tuple(files), rows=writer.rows)
+        part = ExportPart(first=first, last=last, files=tuple(files), rows=writer.rows)
         self.directory.commit(part, self._last.proof)
         self.on_part(part)
 
@@ -309,7 +309,7 @@ class Run:
         return dict(zip(("offset", "term", "pos", "size"), map(int, facts), strict=True))
 
 
-def runs_of(log: Log, chunk: Chunk) -> Iterator[Run]:
+def runs_of(log: ScannedLog, chunk: Chunk) -> Iterator[Run]:
     """A chunk, cut where files of the log end: a member's answer may have records of two."""
     sizes = np.diff(chunk.starts)
     if isinstance(log, SparkCommitLog):
@@ -333,7 +333,7 @@ def runs_of(log: Log, chunk: Chunk) -> Iterator[Run]:
         )
 
 
-def recognise(directory: ExportDirectory, scan: Scan, log: Log, extent: Extent) -> None:
+def recognise(directory: ExportDirectory, scan: Scan, log: ScannedLog, extent: Extent) -> None:
     """
     Check that the last record that was exported is in this log, unless it has expired.
 
@@ -353,7 +353,7 @@ def recognise(directory: ExportDirectory, scan: Scan, log: Log, extent: Extent) 
         )
 
 
-def proof_at(log: Log, offset: int) -> dict[str, int]:
+def proof_at(log: ScannedLog, offset: int) -> dict[str, int]:
     """The facts by which the record at an offset is recognised; empty if none begins there."""
     found: dict[str, int] = {}
     for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, SparkCommitLog)):

@@ -48,7 +48,7 @@ class ExportError(Exception):
 
 
 @attrs.frozen(kw_only=True)
-class Part:
+class ExportPart:
     """
     Rows that become visible together.
 
@@ -200,7 +200,7 @@ class ExportDirectory:
         with contextlib.suppress(OSError):
             (self.path / PENDING_NAME / name).unlink()
 
-    def commit(self, part: Part, proof: Mapping[str, int]) -> None:
+    def commit(self, part: ExportPart, proof: Mapping[str, int]) -> None:
         """
         Make a part visible, durably; L{next_index} is behind it afterwards.
 

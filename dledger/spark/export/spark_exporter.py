@@ -32,9 +32,9 @@ from dledger.spark.export.exporter import (
     proof_at,
     recognise,
 )
-from dledger.spark.export.files import ExportDirectory, ExportError, Part, part_name
+from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import PARQUET
-from dledger.spark.log import Part as Range
+from dledger.spark.log import LogPart as Range
 from dledger.spark.log import cut, lost
 from dledger.spark.options import EARLIEST
 
@@ -57,7 +57,7 @@ class SparkExporter:
     ) -> None:
         self.directory = directory
         self.on_progress: Callable[[Progress], None] = lambda progress: None
-        self.on_part: Callable[[Part], None] = lambda part: None
+        self.on_part: Callable[[ExportPart], None] = lambda part: None
         self.should_stop: Callable[[], bool] = lambda: False
         self.progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
         self._spark = spark
@@ -128,7 +128,8 @@ class SparkExporter:
         # The JVM of a driver that was killed may write for another moment: give each job its own folder.
         staged = self.directory.stage(f"job-{uuid.uuid4().hex}")
         rows = self._write(self._frame(begin, end), staged)
-        part = Part(first=first, last=end - 1, files=tuple(self._files(staged, first, end - 1)), rows=rows)
+        files = tuple(self._files(staged, first, end - 1))
+        part = ExportPart(first=first, last=end - 1, files=files, rows=rows)
         with closing(self._source.scan.log()) as log:
             log.extent()
             proof = proof_at(log, end - 1)

@@ -30,7 +30,7 @@ class HAInvariantError(AssertionError):
     """A promise was broken. The message begins with its number."""
 
 
-def require(condition: bool, number: int, sentence: str) -> None:
+def require_ha(condition: bool, number: int, sentence: str) -> None:
     """@raise HAInvariantError: C{condition} is false."""
     if not condition:
         raise HAInvariantError(f"H{number}: {sentence}")
@@ -128,7 +128,7 @@ class HAInvariants:
         if lost_from < len(self.history) or same < end:
             is_tail = lost_from >= self._last_record_end(self._flushed_offset) and self._power_lost
             # Bytes behind the history are of a put that was written although its call died.
-            require(is_tail or lost_from == len(self.history), 7,
+            require_ha(is_tail or lost_from == len(self.history), 7,
                     f"the master came back with {end} bytes, {same} of them right; it had "
                     f"{len(self.history)}, and {self._flushed_offset} of them flushed")
         for slave in self._slaves:
@@ -136,8 +136,9 @@ class HAInvariants:
             if lost_from < len(self.history):
                 held.old_session = _session_of(slave) if self._may_lose else -1
                 if max(held.best_end, held.end) > lost_from:
-                    require(self._may_lose, 1, f"{slave.host} was sent {held.best_end} bytes, and its master "
-                            f"that ships only what is flushed has kept {lost_from}")
+                    require_ha(self._may_lose, 1,
+                               f"{slave.host} was sent {held.best_end} bytes, and its master that ships only "
+                               f"flushed bytes has kept {lost_from}")
                     held.is_divergent = True
                 held.best_end = min(held.best_end, lost_from)
                 held.promised_offset = min(held.promised_offset, lost_from)
@@ -152,8 +153,9 @@ class HAInvariants:
         end = len(self.history)
         for put in self._puts:
             if put.status is PutStatus.PUT_OK and put.end > end:
-                require(not waits_for_disk, 3, f"the put at {put.start}..{put.end} was answered PUT_OK, and "
-                        f"is gone: the log ends at {end}")
+                require_ha(not waits_for_disk, 3,
+                           f"the put at {put.start}..{put.end} was answered PUT_OK, and is gone: the log "
+                           f"ends at {end}")
         self._puts = [put for put in self._puts if put.end <= end]
 
     def _last_record_end(self, offset: int) -> int:
@@ -170,24 +172,24 @@ class HAInvariants:
 
     def answer(self, put: _Put, status: PutStatus, now_ms: float) -> None:
         """A put is answered."""
-        require(put.status is None, 4, f"the put at {put.start} was answered twice")
+        require_ha(put.status is None, 4, f"the put at {put.start} was answered twice")
         put.status = status
         self.answered[status] += 1
         config = self._master.config
         limit_ms = max(config.slave_timeout, config.sync_flush_timeout) + SLACK_MS
-        require(now_ms - put.at_ms <= limit_ms, 4,
+        require_ha(now_ms - put.at_ms <= limit_ms, 4,
                 f"the put at {put.start} was answered {status.name} after {now_ms - put.at_ms:.0f} ms")
         if status is PutStatus.PUT_OK:
             self._check_held(put)
 
     def _check_held(self, put: _Put) -> None:
         holders = [slave.host for slave in self._slaves if self._holds(slave, put)]
-        require(len(holders) >= put.needed, 2,
+        require_ha(len(holders) >= put.needed, 2,
                 f"the put at {put.start}..{put.end} was answered PUT_OK; {put.needed} slaves must have it, "
                 f"and {', '.join(holders) or 'none'} has")
         if self._master.config.waits_for_disk:
             _, durable = self._master.content(durable=True)
-            require(durable[put.start : put.end] == self.history[put.start : put.end], 2,
+            require_ha(durable[put.start : put.end] == self.history[put.start : put.end], 2,
                     f"the put at {put.start}..{put.end} was answered PUT_OK before the master's disk had it")
 
     def _holds(self, slave: SimBroker, put: _Put) -> bool:
@@ -202,7 +204,7 @@ class HAInvariants:
         limit_ms = max(self._master.config.slave_timeout, self._master.config.sync_flush_timeout) + SLACK_MS
         for put in self._puts:
             if put.status is None and put.life == life:
-                require(now_ms - put.at_ms <= limit_ms, 4,
+                require_ha(now_ms - put.at_ms <= limit_ms, 4,
                         f"the put at {put.start} is not answered after {now_ms - put.at_ms:.0f} ms")
 
     def slave_ends(self, slave: SimBroker, *, power: bool) -> None:
@@ -229,7 +231,7 @@ class HAInvariants:
             end = slave.log.end_offset
             promised = self._last_record_end(min(held.promised_offset, len(self.history)))
             # A log that begins behind the last whole record holds none of the bytes that were reported.
-            require(end >= promised or promised <= held.promised_begin, 5,
+            require_ha(end >= promised or promised <= held.promised_begin, 5,
                     f"{slave.host} came back with {end} bytes, and has reported {held.promised_offset}")
 
     def slave_event(self, slave: SimBroker) -> None:
@@ -255,8 +257,9 @@ class HAInvariants:
                 at = known + _common(piece, expected)
                 if held.old_session == _session_of(slave) >= 0:
                     held.is_divergent = True
-                require(held.is_divergent, 1, f"{slave.host} holds {end} bytes, and at {at} its log is not "
-                        f"the master's, which has {len(self.history)}")
+                require_ha(held.is_divergent, 1,
+                           f"{slave.host} holds {end} bytes, and at {at} its log is not the master's, which "
+                           f"has {len(self.history)}")
                 held.end = end
                 return
             known += len(piece)
@@ -287,11 +290,11 @@ class HAInvariants:
 
     def judge(self) -> None:
         """Check H6 at the end of a run."""
-        require(self.is_settled(), 6, f"the faults are over, and the slaves have not caught up: "
+        require_ha(self.is_settled(), 6, f"the faults are over, and the slaves have not caught up: "
                 f"{self.why_not_settled()}")
         for slave in self._slaves:
             begin, content = slave.content()
-            require(content[: len(self.history) - begin] == self.history[begin:], 1,
+            require_ha(content[: len(self.history) - begin] == self.history[begin:], 1,
                     f"{slave.host} is not equal to the master")
 
 

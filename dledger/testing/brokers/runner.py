@@ -28,7 +28,7 @@ def be_quiet() -> None:
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
 
-def replay_command(outcome: HAOutcome, *, seconds: float) -> str:
+def replay_brokers_command(outcome: HAOutcome, *, seconds: float) -> str:
     """The command that runs a failed schedule again."""
     command = "python -m dledger.testing.brokers.runner --schedules 1"
     return f"{command} --seed {outcome.seed} --seconds {seconds:g} --trace"
@@ -47,7 +47,7 @@ def main(schedules: int, seed: int, seconds: float, jobs: int, trace: bool, stop
         be_quiet()
     run = partial(run_ha_schedule, seconds=seconds, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
-    again = partial(replay_command, seconds=seconds)
+    again = partial(replay_brokers_command, seconds=seconds)
     tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)
 
 

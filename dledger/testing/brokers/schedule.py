@@ -99,7 +99,7 @@ class HAOutcome:
     truncations: int
 
 
-def options_of(seed: int, focus: HAFocus) -> HAOptions:
+def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
     """The seed's options, overridden by those of the focus."""
     rng = random.Random(f"{seed} ha")
     slaves = rng.choice((1, 1, 2, 2, 3))
@@ -429,7 +429,7 @@ def run_ha_schedule(
     seed: int, *, seconds: float = SECONDS, focus: HAFocus | None = None, wants_all_lines: bool = False
 ) -> HAOutcome:
     """Run one seed to its verdict. Never raises for a failed check."""
-    world = HAWorld(seed, options_of(seed, focus or HAFocus()), wants_all_lines=wants_all_lines)
+    world = HAWorld(seed, drawn_options(seed, focus or HAFocus()), wants_all_lines=wants_all_lines)
     failure = ""
     try:
         world.run(seconds)

@@ -28,7 +28,7 @@ from dledger.storage.term_file import TERM_FILE_NAME, TermFile
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.group.invariants import GroupInvariants, require
-from dledger.testing.group.network import Connection, SimNetwork
+from dledger.testing.group.network import SimConnection, SimNetwork
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
@@ -137,7 +137,7 @@ class SimMember:
         self._data_path = config.data_store_path or f"{config.self_path}/data"
         self._backlog: dict[int, deque[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
         self._next_token = 0
-        self._requests: dict[int, tuple[Connection, int, Request]] = {}
+        self._requests: dict[int, tuple[SimConnection, int, Request]] = {}
         self._asked: dict[int, Callable[[Response], None]] = {}
         self._appends: dict[int, tuple[tuple[bytes, ...], Done]] = {}
         self._reads: dict[int, tuple[int, Done]] = {}
@@ -275,7 +275,7 @@ class SimMember:
     def hold_back(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
         """See L{dledger.testing.group.network.Endpoint.hold_back}."""
         if self.is_paused:
-            source = arguments[0].number if isinstance(arguments[0], Connection) else -len(self._backlog)
+            source = arguments[0].number if isinstance(arguments[0], SimConnection) else -len(self._backlog)
             self._backlog.setdefault(source, deque()).append((action, arguments))
         return self.is_paused
 
@@ -329,7 +329,7 @@ class SimMember:
 
     # -- peers ------------------------------------------------------------------------------------
 
-    def request_came(self, connection: Connection, opaque: int, request: Request) -> None:
+    def request_came(self, connection: SimConnection, opaque: int, request: Request) -> None:
         """A request of a peer arrives."""
         token = self._token()
         self._requests[token] = (connection, opaque, request)
@@ -343,7 +343,7 @@ class SimMember:
         """A request will not be answered."""
         self.feed(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason=reason))
 
-    def connection_closed(self, connection: Connection, *, is_last: bool) -> None:
+    def connection_closed(self, connection: SimConnection, *, is_last: bool) -> None:
         """An incoming connection is gone."""
         tokens = [token for token, found in self._requests.items() if found[0] is connection]
         for token in tokens:

@@ -45,7 +45,7 @@ class Endpoint(Protocol):
     def hold_back(self, action: Callable[..., None], arguments: tuple[object, ...]) -> bool:
         """Take an action of a paused process for later. @return: whether it is paused."""
 
-    def request_came(self, connection: Connection, opaque: int, request: Request) -> None:
+    def request_came(self, connection: SimConnection, opaque: int, request: Request) -> None:
         """A request of a peer arrives."""
 
     def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
@@ -54,7 +54,7 @@ class Endpoint(Protocol):
     def request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """A request will not be answered."""
 
-    def connection_closed(self, connection: Connection, *, is_last: bool) -> None:
+    def connection_closed(self, connection: SimConnection, *, is_last: bool) -> None:
         """
         An incoming connection is gone: requests on it are not answered any more.
 
@@ -63,7 +63,7 @@ class Endpoint(Protocol):
 
 
 @attrs.define(eq=False)
-class Connection:
+class SimConnection:
     """
     One TCP connection.
 
@@ -149,11 +149,11 @@ class SimNetwork:
         self._codec = codec
         self._endpoints: dict[str, Endpoint] = {}
         self._lives: dict[str, int] = {}
-        self._outgoing: dict[tuple[str, str], Connection] = {}
-        self._incoming: dict[tuple[str, str], list[Connection]] = {}
+        self._outgoing: dict[tuple[str, str], SimConnection] = {}
+        self._incoming: dict[tuple[str, str], list[SimConnection]] = {}
         self._next_attempt_us: dict[tuple[str, str], int] = {}
         self._next_extra_us: dict[tuple[str, str], int] = {}
-        self._stalling: dict[int, Connection] = {}
+        self._stalling: dict[int, SimConnection] = {}
         self._cut: set[tuple[str, str]] = set()
         self._number = 0
 
@@ -197,7 +197,7 @@ class SimNetwork:
         for source, target in sorted(self._cut):
             self.heal(source, target)
 
-    def _release(self, connection: Connection, way: int) -> None:
+    def _release(self, connection: SimConnection, way: int) -> None:
         held = list(connection.stalled[way])
         connection.stalled[way].clear()
         for number, opaque, message in held:
@@ -275,12 +275,12 @@ class SimNetwork:
                     connection.knows_server = False
                     self._forget(connection)
 
-    def _tell_later(self, connection: Connection, action: Callable[..., None], *arguments: object) -> None:
+    def _tell_later(self, connection: SimConnection, action: Callable[..., None], *arguments: object) -> None:
         self.clock.after(self.delay_us + int(self._rng.random() * 20_000), action, connection, *arguments)
 
     # -- the two ends ---------------------------------------------------------------------------
 
-    def _client_learns(self, connection: Connection, reason: str) -> None:
+    def _client_learns(self, connection: SimConnection, reason: str) -> None:
         if not connection.knows_client:
             return
         endpoint = self._endpoints[connection.client]
@@ -295,7 +295,7 @@ class SimNetwork:
         for request_id in waiting:
             endpoint.request_failed(connection.server, request_id, reason)
 
-    def _server_learns(self, connection: Connection) -> None:
+    def _server_learns(self, connection: SimConnection) -> None:
         if not connection.knows_server:
             return
         endpoint = self._endpoints[connection.server]
@@ -306,7 +306,7 @@ class SimNetwork:
         others = self._incoming.get((connection.client, connection.server), [])
         endpoint.connection_closed(connection, is_last=not others)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: SimConnection) -> None:
         known = self._incoming.get((connection.client, connection.server), [])
         if connection in known:
             known.remove(connection)
@@ -332,7 +332,7 @@ class SimNetwork:
         if not endpoint.hold_back(self._refuse, (source, life, target, request_id, reason)):
             endpoint.request_failed(target, request_id, reason)
 
-    def _connect(self, source: str, target: str) -> Connection | str:
+    def _connect(self, source: str, target: str) -> SimConnection | str:
         key = (source, target)
         if self.clock.now_us < self._next_attempt_us.get(key, 0):
             return "not connected"
@@ -340,19 +340,19 @@ class SimNetwork:
             self._next_attempt_us[key] = self.clock.now_us + int(self.backoff_us * (0.5 + self._rng.random()))
             return "connection refused"
         self._number += 1
-        connection = Connection(self._number, source, target)
+        connection = SimConnection(self._number, source, target)
         connection.extra_us = self._next_extra_us.pop(key, 0)
         self._outgoing[key] = connection
         self._incoming.setdefault(key, []).append(connection)
         connection.last_us[0] = self.clock.now_us + 3 * self.delay_us
         return connection
 
-    def reply(self, connection: Connection, opaque: int, response: Response) -> None:
+    def reply(self, connection: SimConnection, opaque: int, response: Response) -> None:
         """Send an answer on the connection of its request."""
         if connection.knows_server:
             self._send(connection, 1, opaque, self._codec.response_through(response, opaque))
 
-    def _send(self, connection: Connection, way: int, opaque: int, message: Request | Response) -> None:
+    def _send(self, connection: SimConnection, way: int, opaque: int, message: Request | Response) -> None:
         delay_us = self.delay_us + int(self._rng.random() * self.spread_us)
         if self.spike and self._rng.random() < self.spike:
             delay_us += int(self._rng.random() * self.spike_us)
@@ -362,7 +362,7 @@ class SimNetwork:
         self._schedule(connection, way, delay_us, connection.sent[way], opaque, message)
 
     def _schedule(
-        self, connection: Connection, way: int, delay_us: int, number: int, opaque: int,
+        self, connection: SimConnection, way: int, delay_us: int, number: int, opaque: int,
         message: Request | Response,
     ) -> None:
         when_us = max(self.clock.now_us + delay_us, connection.last_us[way] + 1)
@@ -370,7 +370,7 @@ class SimNetwork:
         self.clock.at(when_us, self._arrive, connection, way, number, opaque, message)
 
     def _arrive(
-        self, connection: Connection, way: int, number: int, opaque: int, message: Request | Response
+        self, connection: SimConnection, way: int, number: int, opaque: int, message: Request | Response
     ) -> None:
         if number > connection.cut_after[way]:
             return
@@ -387,7 +387,7 @@ class SimNetwork:
         else:
             self._response_arrives(connection, opaque, message)
 
-    def _request_arrives(self, connection: Connection, opaque: int, message: Request) -> None:
+    def _request_arrives(self, connection: SimConnection, opaque: int, message: Request) -> None:
         endpoint = self._endpoints[connection.server]
         if not connection.knows_server:
             if endpoint.is_up:
@@ -401,7 +401,7 @@ class SimNetwork:
                 self._server_learns(known[0])
         endpoint.request_came(connection, opaque, message)
 
-    def _response_arrives(self, connection: Connection, opaque: int, message: Response) -> None:
+    def _response_arrives(self, connection: SimConnection, opaque: int, message: Response) -> None:
         endpoint = self._endpoints[connection.client]
         if not connection.knows_client:
             return

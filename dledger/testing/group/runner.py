@@ -14,7 +14,7 @@ from functools import partial
 
 import click
 
-from dledger.testing.group.schedule import Outcome, run_schedule
+from dledger.testing.group.schedule import ScheduleOutcome, run_schedule
 from dledger.testing.running import Tally, outcomes, tell
 
 _WORDS = {
@@ -23,7 +23,7 @@ _WORDS = {
 }
 
 
-def replay_command(outcome: Outcome, *, seconds: float, members: int | None) -> str:
+def replay_group_command(outcome: ScheduleOutcome, *, seconds: float, members: int | None) -> str:
     """The command that runs a failed schedule again."""
     chosen = f" --members {members}" if members else ""
     command = "python -m dledger.testing --schedules 1"
@@ -45,5 +45,5 @@ def main(
     size = int(members) if members else None
     run = partial(run_schedule, seconds=seconds, members=size, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
-    again = partial(replay_command, seconds=seconds, members=size)
+    again = partial(replay_group_command, seconds=seconds, members=size)
     tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

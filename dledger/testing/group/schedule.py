@@ -18,7 +18,7 @@ from dledger.testing.group.faults import Nemesis
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
+class ScheduleOutcome:
     """
     The end of a schedule.
 
@@ -68,7 +68,7 @@ class Focus:
 EVERYTHING = Focus()
 
 
-def options_of(seed: int, members: int | None = None) -> tuple[GroupOptions, Load]:
+def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions, Load]:
     """The options that the seed gives the group and its load."""
     rng = random.Random(f"{seed} options")
     count = rng.choice((3, 3, 3, 5)) if members is None else members
@@ -118,11 +118,11 @@ def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
 def run_schedule(
     seed: int, *, seconds: float = 60, members: int | None = None, wants_all_lines: bool = False,
     focus: Focus = EVERYTHING,
-) -> Outcome:
+) -> ScheduleOutcome:
     """
     Run one seed to its verdict. Never raises for a failed check.
     """
-    options, load = focus.narrow(*options_of(seed, members))
+    options, load = focus.narrow(*member_options(seed, members))
     cluster = SimCluster(options, seed)
     if wants_all_lines:
         cluster.trace.echo = []
@@ -149,7 +149,7 @@ def run_schedule(
     return _outcome(cluster, seed, failure)
 
 
-def _outcome(cluster: SimCluster, seed: int, failure: str) -> Outcome:
+def _outcome(cluster: SimCluster, seed: int, failure: str) -> ScheduleOutcome:
     trace = cluster.trace
     lines: list[str] = []
     if trace.echo is not None:
@@ -157,7 +157,7 @@ def _outcome(cluster: SimCluster, seed: int, failure: str) -> Outcome:
     elif failure:
         lines = trace.lines()
     acknowledged = sum(call.kind == "append" and call.outcome == "ok" for call in cluster.history.calls)
-    return Outcome(
+    return ScheduleOutcome(
         seed=seed, failure=failure, lines=tuple(lines), digest=trace.digest, steps=trace.steps,
         acknowledged=acknowledged, committed=cluster.invariants.last_committed + 1,
         elections=cluster.invariants.elections,

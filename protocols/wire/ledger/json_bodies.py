@@ -46,7 +46,7 @@ from protocols.wire.ledger.java_shapes import read_push, write_push_answer
 from protocols.wire.ledger.messages import (
     MESSAGES,
     EntryBatch,
-    Message,
+    LedgerMessage,
     PushEntryRequest,
     PushEntryResponse,
     Request,
@@ -315,7 +315,7 @@ class _Body:
     """The format of one class of message: its keys, and their accepted spellings."""
 
     def __init__(
-        self, message: type[Message], keys: tuple[_Key, ...], other_names: tuple[str, ...] = ()
+        self, message: type[LedgerMessage], keys: tuple[_Key, ...], other_names: tuple[str, ...] = ()
     ) -> None:
         self.message = message
         self.keys = keys
@@ -327,7 +327,7 @@ class _Body:
             key.field: {} if key.field == "peers" else fields[key.field].default for key in keys
         }
 
-    def write(self, message: Message) -> dict[str, Any]:
+    def write(self, message: LedgerMessage) -> dict[str, Any]:
         document: dict[str, Any] = {}
         for key in self.keys:
             value = getattr(message, key.field)

@@ -43,7 +43,7 @@ class EntryBatch:
 
 
 @attrs.frozen(kw_only=True)
-class Message:
+class LedgerMessage:
     """
     Base fields of every request and response.
 
@@ -64,14 +64,14 @@ class Message:
 
 
 @attrs.frozen(kw_only=True)
-class Request(Message):
+class Request(LedgerMessage):
     """A request; C{kind} is its code on the wire."""
 
     kind: ClassVar[RequestCode]
 
 
 @attrs.frozen(kw_only=True)
-class Response(Message):
+class Response(LedgerMessage):
     """An answer. C{kind} is the code of the request that it answers."""
 
     kind: ClassVar[RequestCode]

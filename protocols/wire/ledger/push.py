@@ -40,7 +40,7 @@ from protocols.wire.ledger.messages import (
     GetResponse,
     HeartBeatRequest,
     LeadershipTransferRequest,
-    Message,
+    LedgerMessage,
     MetadataResponse,
     PullRequest,
     PullResponse,
@@ -84,7 +84,7 @@ _RESPONSE_CODES = {int(code): code for code in ResponseCode}
 _PEER = struct_of(PEER_DECLARATION)
 _BODY_LENGTH = struct_of(BODY_LENGTH_DECLARATION)
 
-_M = TypeVar("_M", bound=Message)
+_M = TypeVar("_M", bound=LedgerMessage)
 #: A message beyond the base: numbers of its fixed part, then pieces of texts and payload.
 _Written = tuple[tuple[int, ...], list[bytes]]
 
@@ -165,7 +165,7 @@ class _Codec(Generic[_M]):
         self.read = read
 
 
-def _nothing(message: Message) -> _Written:
+def _nothing(message: LedgerMessage) -> _Written:
     return (), []
 
 
@@ -467,7 +467,7 @@ def encode_response_frame(response: Response, opaque: int) -> bytes:
     return b"".join(encode_response_parts(response, opaque))
 
 
-def _encode(codec: _Codec[Any], kind: int, flags: int, message: Message, opaque: int) -> list[bytes]:
+def _encode(codec: _Codec[Any], kind: int, flags: int, message: LedgerMessage, opaque: int) -> list[bytes]:
     # A frame longer than NATIVE_FRAME_BYTES_MAX is a bug: the callers bound the payloads.
     lengths, texts = _base_texts(message.group, message.remote_id, message.local_id, message.leader_id)
     numbers, pieces = codec.write(message)

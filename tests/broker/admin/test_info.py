@@ -7,7 +7,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.admin.info import broker_options, earliest_ms, java_name
-from dledger.broker.common.config import BrokerConfig, from_mapping
+from dledger.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.broker.ha.config import HAConfig
 from tests.broker.asked import NOW_MS, Asked
 from tests.broker.support import message
@@ -28,10 +28,10 @@ class OptionTests(SynchronousTestCase):
         """What is shown is what a file may say: read again it is the same broker."""
         values = {"store_path_root_dir": "base", "flushDiskType": "SYNC_FLUSH", "brokerName": "b-1",
                   "slaveReadEnable": "true", "haAllowedHosts": "10.0.0.1;10.0.0.2"}  # fmt: skip
-        config = from_mapping(values)
+        config = broker_from_mapping(values)
         shown = broker_options(config)
         self.assertEqual((shown["slaveReadEnable"], shown["flushDiskType"]), ("true", "SYNC_FLUSH"))
-        self.assertEqual(from_mapping(shown), config)
+        self.assertEqual(broker_from_mapping(shown), config)
         fields = sum(len(attrs.fields(one)) for one in (BrokerConfig, HAConfig, type(config.store)))
         self.assertEqual(len(shown), fields - 3)
 

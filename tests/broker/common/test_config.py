@@ -6,14 +6,14 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.config import BrokerConfig, from_mapping, read_properties
+from dledger.broker.common.config import BrokerConfig, broker_from_mapping, read_properties
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.store.store_config import StoreConfig
 
 
 def configured(**values: object) -> BrokerConfig:
     """A configuration from names and values."""
-    return from_mapping({"store_path_root_dir": "base", **values})
+    return broker_from_mapping({"store_path_root_dir": "base", **values})
 
 
 class SpellingTests(SynchronousTestCase):
@@ -26,7 +26,7 @@ class SpellingTests(SynchronousTestCase):
 
     def test_a_file_of_rocketmq(self) -> None:
         """What a broker's file usually holds, as text."""
-        config = from_mapping(read_properties(
+        config = broker_from_mapping(read_properties(
             "# a broker\nbrokerClusterName = C1\nbrokerName=broker-a\nbrokerId=0\ndeleteWhen=04\n"
             "fileReservedTime=48\nbrokerRole=SYNC_MASTER\nflushDiskType=SYNC_FLUSH\nlistenPort=20911\n"
             "namesrvAddr=a:9876;b:9876\nbrokerIP1=10.0.0.1\nautoCreateTopicEnable=false\n"
@@ -66,7 +66,8 @@ class SpellingTests(SynchronousTestCase):
 
     def test_no_store(self) -> None:
         """There is no default for where messages go."""
-        self.assertIn("store_path_root_dir is missing", str(self.assertRaises(ValueError, from_mapping, {})))
+        error = self.assertRaises(ValueError, broker_from_mapping, {})
+        self.assertIn("store_path_root_dir is missing", str(error))
 
     def test_parts_are_not_options(self) -> None:
         """What holds the options of a part is none itself."""

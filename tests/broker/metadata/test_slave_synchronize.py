@@ -45,7 +45,7 @@ class Master:
         self.asked: list[tuple[str, int, float]] = []
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """See L{dledger.broker.metadata.slave_synchronize.Asker}."""
+        """See L{dledger.broker.metadata.slave_synchronize.MasterAsker}."""
         self.asked.append((address, command.code, timeout_s))
         if self.holds:
             self.held.append(Deferred())
