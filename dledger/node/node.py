@@ -39,7 +39,7 @@ from dledger.node.flush import LedgerFlusher
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
-from dledger.node.router import RequestRouter
+from dledger.node.router import Refusals, RequestRouter
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.storage.store_flush import LedgerFlush
@@ -93,6 +93,7 @@ class Node:
     C{failed}, and never back.
 
     @ivar router: receives the requests of connections.
+    @ivar refusals: answers requests that are refused.
     @ivar turn: runs work once per reactor turn; shared by server and peers.
     @ivar counters: counts since the start.
     """
@@ -153,12 +154,7 @@ class Node:
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
             counters=self.counters,
         )
-        self.router = RequestRouter(
-            self_id=config.self_id, group=config.group, peer_ids=frozenset(config.peers) - {config.self_id},
-            body_bytes_max=config.body_bytes_max, core=self._core, feed=feed,
-            is_running=lambda: not self._driver.is_stopped, broken=self.broken,
-            next_token=self._next_token, counters=self.counters,
-        )
+        self.refusals = Refusals(self._core, feed, self.counters)
         self._appends = AppendGate(
             group=config.group, ledger=store, propose=feed, at_end_of_turn=self.turn.work,
             at_end_of_read=self.turn.soon,
@@ -168,9 +164,15 @@ class Node:
         self._reads = Reads(
             group=config.group, store=store, committed_index=lambda: self._core.committed_index,
             request_reads=feed, at_end_of_turn=self.turn.work, next_token=self._next_token,
-            seconds=self._clock.seconds, refuse=self.router.refuse, counters=self.counters,
+            seconds=self._clock.seconds, refuse=self.refusals.refuse, counters=self.counters,
         )
-        self.router.attach(appends=self._appends, reads=self._reads)
+        self.router = RequestRouter(
+            self_id=config.self_id, group=config.group, peer_ids=frozenset(config.peers) - {config.self_id},
+            body_bytes_max=config.body_bytes_max, core=self._core, feed=feed,
+            is_running=lambda: not self._driver.is_stopped, broken=self.broken,
+            next_token=self._next_token, counters=self.counters, refusals=self.refusals,
+            appends=self._appends, reads=self._reads,
+        )
 
     def _next_token(self) -> int:
         self._tokens += 1

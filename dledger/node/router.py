@@ -79,6 +79,32 @@ _Asked = tuple[ServerConnection, Ticket | Merged]
 Claim = Callable[[ServerConnection, str], bool]
 
 
+class Refusals:
+    """Answers requests that are refused, for the router and for the parts that it routes to."""
+
+    def __init__(self, core: CoreView, feed: Callable[..., None], counters: Counters) -> None:
+        self._core = core
+        self._feed = feed
+        self._counters = counters
+
+    def refuse(
+        self, connection: ServerConnection, ticket: Ticket, request: Request, error: DLedgerError
+    ) -> None:
+        """Answer with a refusal: base fields of the request, the code, and the leader if known."""
+        count(self._counters.refusals, error.code.name)
+        connection.answer(ticket, self.refusal_of(request, error))
+        if isinstance(error, StoreError):
+            self._feed(StoreFailed(reason=str(error)))
+
+    def refusal_of(self, request: Request, error: DLedgerError) -> Response:
+        """The answer that carries C{error}."""
+        response_class = MESSAGES[request.kind][1]
+        return response_class(
+            code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+            leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
+        )
+
+
 class RequestRouter:
     """
     Invariant: C{_questions} has the tokens that the core has not answered; C{_tokens} has those of
@@ -100,6 +126,9 @@ class RequestRouter:
         broken: Callable[[BaseException], None],
         next_token: Callable[[], int],
         counters: Counters,
+        refusals: Refusals,
+        appends: AppendGate,
+        reads: Reads,
     ) -> None:
         self._broken = broken
         self._self_id = self_id
@@ -113,13 +142,10 @@ class RequestRouter:
         self._counters = counters
         self._questions: dict[int, _Asked | Deferred[Response]] = {}
         self._tokens: dict[ServerConnection, set[int]] = {}
-        self._appends: AppendGate | None = None
-        self._reads: Reads | None = None
+        self._refuse = refusals.refuse
+        self._appends = appends
+        self._reads = reads
         self._claim: Claim = lambda connection, peer_id: True
-
-    def attach(self, *, appends: AppendGate, reads: Reads) -> None:
-        """Set the parts that serve appends and reads; they refuse requests through this router."""
-        self._appends, self._reads = appends, reads
 
     def claim_with(self, claim: Claim) -> None:
         """Set the function that claims connections for peers."""
@@ -147,7 +173,6 @@ class RequestRouter:
             self._broken(error)
 
     def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
-        assert self._appends is not None and self._reads is not None
         self._counters.requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
         for_core: list[tuple[Ticket, Request]] = []
@@ -195,7 +220,6 @@ class RequestRouter:
 
     def drained(self, connection: ServerConnection) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.drained}."""
-        assert self._reads is not None
         self._reads.drained(connection)
 
     def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
@@ -203,7 +227,6 @@ class RequestRouter:
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
-        assert self._reads is not None
         tokens = self._tokens.pop(connection, set())
         for token in tokens:
             del self._questions[token]
@@ -226,7 +249,7 @@ class RequestRouter:
             code = ResponseCode.ILLEGAL_MEMBER_STATE
         else:
             code = ResponseCode.NOT_LEADER
-        self.refuse(connection, ticket, request, DLedgerError(code))
+        self._refuse(connection, ticket, request, DLedgerError(code))
 
     def _may_append(self, bodies: tuple[bytes, ...]) -> bool:
         if len(bodies) == 1:
@@ -245,15 +268,14 @@ class RequestRouter:
             error = DLedgerError(ResponseCode.REQUEST_WITH_EMPTY_BODYS)
         else:
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="body is missing")
-        self.refuse(connection, ticket, request, error)
+        self._refuse(connection, ticket, request, error)
 
     def _pull(self, connection: ServerConnection, ticket: Ticket, request: PullRequest) -> None:
-        assert self._reads is not None
         if ticket[1]:
             self._reads.ask(connection, ticket, request)
         else:
             error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")
-            self.refuse(connection, ticket, request, error)
+            self._refuse(connection, ticket, request, error)
 
     def _admit(self, connection: ServerConnection, request: Request) -> bool:
         """Whether the connection may continue; a connection from a peer is claimed for it."""
@@ -298,23 +320,6 @@ class RequestRouter:
                 connection.answer(ticket, answer)
         else:
             connection.answer(whence, response)
-
-    def refuse(
-        self, connection: ServerConnection, ticket: Ticket, request: Request, error: DLedgerError
-    ) -> None:
-        """Answer with a refusal: base fields of the request, the code, and the leader if known."""
-        count(self._counters.refusals, error.code.name)
-        connection.answer(ticket, self.refusal_of(request, error))
-        if isinstance(error, StoreError):
-            self._feed(StoreFailed(reason=str(error)))
-
-    def refusal_of(self, request: Request, error: DLedgerError) -> Response:
-        """The answer that carries C{error}."""
-        response_class = MESSAGES[request.kind][1]
-        return response_class(
-            code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
-            leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
-        )
 
     def stop(self) -> None:
         """The member has stopped: answer the requests that the core left unanswered."""

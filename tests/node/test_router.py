@@ -200,7 +200,7 @@ class CoreTests(SynchronousTestCase):
         client, other = self.rig.client(), self.rig.client()
         client.send(commit())
         (token,) = self.tokens()
-        response = self.rig.node.router.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        response = self.rig.node.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
         self.rig.node.reply(token, response)
         self.rig.node.reply(token, response)
         self.assertEqual(len(client.answers()), 1)
@@ -212,7 +212,7 @@ class CoreTests(SynchronousTestCase):
         client = self.rig.client()
         client.send(commit(), commit())
         first, second = self.tokens()
-        response = self.rig.node.router.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
+        response = self.rig.node.refusals.refusal_of(commit(), DLedgerError(ResponseCode.SUCCESS))
         self.rig.node.reply(first, response)
         client.connection.abort("gone")
         self.assertEqual(

@@ -21,18 +21,9 @@ from protocols.rocketmq.commands import VERSION, CommandConnection
 from protocols.wire.remoting import FLAG_RESPONSE, JSON, RemotingCommand, encode_command
 from protocols.wire.rocketmq.send_request import SentAnswers
 
-
-class PlainSend(NamedTuple):
-    """
-    The facts about a plain request that its answer needs.
-
-    @ivar opaque: number of the request.
-    @ivar at: which of the messages of its put it is.
-    """
-
-    opaque: int
-    queue_id: int
-    at: int
+#: The facts about a plain request that its answer needs: number of the request; queue; which of the messages
+#: of its put it is. A bare tuple, unpacked where it is read: a NamedTuple costs 3 % of a message.
+PlainSend = tuple[int, int, int]
 
 
 class LongSend(NamedTuple):
@@ -72,10 +63,10 @@ class SendAnswers:
         """Answers to plain requests whose messages are not stored, or not certainly."""
         return [
             encode_command(RemotingCommand(
-                code=code, opaque=send.opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
+                code=code, opaque=opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
                 ext_fields=self._told,
             ))
-            for send in sends
+            for opaque, _, _ in sends
         ]  # fmt: skip
 
     def answer(
@@ -87,7 +78,7 @@ class SendAnswers:
             return
         offsets, request = placed.offsets[send.first : send.end], send.request
         if len(offsets) == 1 and request.serialize_type == JSON:
-            plain = PlainSend(request.opaque, send.queue_id, send.first)
+            plain = (request.opaque, send.queue_id, send.first)
             connection.answer_made(request, *self.stored_frames((plain,), placed, status))
             return
         start = self._own.id_start.decode()

@@ -53,22 +53,28 @@ class _Put(NamedTuple):
     A frame that can be stored.
 
     @ivar queue_id: the queue in the answer; delayed messages wait in another one.
+    @ivar first, end: its messages are those of the put from C{first} to C{end - 1}.
+    @ivar waits: whether the producer waits for slaves and disk.
     """
 
     ticket: NativeTicket
-    messages: list[PlainMessage]
     queue_id: int
+    first: int
+    end: int
     waits: bool
 
 
-def _answer_of(put: _Put, placed: Placed, first: int, status: PutStatus) -> PutAnswer:
-    """@param first: which of the messages in C{placed} is the first of the put."""
-    return PutAnswer(
-        code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[first],
-        store_timestamp=placed.store_timestamp,
-        offsets=tuple(placed.offsets[first : first + len(put.messages)]),
-        remark="" if status.is_stored else status.name,
-    )  # fmt: skip
+def _answers_of(puts: Sequence[_Put], placed: Placed, status: PutStatus) -> list[bytes]:
+    """The frames of the answers to frames whose messages are stored."""
+    parts: list[bytes] = []
+    for put in puts:
+        answer = PutAnswer(
+            code=status.remoting_code, queue_id=put.queue_id, queue_offset=placed.queue_offsets[put.first],
+            store_timestamp=placed.store_timestamp, offsets=tuple(placed.offsets[put.first : put.end]),
+            remark="" if status.is_stored else status.name,
+        )  # fmt: skip
+        parts += answer_parts(answer, put.ticket.opaque)
+    return parts
 
 
 class NativeCommands(CommandGroup):
@@ -140,55 +146,57 @@ class NativeCommands(CommandGroup):
             return
         born_host = host_of(connection)
         puts: list[_Put] = []
+        messages: list[PlainMessage] = []
         for ticket, request in requests:
             try:
-                put = self._read(ticket, request, born_host, connection.address)
+                queue_id, found = self._read(request, born_host, connection.address)
             except Refused as error:
                 connection.answer_native(ticket, PutAnswer(code=error.code, remark=error.remark))
             except ValueError as error:
                 remark = f"the message is illegal: {error}"
                 connection.answer_native(ticket, PutAnswer(code=Code.MESSAGE_ILLEGAL, remark=remark))
             else:
-                puts.append(put)
+                first = len(messages)
+                messages += found
+                puts.append(_Put(ticket, queue_id, first, len(messages), waits(request.properties)))
         if puts:
-            self._store_all(connection, puts)
+            self._store_all(connection, puts, messages)
 
-    def _store_all(self, connection: BrokerConnection, puts: list[_Put]) -> None:
-        messages: list[PlainMessage] = []
-        for put in puts:
-            messages += put.messages
+    def _store_all(
+        self, connection: BrokerConnection, puts: list[_Put], messages: Sequence[PlainMessage]
+    ) -> None:
+        later = [put for put in puts if put.waits]
         try:
-            placed, done = self._pipeline.put(messages, waits=any([put.waits for put in puts]))
+            placed, done = self._pipeline.put(messages, waits=bool(later))
         except NotPut as error:
             for put in puts:
-                self._refuse(connection, put.ticket, error, len(put.messages))
+                self._refuse(connection, put.ticket, error, put.end - put.first)
             return
-        at = 0
-        later = []
-        for put in puts:
-            if put.waits:
-                later.append((put, at))
-            else:
-                self._answer(connection, put, placed, at, PutStatus.PUT_OK)
-            at += len(put.messages)
-
+        at_once = [put for put in puts if not put.waits]
+        if at_once:
+            frames = _answers_of(at_once, placed, PutStatus.PUT_OK)
+            connection.answer_natives_made([put.ticket for put in at_once], frames)
         if not later:
             return
-        tickets = [put.ticket for put, _ in later]
+        tickets = [put.ticket for put in later]
         # While slaves or the disk are at work there is time to write the answers that will be wanted.
-        ready = None if done.called else self._stored(later, placed)
+        ready = [] if done.called else _answers_of(later, placed, PutStatus.PUT_OK)
 
         def answer(status: PutStatus) -> None:
-            if ready is not None and status is PutStatus.PUT_OK:
-                connection.answer_natives_made(tickets, ready)
-                return
-            for put, first in later:
-                self._answer(connection, put, placed, first, status)
+            is_ready = ready and status is PutStatus.PUT_OK
+            connection.answer_natives_made(tickets, ready if is_ready else _answers_of(later, placed, status))
 
         done.addCallback(answer)
 
-    def _read(self, ticket: NativeTicket, request: PutRequest, born_host: Host, address: str) -> _Put:
-        """@raise Refused: policy forbids the messages. @raise ValueError: they are malformed."""
+    def _read(
+        self, request: PutRequest, born_host: Host, address: str
+    ) -> tuple[int, list[PlainMessage]]:
+        """
+        The queue in the answer, and the messages.
+
+        @raise Refused: policy forbids them.
+        @raise ValueError: they are malformed.
+        """
         if not request.bodies:
             raise ValueError("a PUT without messages")
         rules, properties = self._rules, request.properties
@@ -210,22 +218,7 @@ class NativeCommands(CommandGroup):
             longest = rules.delayed(longest, level)
         (like,) = self._pipeline.checked((longest,))
         form, stored_in, born, kept = like.form, like.queue_id, like.born_timestamp, like.properties
-        messages = [PlainMessage(form, stored_in, born, kept, body) for body in request.bodies]
-        return _Put(ticket, messages, queue_id, waits(properties))
-
-    @staticmethod
-    def _stored(puts: Sequence[tuple[_Put, int]], placed: Placed) -> list[bytes]:
-        """The frames of the answers to puts that slaves and disk have, too."""
-        return [
-            part for put, first in puts
-            for part in answer_parts(_answer_of(put, placed, first, PutStatus.PUT_OK), put.ticket.opaque)
-        ]  # fmt: skip
-
-    @staticmethod
-    def _answer(
-        connection: BrokerConnection, put: _Put, placed: Placed, first: int, status: PutStatus
-    ) -> None:
-        connection.answer_native(put.ticket, _answer_of(put, placed, first, status))
+        return queue_id, [PlainMessage(form, stored_in, born, kept, body) for body in request.bodies]
 
     def _refuse(
         self, connection: BrokerConnection, ticket: NativeTicket, error: NotPut, count: int

@@ -84,14 +84,7 @@ def stored_properties(properties: bytes, added: bytes) -> bytes:
         named = decode_properties(kept)
         named.pop("CLUSTER", None)
         kept = encode_properties(named)
-    return _joined(kept, added)
-
-
-def _joined(properties: bytes, added: bytes) -> bytes:
-    """Behind each property is its 0x02, though the last one may come without."""
-    if properties and properties[-1] != 2:
-        return properties + b"\x02" + added
-    return properties + added
+    return kept + added if not kept or kept[-1] == 2 else kept + b"\x02" + added
 
 
 def plain_properties(properties: bytes, added: bytes) -> bytes | None:
@@ -106,7 +99,9 @@ def plain_properties(properties: bytes, added: bytes) -> bytes | None:
     ):  # fmt: skip
         return None
     kept = _without_wait(properties)
-    return None if _WAIT in kept else _joined(kept, added)
+    if _WAIT in kept:
+        return None
+    return kept + added if not kept or kept[-1] == 2 else kept + b"\x02" + added
 
 
 def cluster_property(cluster: str) -> bytes:

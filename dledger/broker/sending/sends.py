@@ -88,14 +88,16 @@ class Sends:
     def _received(self, connection: BrokerConnection, requests: Sequence[SendMessageRequest]) -> None:
         read = _Read()
         messages, plain, read_plain = read.messages, read.plain, self._plain.read
+        body_bytes = 0
         for request in requests:
             message = read_plain(connection, request)
             if message is None:
                 self._read_long(connection, decode_command(request.frame), read)
                 continue
-            plain.append(PlainSend(request.opaque, message.queue_id, len(messages)))
+            plain.append((request.opaque, message.queue_id, len(messages)))
             messages.append(message)
-            read.body_bytes += len(message.body)
+            body_bytes += len(message.body)
+        read.body_bytes = body_bytes
         self._put(connection, read)
 
     def _read_long(self, connection: CommandConnection, request: RemotingCommand, read: _Read) -> None:

@@ -298,6 +298,13 @@ class PlainTests(SendCase):
 class DelayTests(SendCase):
     """Messages that wait stand in the topic of the schedule until their time."""
 
+    def test_no_levels(self) -> None:
+        """A broker without delay levels stores a message where it goes."""
+        self.make(store={"message_delay_level": ""})
+        self.assertEqual(self.send(queueId=2, properties="DELAY\x013\x02TAGS\x01A").code, 0)
+        (stored,) = self.broker.stored()
+        self.assertEqual((stored.topic, stored.queue_id, stored.properties["DELAY"]), ("T1", 2, "3"))
+
     def test_delayed(self) -> None:
         """In the queue of its level; the producer is told its own."""
         answer = self.send(queueId=2, properties="DELAY\x013\x02TAGS\x01A")
