@@ -139,6 +139,7 @@ def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, .
     return FIXED_PARTS[is_born_v6, is_store_v6], sys_flag, host_numbers(born), host_numbers(store)
 
 
+@lru_cache(maxsize=1024)
 def topic_part_of(topic: str) -> bytes:
     """Length and bytes of a topic, as a record holds them."""
     raw = _topic_bytes(topic)
