@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from dledger.base.addresses import parse_address
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.reactor_thread import ReactorThread
-from dledger.broker.client.ha_status import Asker, HAReport, brokers_of, report_of, sentence, with_lack
+from dledger.broker.client.ha_status import BrokerAsker, HAReport, brokers_of, report_of, sentence, with_lack
 from dledger.commands.common import EXIT_FAILED, say, write_json
 
 #: mqadmin's own widths.
@@ -76,7 +76,7 @@ def ha_status(
 def _fetch(broker: str | None, namesrv: str, cluster: str, timeout_s: float) -> list[HAReport]:
     thread = ReactorThread("dledger-ha-status")
     try:
-        asker = Asker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
+        asker = BrokerAsker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
         addresses = None if broker is None else _split(broker)
         return thread.wait(
             lambda: Deferred.fromCoroutine(fetch_reports(asker.ask, addresses, _split(namesrv), cluster))

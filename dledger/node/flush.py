@@ -41,9 +41,8 @@ class LedgerFlusher:
     def start(self, flush_id: int, end_index: int) -> None:
         """Sync entries up to C{end_index}; then C{EntriesFlushed} or C{StoreFailed} is fed."""
         assert not self._group.is_running, "one flush at a time"
-        flushed = self._group.flush()
-        flushed.addCallback(self._done, flush_id, end_index, self._seconds())
-        flushed.addErrback(self._failed)
+        began_s = self._seconds()
+        self._group.flush().addCallback(self._done, flush_id, end_index, began_s).addErrback(self._failed)
 
     def _done(self, job: LedgerFlush | None, flush_id: int, end_index: int, began_s: float) -> None:
         if job is not None:

@@ -200,7 +200,7 @@ class FileStore:
         ledger.end_term = term
         ledger.end_position = layout.end_position
         ledger.chain_crc = layout.chain_crc
-        self._reads.written(first, layout)
+        self._reads.written(layout)
 
     def _write_units(self, first: int, units: bytes) -> None:
         position = first * INDEX_UNIT_SIZE

@@ -81,12 +81,8 @@ class StoreReads:
 
     # -- what changes ----------------------------------------------------------------------------
 
-    def written(self, first_index: int, layout: Layout) -> None:
-        """
-        Entries from C{first_index} on were written behind the last one. L{remember} or L{forget_batches}
-        follows.
-        """
-        assert first_index == self._recent.next_index, (first_index, self._recent.next_index)
+    def written(self, layout: Layout) -> None:
+        """Entries were written behind the last one; L{remember} or L{forget_batches} follows."""
         self._recent.extend(layout.positions, layout.terms)
 
     def remember(self, batch: EntryBatch, sizes: list[int] | None = None) -> None:

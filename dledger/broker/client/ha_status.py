@@ -308,7 +308,7 @@ def sentence(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class Asker(OnlyAsking):
+class BrokerAsker(OnlyAsking):
     """Sends each request over its own connection."""
 
     def __init__(self, clock: IReactorTime, endpoint_for: EndpointFor, timeout_s: float) -> None:

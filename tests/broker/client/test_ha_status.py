@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from dledger.base.errors import DLedgerError
 from dledger.broker.client.ha_status import (
-    Asker,
+    BrokerAsker,
     HAReport,
     brokers_of,
     read_cluster_info,
@@ -204,7 +204,7 @@ class AskerTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.endpoint = Endpoint()
-        self.asker = Asker(self.clock, lambda address: self.endpoint, 5.0)
+        self.asker = BrokerAsker(self.clock, lambda address: self.endpoint, 5.0)
 
     def test_answered(self) -> None:
         """The connection ends with the answer."""
