@@ -16,7 +16,7 @@ PRODUCT = ("dledger", "protocols", "pyspark_dledger")
 PRESCRIBED = {"main", "connect", "makeService", "make_service", "Options"}
 
 #: Names that still exist twice; none may be added.
-TWICE: set[str] = {"Asker", "Log", "Outcome"}
+TWICE: set[str] = set()
 
 
 def public_names() -> dict[str, list[str]]:

@@ -106,15 +106,13 @@ class GroupFlush(Generic[_Job]):
             return riders, None
         self._riders = riders
         self._is_running = True
-        self._run_in_thread(job.run).addCallbacks(lambda _: self._ended(job), self._failed)
+        running = self._run_in_thread(job.run)
+        # Behind finish_flush, so that its failure is the flush's: no caller waits for a store that broke.
+        running.addCallback(lambda _: self._store.finish_flush(job))
+        running.addCallbacks(lambda _: self._ended(job), self._failed)
         return [], None
 
     def _ended(self, job: _Job) -> None:
-        try:
-            self._store.finish_flush(job)
-        except Exception:
-            self._failed(Failure())
-            return
         riders = self._riders
         self._is_running, self._riders = False, []
         rest, error = self._begin() if self._waiting else ([], None)
