@@ -306,7 +306,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="admin pages",
         covers=("dledger.admin",),
-        ours=(*VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client"),
+        ours=(*VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "protocols.wire.fastjson"),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
     ),
@@ -340,14 +340,14 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="twistd common",
         covers=("dledger.twistd.common",),
-        ours=("dledger.base.tuning",),
+        ours=("dledger.base.tuning", "dledger.base.reactor"),
         third=("twisted",),
         refused=("logging", "asyncio"),
     ),
     Layer(
         name="twistd export",
         covers=("dledger.twistd.export",),
-        ours=(*VALUES, "dledger.twistd.common", "dledger.spark"),
+        ours=(*VALUES, "dledger.base.reactor", "dledger.twistd.common", "dledger.spark"),
         third=(*ATTRS, "twisted"),
         refused=("logging", "asyncio"),
         late=("dledger.spark",),

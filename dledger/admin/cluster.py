@@ -25,10 +25,12 @@ from twisted.web.iweb import IAgent
 
 from dledger.base.addresses import checked_members
 from dledger.base.endpoints import tcp_endpoints
+from dledger.base.reactor import Reactor
 from dledger.base.timing import Gathering
 from dledger.client.members import Members
 from dledger.client.values import MemberInfo
 from dledger.node.status import NodeStatus
+from protocols.wire.fastjson import JsonObject
 
 #: Longest wait for an answer, seconds.
 DEADLINE_S = 2.0
@@ -64,7 +66,7 @@ class MemberReport:
     health: str = ""
 
 
-def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, Any]) -> MemberReport:
+def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, object]) -> MemberReport:
     """
     The report of a member from its C{/status} page.
 
@@ -91,7 +93,7 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
         raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
 
 
-def identity_of_status(document: Mapping[str, Any]) -> tuple[str, str, dict[str, str]]:
+def identity_of_status(document: Mapping[str, object]) -> tuple[str, str, dict[str, str]]:
     """
     Id and group of the member that sent a C{/status} page, and the addresses of its group by member id.
 
@@ -104,7 +106,7 @@ def identity_of_status(document: Mapping[str, Any]) -> tuple[str, str, dict[str,
     return str(member_id), group, checked_members({name: str(text) for name, text in addresses.items()})
 
 
-def _member_of(document: Mapping[str, Any]) -> dict[str, Any]:
+def _member_of(document: Mapping[str, object]) -> JsonObject:
     member = document.get("member")
     if not isinstance(member, dict):
         raise ValueError(_NOT_A_PAGE)
@@ -139,7 +141,7 @@ def with_lag(reports: tuple[MemberReport, ...]) -> tuple[MemberReport, ...]:
     )
 
 
-async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) -> dict[str, Any]:
+async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) -> JsonObject:
     """
     The document at C{url}/status.
 
@@ -231,7 +233,7 @@ class ClusterSurvey:
     def __init__(
         self,
         node: _Status,
-        reactor: Any,
+        reactor: Reactor,
         *,
         admin_urls: Mapping[str, str],
         agent: IAgent | None = None,

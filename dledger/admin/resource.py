@@ -34,7 +34,9 @@ from zope.interface import provider
 
 from dledger.admin.cluster import ClusterSurvey, MemberReport
 from dledger.admin.metrics import exposition, make_registry
+from dledger.base.reactor import Reactor
 from dledger.node.status import NodeStatus
+from protocols.wire.fastjson import JsonObject
 
 _INDEX = {
     "/status": "this member",
@@ -66,7 +68,7 @@ def health_problem(status: NodeStatus) -> str | None:
     return None
 
 
-def status_json(status: NodeStatus) -> dict[str, Any]:
+def status_json(status: NodeStatus) -> JsonObject:
     """A status as plain values, with the member's health."""
     problem = health_problem(status)
     return {
@@ -155,7 +157,7 @@ class AdminApp:
         return _json(request, 500, {"error": "internal error"})
 
 
-def _json(request: IRequest, status: int, document: Mapping[str, Any]) -> bytes:
+def _json(request: IRequest, status: int, document: Mapping[str, object]) -> bytes:
     request.setResponseCode(status)
     request.setHeader(b"content-type", b"application/json; charset=utf-8")
     request.setHeader(b"cache-control", b"no-store")
@@ -206,7 +208,7 @@ def access_line(wall_s: Callable[[], float]) -> Any:
 
 
 def make_admin_service(
-    node: StatusSource, endpoint: str, reactor: Any, *, wall_s: Callable[[], float],
+    node: StatusSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
     admin_urls: Mapping[str, str] | None = None,
 ) -> IService:
     """

@@ -10,7 +10,6 @@ tries all addresses of a name, one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -28,6 +27,7 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer
 
 from dledger.base.addresses import parse_address
+from dledger.base.reactor import Reactor
 
 EndpointFor = Callable[[str], IStreamClientEndpoint]
 
@@ -58,7 +58,7 @@ class _Addresses:
 class HostEndpoint:
     """Connects to the first address of a host that accepts the connection."""
 
-    def __init__(self, reactor: Any, host: str, port: int, timeout_s: float) -> None:
+    def __init__(self, reactor: Reactor, host: str, port: int, timeout_s: float) -> None:
         self._reactor = reactor
         self._host = host
         self._port = port
@@ -87,7 +87,7 @@ class HostEndpoint:
         return [address.host for address in await receiver.found]
 
 
-def tcp_endpoints(reactor: Any, timeout_s: float) -> EndpointFor:
+def tcp_endpoints(reactor: Reactor, timeout_s: float) -> EndpointFor:
     """Endpoints for C{host:port} addresses, where the host may be C{[IPv6]}."""
 
     def endpoint_for(address: str) -> IStreamClientEndpoint:

@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
+from dledger.base.reactor import Reactor
 from protocols.wire.ledger.codes import ResponseCode
 
 _T = TypeVar("_T")
@@ -96,7 +97,7 @@ class ReactorThread:
     @ivar reactor: runs until L{stop}; use it only through L{run}, L{start}, L{begin} and L{wait}.
     """
 
-    def __init__(self, name: str, reactor: Any = None) -> None:
+    def __init__(self, name: str, reactor: Reactor = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
         # Held while another thread wakes the reactor up, so that its pipe is not closed meanwhile: after a

@@ -6,11 +6,12 @@ Threads for disk operations, so that the reactor does not block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
+
+from dledger.base.reactor import Reactor
 
 #: Runs a function in a thread; the Deferred fires on the reactor's thread when it has returned.
 RunInThread = Callable[[Callable[[], None]], Deferred[None]]
@@ -19,7 +20,7 @@ RunInThread = Callable[[Callable[[], None]], Deferred[None]]
 class DiskThreads:
     """A separate thread pool: in the reactor's pool, calls may have to wait for slow name lookups."""
 
-    def __init__(self, reactor: Any, *, name: str, most: int = 1) -> None:
+    def __init__(self, reactor: Reactor, *, name: str, most: int = 1) -> None:
         """
         @param name: name of the threads, for people.
         @param most: at most this many calls run at once; with 1 they run in order.

@@ -21,7 +21,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import attrs
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
@@ -29,6 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
+from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
 from dledger.broker.admin.commands import AdminCommands, AdminParts
 from dledger.broker.admin.reset_offsets import ResetOffsets
@@ -78,7 +78,7 @@ class BrokerSurroundings:
     @ivar ha_listen: where slaves connect to; None for nowhere.
     """
 
-    reactor: Any
+    reactor: Reactor
     disk: Disk
     rng: random.Random
     wall_s: Callable[[], float]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import attrs
 from twisted.application.service import Service
@@ -33,6 +32,7 @@ from twisted.python.failure import Failure
 from dledger.base.addresses import parse_address
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
+from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskThreads
 from dledger.base.timing import within
 from dledger.broker.common.config import BrokerConfig
@@ -73,7 +73,7 @@ class BrokerService(Service):
     log = Logger()
 
     def __init__(
-        self, config: BrokerConfig, reactor: Any, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
+        self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
         wall_s: Callable[[], float], failed: Callable[[str], None], threads: DiskThreads | None = None,
         endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
     ) -> None:
@@ -239,5 +239,5 @@ class BrokerService(Service):
             self._give_up(f"the store did not close cleanly: {error}")
 
 
-def _pause(reactor: Any, seconds: float) -> Awaitable[None]:
+def _pause(reactor: Reactor, seconds: float) -> Awaitable[None]:
     return deferLater(reactor, seconds, lambda: None)

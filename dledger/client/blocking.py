@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
 
 import attrs
 
@@ -35,6 +34,7 @@ from dledger.client.values import (
     MemberInfo,
     UnknownOutcome,
 )
+from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
 
 _PROGRESS_S = 0.1
@@ -307,7 +307,7 @@ class _Feed:
     def _broken(self, error: AppendError) -> AppendError:
         kind = UnknownOutcome if self._unknown else AppendFailed
         unbroken = max(self._unbroken, 0)
-        facts: dict[str, Any] = {**error.facts, "acknowledged": unbroken}
+        facts: JsonObject = {**error.facts, "acknowledged": unbroken}
         if self._acknowledged > unbroken:
             facts["acknowledged_later"] = self._acknowledged - unbroken
         return kind(error.code, failed=self._failed, unknown=self._unknown, **facts)

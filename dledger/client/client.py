@@ -22,6 +22,7 @@ from twisted.internet.task import deferLater
 
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.errors import DLedgerError
+from dledger.base.reactor import Reactor
 from dledger.base.sender import fire_all, fire_one
 from dledger.base.timing import Backoff
 from dledger.client.appender import AppendDone, Appender, AppendLimits
@@ -69,7 +70,7 @@ class LogClient:
         peers: str | Mapping[str, str],
         *,
         group: str = "default",
-        reactor: Any,
+        reactor: Reactor,
         wire: str = "auto",
         timeout_s: float = 10.0,
         answer_timeout_s: float = 4.0,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 import attrs
 import click
@@ -20,6 +19,7 @@ from dledger.broker.client.native_tail import From
 from dledger.commands.common import say, shown_body
 from dledger.commands.rocketmq import body_json, field_columns, fields_of
 from protocols.wire.errors import WireError
+from protocols.wire.fastjson import JsonObject
 from protocols.wire.rocketmq.message import Message, decode_message, plain_body
 
 #: Styles of messages; C{text} is the same as C{rocketmq} here.
@@ -76,7 +76,7 @@ def record_line(record: bytes, offset: int, style: str) -> tuple[str, bytes]:
     if style == "raw":
         line = body + b"\n"
     elif style == "json":
-        document: dict[str, Any] = {"offset": offset, "kind": "damaged" if message is None else "message"}
+        document: JsonObject = {"offset": offset, "kind": "damaged" if message is None else "message"}
         if problem:
             document["problem"] = problem
         if message is not None:

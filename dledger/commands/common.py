@@ -19,6 +19,7 @@ import click
 
 from dledger.base.errors import DLedgerError
 from dledger.client.values import AppendError, Entry, UnknownOutcome
+from protocols.wire.fastjson import JsonObject
 
 EXIT_FAILED = 1
 EXIT_UNKNOWN = 2
@@ -108,9 +109,9 @@ def shown_body(body: bytes) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: Entry) -> JsonObject:
     """An entry as an object: C{body} if that is UTF-8, else C{body_base64}."""
-    document: dict[str, Any] = {"index": entry.index, "term": entry.term, "pos": entry.pos}
+    document: JsonObject = {"index": entry.index, "term": entry.term, "pos": entry.pos}
     try:
         document["body"] = entry.body.decode("utf-8")
     except UnicodeDecodeError:
@@ -131,6 +132,6 @@ def write_entries(entries: Sequence[Entry], style: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def write_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+def write_json(document: Mapping[str, object] | Sequence[Any]) -> None:
     """Write a document to standard output."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))

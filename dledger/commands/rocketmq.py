@@ -12,13 +12,13 @@ import base64
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import attrs
 
 from dledger.client.values import Entry
 from dledger.commands.common import shown_body
 from protocols.wire.errors import WireError
+from protocols.wire.fastjson import JsonObject
 from protocols.wire.rocketmq.layout import DLEDGER_BODY_OFFSET
 from protocols.wire.rocketmq.message import Message, decode_entry_body, decode_start, plain_body
 
@@ -116,12 +116,12 @@ def body_json(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 
-def message_json(entry: Entry) -> dict[str, Any]:
+def message_json(entry: Entry) -> JsonObject:
     """
     An entry as an object, with every field of the message; C{kind} is the kind of the entry.
     """
     found = read_entry(entry)
-    document: dict[str, Any] = {
+    document: JsonObject = {
         "index": entry.index, "term": entry.term, "pos": entry.pos, "kind": found.kind,
     }  # fmt: skip
     if found.problem:
@@ -132,7 +132,7 @@ def message_json(entry: Entry) -> dict[str, Any]:
     return document | body_json(found.body)
 
 
-def fields_of(message: Message, physical_offset: int) -> dict[str, Any]:
+def fields_of(message: Message, physical_offset: int) -> JsonObject:
     """Every field of a message except its body, by name."""
     return {
         "topic": message.topic,

@@ -24,6 +24,7 @@ from dledger.admin.cluster import (
     report_of_status,
     with_lag,
 )
+from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
 from dledger.commands.common import EXIT_FAILED, say, write_json
 
@@ -95,7 +96,7 @@ def _ask_admins(urls: tuple[str, ...]) -> tuple[dict[str, MemberReport], dict[st
     return reports, addresses, group
 
 
-def _story(agent: Agent, url: str, reactor: Any) -> Any:
+def _story(agent: Agent, url: str, reactor: Reactor) -> Any:
     return lambda: Deferred.fromCoroutine(fetch_status(agent, url, _DEADLINE_S, reactor))
 
 

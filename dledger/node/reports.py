@@ -11,13 +11,13 @@ repetitions, and again when it has not happened for L{QUIET_S}.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 from twisted.logger import Logger, LogLevel
 
 from dledger.core.effects import Report
 from dledger.node.status import count
+from protocols.wire.fastjson import JsonObject
 
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
@@ -78,7 +78,7 @@ class Reports:
             level = LogLevel.warn
         elif report.event in _ERRORS:
             level = LogLevel.error
-        facts: dict[str, Any] = {
+        facts: JsonObject = {
             name: value for name, value in report.facts.items() if name not in _RESERVED
         }
         names = _REPEATED.get(report.event)
@@ -91,7 +91,7 @@ class Reports:
         facts["self_id"] = self._self_id
         self._log.emit(level, "{event} {facts}", event=report.event, facts=told, **facts)
 
-    def _repeated(self, key: tuple[object, ...], level: LogLevel) -> dict[str, Any] | None:
+    def _repeated(self, key: tuple[object, ...], level: LogLevel) -> JsonObject | None:
         """Count a repetition. @return: additional facts for its log line; None for no line."""
         now_s = self._seconds()
         episode = self._episodes.get(key)

@@ -30,6 +30,7 @@ from twisted.python.failure import Failure
 from dledger.base.addresses import parse_address
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
+from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskThreads
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Terms
@@ -73,7 +74,7 @@ def listen_description(address: str) -> str:
     return f"tcp:{port}"
 
 
-def peer_endpoints(config: DLedgerConfig, reactor: Any) -> dict[str, IStreamClientEndpoint]:
+def peer_endpoints(config: DLedgerConfig, reactor: Reactor) -> dict[str, IStreamClientEndpoint]:
     """The endpoints of the other members, by peer id."""
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for peer_id, address in config.peers.items():
@@ -99,7 +100,7 @@ class ForgetfulTerms:
 class FlushThread(DiskThreads):
     """The only thread that runs fsyncs."""
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Reactor) -> None:
         super().__init__(reactor, name="dledger-flush")
 
 
@@ -115,7 +116,7 @@ class MemberService(MultiService):
     def __init__(
         self,
         config: DLedgerConfig,
-        reactor: Any,
+        reactor: Reactor,
         *,
         disk: Disk,
         rng: random.Random,
@@ -292,7 +293,7 @@ class MemberService(MultiService):
             self._failed(str(error))
 
 
-def _within(ended: Deferred[None], seconds: float, reactor: Any) -> Deferred[bool]:
+def _within(ended: Deferred[None], seconds: float, reactor: Reactor) -> Deferred[bool]:
     """@return: fires with whether C{ended} fired within C{seconds}; C{ended} is never cancelled."""
     in_time: Deferred[bool] = Deferred()
 
@@ -306,7 +307,7 @@ def _within(ended: Deferred[None], seconds: float, reactor: Any) -> Deferred[boo
     return in_time
 
 
-def _pause(reactor: Any, seconds: float) -> Deferred[None]:
+def _pause(reactor: Reactor, seconds: float) -> Deferred[None]:
     passed: Deferred[None] = Deferred()
     reactor.callLater(seconds, passed.callback, None)
     return passed

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dledger.spark.log import Chunk, DamageError, skipped
+from dledger.spark.log import Chunk, DamageError, FixedParts, skipped
 from dledger.spark.options import OptionError, ScanOptions
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_SIZE, MAGIC
@@ -95,17 +95,17 @@ def projection(columns: Sequence[Column], wanted: Sequence[tuple[str, str]] | No
     return tuple(found)
 
 
-def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+def gather(data: bytes | memoryview, starts: NDArray[np.int64], dtype: np.dtype[Any]) -> FixedParts:
     """The structures at C{starts}, which need not be aligned, in one copy."""
     room = len(data) - dtype.itemsize + 1
     if room <= 0 or not len(starts):
         return np.empty(0, dtype=dtype)
     # As opaque bytes: numpy would copy the fields one by one, which takes fifteen times as long.
-    view: NDArray[Any] = np.ndarray((room,), dtype=f"V{dtype.itemsize}", buffer=data, strides=(1,))
+    view: FixedParts = np.ndarray((room,), dtype=f"V{dtype.itemsize}", buffer=data, strides=(1,))
     return view[starts].view(dtype)
 
 
-def native(values: NDArray[Any], arrow: pa.DataType) -> pa.Array:
+def native(values: FixedParts, arrow: pa.DataType) -> pa.Array:
     """Big-endian numbers as an Arrow array."""
     return pa.array(values.astype(values.dtype.newbyteorder("=")), type=arrow)
 
@@ -127,7 +127,7 @@ def _crc32() -> Any:
     return crc32
 
 
-def check_headers(chunk: Chunk, headers: NDArray[Any]) -> NDArray[np.bool_]:
+def check_headers(chunk: Chunk, headers: FixedParts) -> NDArray[np.bool_]:
     """Which records have the place and the size that their headers say."""
     sizes = np.diff(chunk.starts)
     units = chunk.units
@@ -143,7 +143,7 @@ def check_headers(chunk: Chunk, headers: NDArray[Any]) -> NDArray[np.bool_]:
     return is_sound
 
 
-def check_bodies(chunk: Chunk, headers: NDArray[Any], is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def check_bodies(chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which of the sound records have a body with the recorded CRC; a CRC of 0 means "not recorded"."""
     crc32 = _crc32()
     view = memoryview(chunk.data if chunk.data is not None else b"")
@@ -221,7 +221,7 @@ class EntryDecoder(Decoder):
             bodies = bodies.filter(pa.array(is_sound))
         return self._batch(headers[is_sound], bodies)
 
-    def _batch(self, headers: NDArray[Any], bodies: pa.Array | None) -> pa.RecordBatch:
+    def _batch(self, headers: FixedParts, bodies: pa.Array | None) -> pa.RecordBatch:
         arrays = []
         for column in self._columns:
             name = column.name.lower()
@@ -229,7 +229,7 @@ class EntryDecoder(Decoder):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[FixedParts, NDArray[np.bool_]]:
     """
     All headers, and which of them may be used.
 

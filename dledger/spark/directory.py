@@ -12,13 +12,11 @@ To tell a range that has expired meanwhile from damage, the beginning of the led
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dledger.base.errors import DirectoryError, StoreError
-from dledger.spark.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
+from dledger.spark.log import Chunk, DamageError, Extent, FixedParts, Offsets, ReadError, lost, skipped
 from dledger.spark.options import ScanOptions
 from dledger.storage.reader import LogReader
 from protocols.wire.layout import dtype_of
@@ -104,7 +102,7 @@ class DirectoryLog:
         if unreadable:
             skipped(f"{self._options.path}: {unreadable} entries without a sound index unit were skipped")
 
-    def _units(self, index: int, count: int) -> NDArray[Any]:
+    def _units(self, index: int, count: int) -> FixedParts:
         """Sound units from C{index} on: fewer than C{count} if the index ends or is damaged before."""
         data = self._reader.index.pread(count * INDEX_UNIT_SIZE, index * INDEX_UNIT_SIZE)
         units = np.frombuffer(data, dtype=UNIT_DTYPE, count=len(data) // INDEX_UNIT_SIZE)
@@ -116,7 +114,7 @@ class DirectoryLog:
             units = units[: int(np.argmin(is_sound))]
         return units
 
-    def _runs(self, units: NDArray[Any]) -> list[int]:
+    def _runs(self, units: FixedParts) -> list[int]:
         """
         Where runs end: at a change of file and where C{fetchBytes} are reached. The runs end before the first
         unit that does not reach the next one of its file, or that reaches beyond its file.
@@ -143,7 +141,7 @@ class DirectoryLog:
                 break
         return found
 
-    def _chunk(self, units: NDArray[Any], first: int, with_data: bool) -> Chunk | None:
+    def _chunk(self, units: FixedParts, first: int, with_data: bool) -> Chunk | None:
         """Records of one run; None if their file is missing or too short."""
         position = int(units["pos"][0])
         end = int(units["pos"][-1]) + int(units["size"][-1])

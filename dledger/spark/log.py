@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from dledger.spark.options import ScanOptions
 
 Offsets: TypeAlias = NDArray[np.int64]
+#: The fixed parts of records: a structured array whose fields are those of a construct declaration.
+FixedParts: TypeAlias = NDArray[Any]
 
 
 class ReadError(Exception):
@@ -76,7 +78,7 @@ class Chunk:
 
     data: bytes | memoryview | None
     starts: Offsets
-    units: NDArray[Any] | None = None
+    units: FixedParts | None = None
     first: int
     place: str
     place_at: int = 0

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from dledger.spark.bodies import plain
 from dledger.spark.columns import Column, Decoder, gather, native, slices, sound_headers
-from dledger.spark.log import Chunk, DamageError, Offsets, ReadError
+from dledger.spark.log import Chunk, DamageError, FixedParts, Offsets, ReadError
 from dledger.spark.options import ScanOptions
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of
@@ -94,7 +94,7 @@ class Found:
     starts: Offsets
     ends: Offsets
     is_sound: NDArray[np.bool_]
-    head: NDArray[Any]
+    head: FixedParts
     middle: Offsets
     tail: Offsets
     body: Offsets
@@ -230,7 +230,7 @@ class MessageDecoder(Decoder):
         """
         assert chunk.data is not None
         starts, ends = chunk.starts[:-1], chunk.starts[1:]
-        headers: NDArray[Any] | None = None
+        headers: FixedParts | None = None
         kept = np.ones(chunk.count, dtype=np.bool_)
         is_message = kept
         if self._in_entries:
@@ -298,7 +298,7 @@ class MessageDecoder(Decoder):
         return unpacked
 
     def _note(
-        self, chunk: Chunk, bad: NDArray[Any], starts: Offsets, ends: Offsets, physical: Offsets
+        self, chunk: Chunk, bad: FixedParts, starts: Offsets, ends: Offsets, physical: Offsets
     ) -> None:
         self.damaged += len(bad)
         if not self._options.fail_on_damage:
@@ -321,7 +321,7 @@ class MessageDecoder(Decoder):
                           "With option failOnDamage=false it is skipped")
 
     def _batch(
-        self, found: Found, unpacked: list[bytes], headers: NDArray[Any] | None
+        self, found: Found, unpacked: list[bytes], headers: FixedParts | None
     ) -> pa.RecordBatch:
         properties = None
         if self._names & {"properties", *_FROM_PROPERTIES}:
@@ -333,7 +333,7 @@ class MessageDecoder(Decoder):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(
-        self, column: Column, found: Found, headers: NDArray[Any] | None, properties: pa.MapArray | None
+        self, column: Column, found: Found, headers: FixedParts | None, properties: pa.MapArray | None
     ) -> pa.Array:
         name = column.name.lower()
         if name in ("index", "term"):
@@ -368,7 +368,7 @@ class MessageDecoder(Decoder):
         return both.take(pa.array(rows))
 
     def _spread(
-        self, found: Found, unpacked: list[bytes], headers: NDArray[Any] | None,
+        self, found: Found, unpacked: list[bytes], headers: FixedParts | None,
         is_sound: NDArray[np.bool_], is_internal: NDArray[np.bool_],
     ) -> pa.RecordBatch:
         """Messages and entries without one, in order; for the latter only index and term are not null."""

@@ -17,6 +17,8 @@ from typing import Any
 
 import attrs
 
+from protocols.wire.fastjson import JsonObject
+
 DLEDGER, ROCKETMQ = "dledger", "rocketmq"
 #: Allowed in C{startingOffsets} and C{endingOffsets} besides numbers.
 EARLIEST, LATEST = "earliest", "latest"
@@ -172,7 +174,7 @@ class ScanOptions:
         @param is_stream: None: not known; then options of both are allowed.
         @raise OptionError: see the rule of this module.
         """
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for name, text in given.items():
             option = _BY_NAME.get(name.lower())
             if option is None:

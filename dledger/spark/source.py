@@ -27,6 +27,7 @@ from dledger.spark.columns import ddl_of
 from dledger.spark.log import DataLossError, Extent, LogPart, ScannedLog, cut, furthest, lost
 from dledger.spark.options import LATEST, ScanOptions
 from dledger.spark.scan import Scan, columns_of
+from protocols.wire.fastjson import JsonObject
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -114,7 +115,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log: ScannedLog | None = None
         self._target: int | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {**self.__dict__, "_log": None}
 
     def _open(self) -> ScannedLog:
@@ -188,7 +189,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the log, for the progress of the query."""
         return self._offset(self._extent().end)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
         """
         The parts of one batch.
 
@@ -207,7 +208,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one partition, as in a batch. Runs in another process than the other methods."""
         return _read(self._scan, partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: JsonObject) -> None:
         """Nothing to do: a ledger keeps its entries whether they were read or not."""
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.reactor import Reactor
 from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
@@ -159,7 +160,7 @@ def makeService(options: Options) -> BrokerService:
     return make_service(options, reactor)
 
 
-def make_service(options: Options, reactor: Any) -> BrokerService:
+def make_service(options: Options, reactor: Reactor) -> BrokerService:
     """The service that C{options} describe."""
     broker = options.broker
     fast: IStreamServerEndpoint | None = None

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from dledger.base.reactor import Reactor
 from dledger.base.tuning import keep_freed_memory, spare_the_collector
 
 
@@ -117,7 +118,7 @@ def check_endpoint(option: str, description: str, example: str) -> None:
         raise UsageError(f"--{option} {description!r} is no endpoint (such as {example}): {error}") from None
 
 
-def make_reactor_monotonic(reactor: Any) -> None:
+def make_reactor_monotonic(reactor: Reactor) -> None:
     """
     Let the reactor's timers use a monotonic clock.
 
@@ -128,7 +129,7 @@ def make_reactor_monotonic(reactor: Any) -> None:
         reactor.seconds = time.monotonic
 
 
-def prepare_process(reactor: Any) -> None:
+def prepare_process(reactor: Reactor) -> None:
     """Set up the reactor, the allocator and the garbage collector for a long-lived server."""
     make_reactor_monotonic(reactor)
     keep_freed_memory()
@@ -153,7 +154,7 @@ def seeded_chance(whose: str) -> random.Random:
     return random.Random(seed)
 
 
-def end_process(reactor: Any, record: Callable[[], None]) -> Callable[[str], None]:
+def end_process(reactor: Reactor, record: Callable[[], None]) -> Callable[[str], None]:
     """
     The C{failed} callback of a service that has a process of its own: it stops the reactor.
 
@@ -168,6 +169,6 @@ def end_process(reactor: Any, record: Callable[[], None]) -> Callable[[str], Non
     return failed
 
 
-def _stop_reactor(reactor: Any) -> None:
+def _stop_reactor(reactor: Reactor) -> None:
     if reactor.running:
         reactor.stop()

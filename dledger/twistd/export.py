@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from twisted.python.usage import UsageError
 
+from dledger.base.reactor import Reactor
 from dledger.twistd.common import OptionsOnly, exit_with, make_reactor_monotonic
 
 _MISSING = "dledger-export needs Arrow: pip install 'dledger[spark]' ({0})"
@@ -110,8 +111,8 @@ class ExportService(Service):
     log = Logger()
 
     def __init__(
-        self, open_exporter: Callable[[], Any], *, interval_ms: int, reactor: Any, failed: Callable[[], None],
-        pool: ThreadPool | None = None,
+        self, open_exporter: Callable[[], Any], *, interval_ms: int, reactor: Reactor,
+        failed: Callable[[], None], pool: ThreadPool | None = None,
     ) -> None:
         """
         @param open_exporter: opens the exporter; called in the thread.
@@ -210,7 +211,7 @@ def makeService(options: Options) -> ExportService:
     return make_service(options, reactor, lambda: exit_with(1))
 
 
-def make_service(options: Options, reactor: Any, failed: Callable[[], None]) -> ExportService:
+def make_service(options: Options, reactor: Reactor, failed: Callable[[], None]) -> ExportService:
     """The service that C{options} describe. @param failed: called before the reactor is stopped."""
     from dledger.spark.export.exporter import Exporter
 

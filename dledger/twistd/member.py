@@ -13,13 +13,13 @@ import importlib
 import time
 import tomllib
 from collections.abc import Callable
-from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.reactor import Reactor
 from dledger.config import ALIASES, DLedgerConfig, from_mapping
 from dledger.node.node import Node
 from dledger.node.service import MemberService
@@ -90,7 +90,7 @@ def _plain(name: str) -> str:
     return ALIASES.get(name, name).replace("_", "").lower()
 
 
-def _admin_maker(endpoint: str, reactor: Any) -> Callable[[Node], IService] | None:
+def _admin_maker(endpoint: str, reactor: Reactor) -> Callable[[Node], IService] | None:
     if not endpoint:
         return None
     try:
@@ -108,7 +108,7 @@ def makeService(options: Options) -> MemberService:
     return make_service(options, reactor)
 
 
-def make_service(options: Options, reactor: Any) -> MemberService:
+def make_service(options: Options, reactor: Reactor) -> MemberService:
     """The service that C{options} describe."""
     listen = serverFromString(reactor, options["listen"]) if options["listen"] else None
     return MemberService(

@@ -26,7 +26,7 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from protocols.wire.errors import BodyError
 
@@ -66,8 +66,11 @@ def shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
 
+#: A JSON object as it was read: a reader checks the type of each value before it uses it.
+JsonObject: TypeAlias = dict[str, Any]
 
-def write_object(document: Mapping[str, Any]) -> bytes:
+
+def write_object(document: Mapping[str, object]) -> bytes:
     """
     The bytes that fastjson writes for C{document}.
 
@@ -76,7 +79,7 @@ def write_object(document: Mapping[str, Any]) -> bytes:
     return _ENCODER.encode(document).encode("utf-8")
 
 
-def read_object(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> JsonObject:
     """
     Parse one JSON object, strictly or as tolerantly as fastjson.
 
@@ -106,13 +109,13 @@ def folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def canonical_keys(document: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def canonical_keys(document: JsonObject, names: Mapping[str, str]) -> JsonObject:
     """
     C{document} with its known keys in canonical spelling.
 
     @param names: folded name to canonical name of all known keys; other keys are dropped.
     """
-    canonical: dict[str, Any] = {}
+    canonical: JsonObject = {}
     for key, value in document.items():
         name = names.get(folded(key))
         if name is not None:
@@ -317,9 +320,9 @@ class _Tolerant:
         except (ValueError, ArithmeticError):
             raise self._error("a number out of range") from None
 
-    def _object(self, depth: int) -> dict[str, Any]:
+    def _object(self, depth: int) -> JsonObject:
         self._at += 1
-        members: dict[str, Any] = {}
+        members: JsonObject = {}
         while (first := self._peek()) != "}":
             key = self._key(first)
             if self._peek() != ":":

@@ -28,6 +28,7 @@ from protocols.wire.errors import BodyError, WireError
 from protocols.wire.fastjson import (
     INT_BITS,
     TEXT_CHARACTERS_MAX,
+    JsonObject,
     canonical_keys,
     folded,
     read_object,
@@ -183,7 +184,7 @@ def _json_header(command: RemotingCommand) -> bytes:
             f'{{"code":{command.code:d},"flag":{command.flag:d},"language":"{command.language}",'
             f'"opaque":{command.opaque:d},"serializeTypeCurrentRPC":"JSON","version":{command.version:d}}}'
         ).encode("ascii")
-    document: dict[str, Any] = {
+    document: JsonObject = {
         "code": int(command.code),
         "flag": command.flag,
         "opaque": command.opaque,
@@ -244,7 +245,7 @@ def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
         raise WireError(f"remoting header: {error}") from None
 
 
-def _int(document: dict[str, Any], name: str) -> int:
+def _int(document: JsonObject, name: str) -> int:
     value = document.get(name)
     if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
         return value

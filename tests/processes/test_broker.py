@@ -99,7 +99,9 @@ class BrokerCase(SynchronousTestCase):
         for one in (master, slave):
             one.wait_started()
         # A slave that connects later is sent the last file only, as in RocketMQ.
-        wait_until(lambda: "holds the log to 0;" in master.log_path.read_text(), seconds=60, what="the slave came")
+        wait_until(
+            lambda: "holds the log to 0;" in master.log_path.read_text(), seconds=60, what="the slave came"
+        )
         return master, slave
 
     def assert_same_logs(self, master: Broker, slave: Broker, messages: list[Message]) -> None:

@@ -11,7 +11,7 @@ This module does not know the meaning of a mark. An absent file is no error; a f
 
 from __future__ import annotations
 
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 from zlib import crc32
 
 import attrs
@@ -19,6 +19,7 @@ from construct import Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.errors import DirectoryError
+from protocols.wire.fastjson import JsonObject
 from protocols.wire.layout import struct_of
 
 SLOT_SIZE = 512
@@ -69,7 +70,7 @@ class SlotForm(Generic[_Mark]):
         magic, version, generation, *values = self._body.unpack_from(data)
         if magic != self._magic or version != self._version:
             return None
-        fields: dict[str, Any] = dict(zip(self._names, values, strict=True))
+        fields: JsonObject = dict(zip(self._names, values, strict=True))
         fields["clean"] = bool(fields["clean"])
         return generation, self._kind(**fields)
 

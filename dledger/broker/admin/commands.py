@@ -18,10 +18,10 @@ Source: AdminBrokerProcessor (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -94,7 +94,7 @@ class AdminCommands(CommandGroup):
 
     log = Logger()
 
-    def __init__(self, parts: AdminParts, *, clock: Any) -> None:
+    def __init__(self, parts: AdminParts, *, clock: IReactorTime) -> None:
         self._parts = parts
         self._config = parts.config
         self.stats = RuntimeStats(self._counters, clock=clock, wall_ms=parts.wall_ms)

@@ -9,11 +9,11 @@ Source: HARuntimeInfo, DefaultHAService.getRuntimeInfo (5.3.3).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from dledger.broker.admin.runtime_stats import RuntimeStats
 from dledger.broker.ha.service import HAStatus
 from dledger.broker.ha.slave import FollowerStatus
+from protocols.wire.fastjson import JsonObject
 
 #: Names of the counters of bytes.
 RECEIVED = "ha received"
@@ -32,7 +32,7 @@ def ha_counters(status: HAStatus) -> Mapping[str, int]:
     return counters
 
 
-def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> dict[str, Any]:
+def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> JsonObject:
     """
     The document.
 
@@ -63,7 +63,7 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> dict
 
 def _client_info(
     status: HAStatus, follower: FollowerStatus | None, stats: RuntimeStats, wall_ms: int
-) -> dict[str, Any]:
+) -> JsonObject:
     if follower is None:
         return {"activated": False, "lastReadTimestamp": 0, "lastWriteTimestamp": 0, "masterFlushOffset": 0,
                 "maxOffset": 0, "transferredByteInSecond": 0}  # fmt: skip

@@ -8,8 +8,6 @@ Configuration.getAllConfigsFormatString (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from dledger.base.disk.disk import Disk
@@ -40,7 +38,7 @@ def java_name(name: str) -> str:
     return _NAMES.get(name) or head + "".join(word.title() for word in words)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ";".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -26,7 +26,7 @@ from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
-from protocols.wire.fastjson import shown
+from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand
 
 GET_TOPIC_STATS_INFO = 202
@@ -86,7 +86,7 @@ class StatsCommands(CommandGroup):
 
     # -- by queue --------------------------------------------------------------------------------
 
-    def _table_body(self, entries: Iterable[tuple[str, int, dict[str, Any]]], **more: Any) -> bytes:
+    def _table_body(self, entries: Iterable[tuple[str, int, JsonObject]], **more: Any) -> bytes:
         named = ((topic, queue_id, wire_json(value)) for topic, queue_id, value in entries)
         return queue_table(self._config.broker_name, named, **more)
 

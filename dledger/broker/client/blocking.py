@@ -35,6 +35,7 @@ from dledger.broker.client.native_tail import From, NativeTail, Reading, log_off
 from dledger.broker.client.producer import BrokerProducer, PutLimits
 from dledger.broker.client.pull_tail import PullTail
 from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRefused, PutUnknown, Stored
+from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import ResponseCode
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -194,7 +195,7 @@ class Broker:
         link = self._link()
         clock = self._thread.reactor
         await _connected(link, clock, self._rng, self._timeout_s)
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "clock": clock, "rng": self._rng, "from_offset": from_offset, "follow": follow,
             "timeout_s": self._timeout_s, "batch_bytes_max": batch_bytes_max,
         }  # fmt: skip
@@ -274,5 +275,5 @@ def _joined(failures: Sequence[PutError], stored: int) -> PutError:
     first = failures[0]
     refused, unknown = sum(one.refused for one in failures), sum(one.unknown for one in failures)
     kind = PutUnknown if unknown else PutRefused
-    facts: dict[str, Any] = {**first.facts, "acknowledged": stored}
+    facts: JsonObject = {**first.facts, "acknowledged": stored}
     return kind(first.code, refused=refused, unknown=unknown, **facts)

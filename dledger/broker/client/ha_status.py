@@ -30,7 +30,7 @@ from dledger.base.errors import DLedgerError
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import LONG_BITS, read_object, shown, to_int
+from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 
@@ -104,12 +104,12 @@ class HAReport:
     problem: str = ""
 
 
-def _long(document: Mapping[str, Any], name: str, default: int = -1) -> int:
+def _long(document: Mapping[str, object], name: str, default: int = -1) -> int:
     number = to_int(document.get(name), LONG_BITS, name)
     return default if number is None else number
 
 
-def _object(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _object(document: Mapping[str, object], name: str) -> JsonObject:
     value = document.get(name)
     if value is None:
         return {}
@@ -118,7 +118,7 @@ def _object(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _list(document: Mapping[str, Any], name: str) -> list[Any]:
+def _list(document: Mapping[str, object], name: str) -> list[Any]:
     value = document.get(name)
     if value is None:
         return []
@@ -127,7 +127,7 @@ def _list(document: Mapping[str, Any], name: str) -> list[Any]:
     return value
 
 
-def _words(document: Mapping[str, Any], name: str) -> str:
+def _words(document: Mapping[str, object], name: str) -> str:
     value = document.get(name)
     return value if isinstance(value, str) else ""
 

@@ -125,12 +125,12 @@ class BrokerConfig:
 
     @broker_name.validator
     @broker_cluster_name.validator
-    def _is_a_name(self, attribute: Any, value: str) -> None:
+    def _is_a_name(self, attribute: attrs.Attribute[str], value: str) -> None:
         if not _NAME.fullmatch(value):
             raise ValueError(f"{attribute.name}={value!r}: write 1 to 127 letters, digits or any of %|_.-")
 
     @broker_id.validator
-    def _id_fits_the_role(self, attribute: object, value: int) -> None:
+    def _id_fits_the_role(self, attribute: attrs.Attribute[str], value: int) -> None:
         if self.ha.is_slave and value == MASTER_ID:
             raise ValueError("broker_id=0 is the master's: a slave has one above 0")
         if not self.ha.is_slave and value != MASTER_ID:
@@ -141,7 +141,7 @@ class BrokerConfig:
 
     @ha_master_address.validator
     @master_address.validator
-    def _is_one_address(self, attribute: Any, value: str) -> None:
+    def _is_one_address(self, attribute: attrs.Attribute[str], value: str) -> None:
         if len(_addresses(attribute.name, value)) > 1:
             raise ValueError(f"{attribute.name}={value!r}: a slave has one master")
         if value and not self.ha.is_slave:
@@ -150,7 +150,7 @@ class BrokerConfig:
 
     @broker_ip1.validator
     @broker_ip2.validator
-    def _is_an_ip(self, attribute: Any, value: str) -> None:
+    def _is_an_ip(self, attribute: attrs.Attribute[str], value: str) -> None:
         if value:
             try:
                 ip_address(value)
@@ -159,11 +159,11 @@ class BrokerConfig:
                                  "becomes part of every message") from None  # fmt: skip
 
     @namesrv_addr.validator
-    def _are_addresses(self, attribute: Any, value: str) -> None:
+    def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:
         _addresses(attribute.name, value)
 
     @reject_transaction_message.validator
-    def _no_transactions(self, attribute: object, value: bool) -> None:
+    def _no_transactions(self, attribute: attrs.Attribute[str], value: bool) -> None:
         if not value:
             raise ValueError("reject_transaction_message=false: transactions are not implemented here; "
                              "leave it out, and they are refused")  # fmt: skip

@@ -13,7 +13,6 @@ Source: RebalanceLockManager, AdminBrokerProcessor (4.9.8, 5.3.3).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 
@@ -21,7 +20,7 @@ from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.metadata.java_json import read_document, to_object, wire_json
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import INT_BITS, shown, to_int
+from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
 from protocols.wire.remoting import RemotingCommand
 
 LOCK_BATCH_MQ = 41
@@ -106,13 +105,13 @@ def _read(body: bytes) -> tuple[str, str, list[_Queue]]:
         raise Refused(Code.SYSTEM_ERROR, f"queues to lock: {error}") from error
 
 
-def _text(document: dict[str, Any], name: str) -> str:
+def _text(document: JsonObject, name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not value or len(value) > 255:
         raise BodyError(f"{name}={shown(value)} is no text of 1 to 255 characters")
     return value
 
 
-def _queue(document: dict[str, Any]) -> _Queue:
+def _queue(document: JsonObject) -> _Queue:
     number = to_int(document.get("queueId"), INT_BITS, "queueId")
     return _text(document, "topic"), _text(document, "brokerName"), number or 0

@@ -11,14 +11,13 @@ Source: FilterAPI, SubscriptionData, ExpressionMessageFilter, HeartbeatData (4.9
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
 from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.metadata.java_json import read_document, to_object
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import INT_BITS, LONG_BITS, shown, to_int
+from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, shown, to_int
 from protocols.wire.rocketmq.message import java_hash
 
 #: Tags, topics of one group, groups of one client: more make no sense.
@@ -104,7 +103,7 @@ class Heartbeat:
     producer_groups: tuple[str, ...] = ()
 
 
-def _text(document: Mapping[str, Any], name: str, default: str | None = None) -> str:
+def _text(document: Mapping[str, object], name: str, default: str | None = None) -> str:
     value = document.get(name)
     if value is None and default is not None:
         return default
@@ -113,7 +112,7 @@ def _text(document: Mapping[str, Any], name: str, default: str | None = None) ->
     return value
 
 
-def _items(document: Mapping[str, Any], name: str, most: int) -> list[dict[str, Any]]:
+def _items(document: Mapping[str, object], name: str, most: int) -> list[JsonObject]:
     value = document.get(name)
     if value is None:
         return []
@@ -124,7 +123,7 @@ def _items(document: Mapping[str, Any], name: str, most: int) -> list[dict[str, 
     return [to_object(item, f"item of {name}") for item in value]
 
 
-def read_subscription(document: Mapping[str, Any]) -> Subscription:
+def read_subscription(document: Mapping[str, object]) -> Subscription:
     """
     A subscription as a heartbeat has it.
 
@@ -146,7 +145,7 @@ def read_subscription(document: Mapping[str, Any]) -> Subscription:
     return attrs.evolve(found, codes=found.codes | {code for code in given if code is not None})
 
 
-def _read_consumer(document: Mapping[str, Any]) -> ConsumerData:
+def _read_consumer(document: Mapping[str, object]) -> ConsumerData:
     subscriptions = map(read_subscription, _items(document, "subscriptionDataSet", TOPICS_MAX))
     return ConsumerData(
         group=_text(document, "groupName"),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import attrs
 from twisted.application.service import Service
@@ -26,6 +25,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.reactor import Reactor
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import needed_for, refusal
 from dledger.broker.ha.config import HAConfig
@@ -77,7 +77,7 @@ class HAService(Service):
         self,
         config: HAConfig,
         commit_log: LogPort,
-        reactor: Any,
+        reactor: Reactor,
         *,
         rng: random.Random,
         failed: Callable[[str], None],

@@ -19,12 +19,11 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from math import isfinite
-from typing import Any
 
 import attrs
 
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import LONG_BITS, read_object, shown, to_int
+from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
 
 #: Longest document that is read: a remoting frame.
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
@@ -36,7 +35,7 @@ _BARE_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?[0-9]{1,19})(?=\s*:)')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def read_document(data: bytes) -> dict[str, Any]:
+def read_document(data: bytes) -> JsonObject:
     """
     One JSON object; integer keys become text.
 
@@ -59,7 +58,7 @@ def _quoted(match: re.Match[bytes]) -> bytes:
     return text if text is not None else match[2] + b'"' + match[3] + b'"'
 
 
-def wire_json(document: Mapping[str, Any]) -> bytes:
+def wire_json(document: Mapping[str, object]) -> bytes:
     """Strict JSON without blanks; integer keys are quoted."""
     text = json.dumps(
         document, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_fraction
@@ -75,7 +74,7 @@ def _fraction(value: object) -> object:
     return number if isfinite(number) else str(value)
 
 
-def file_json(document: Mapping[str, Any]) -> bytes:
+def file_json(document: Mapping[str, object]) -> bytes:
     """What Java writes into files. A mapping with integer keys stands in one line, keys unquoted."""
     return _pretty(document, 0).encode("utf-8")
 
@@ -111,7 +110,7 @@ def to_long(value: object, name: str) -> int:
     return number
 
 
-def to_object(value: object, name: str) -> dict[str, Any]:
+def to_object(value: object, name: str) -> JsonObject:
     """@raise BodyError: C{value} is not an object."""
     if not isinstance(value, dict):
         raise BodyError(f"{name}={shown(value)} is not an object")

@@ -32,7 +32,7 @@ from dledger.broker.metadata.java_json import (
     wire_json,
 )
 from protocols.wire.errors import BodyError
-from protocols.wire.fastjson import INT_BITS, shown, to_int
+from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
 
 #: Bits of a topic's C{perm}.
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
@@ -74,9 +74,9 @@ def _typed(value: object, like: object, name: str) -> Any:
 class _Config:
     """An entry of a table. C{rest} holds the fields that we do not know."""
 
-    rest: Mapping[str, Any] = attrs.Factory(dict)
+    rest: Mapping[str, object] = attrs.Factory(dict)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """As it stands in files, keys in order."""
         named = {name: getattr(self, attribute) for attribute, name in _field_names(type(self)).items()}
         return dict(sorted({**self.rest, **named}.items()))
@@ -85,7 +85,7 @@ class _Config:
     def read(cls: type[_Entry], value: object, name: str) -> _Entry:
         """@raise BodyError: a field that we know has another type."""
         document = dict(to_object(value, name))
-        fields: dict[str, Any] = {}
+        fields: JsonObject = {}
         for attribute, key in _field_names(cls).items():
             given = document.pop(key, None)
             default = getattr(attrs.fields(cls), attribute).default
@@ -190,7 +190,7 @@ class ConfigTable(Generic[_Entry]):
         self.version = DataVersion(timestamp=now_ms)
         self.entries: dict[str, _Entry] = {}
         self.is_dirty = False
-        self._rest: dict[str, Any] = {}
+        self._rest: JsonObject = {}
 
     def get(self, name: str) -> _Entry | None:
         """The entry; None if there is none."""
@@ -220,7 +220,7 @@ class ConfigTable(Generic[_Entry]):
         document = {**self._rest, "dataVersion": self.version.document(), self._table_key: table}
         return file_json(dict(sorted(document.items())))
 
-    def wire_document(self) -> dict[str, Any]:
+    def wire_document(self) -> JsonObject:
         """
         What a slave or a name server is told.
 
@@ -233,7 +233,7 @@ class ConfigTable(Generic[_Entry]):
         """See L{Table.wire_bytes}."""
         return wire_json(self.wire_document())
 
-    def _parse(self, data: bytes) -> tuple[DataVersion, dict[str, _Entry], dict[str, Any]]:
+    def _parse(self, data: bytes) -> tuple[DataVersion, dict[str, _Entry], JsonObject]:
         document = read_document(data)
         version = DataVersion.read(document.pop("dataVersion", None))
         table = to_object(document.pop(self._table_key, None), self._table_key)
@@ -307,7 +307,7 @@ class Topics(ConfigTable[TopicConfig]):
         self.put(made, now_ms)
         return made
 
-    def wire_document(self) -> dict[str, Any]:
+    def wire_document(self) -> JsonObject:
         """See L{ConfigTable.wire_document}; with the empty tables of static topics that 5.x looks for."""
         return {
             **super().wire_document(),
@@ -332,7 +332,7 @@ class Groups(ConfigTable[GroupConfig]):
             self.put(found, now_ms)
         return found
 
-    def wire_document(self) -> dict[str, Any]:
+    def wire_document(self) -> JsonObject:
         """See L{ConfigTable.wire_document}."""
         return {**super().wire_document(), "forbiddenTable": {}}
 
@@ -355,7 +355,7 @@ class _Offsets:
         self.version: DataVersion | None = DataVersion(timestamp=now_ms)
         self.is_dirty = False
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> JsonObject:
         raise NotImplementedError
 
     def file_bytes(self) -> bytes:
@@ -373,7 +373,7 @@ class _Offsets:
         self.is_dirty = True
 
 
-def _parse_offsets(data: bytes) -> tuple[DataVersion | None, dict[str, Any]]:
+def _parse_offsets(data: bytes) -> tuple[DataVersion | None, JsonObject]:
     document = read_document(data)
     version = document.get("dataVersion")
     table = to_object(document.get("offsetTable"), "offsetTable")
@@ -430,7 +430,7 @@ class ConsumerOffsets(_Offsets):
         if gone:
             self._changed(now_ms)
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> JsonObject:
         return dict(self._table)
 
     def load(self, data: bytes) -> None:
@@ -482,7 +482,7 @@ class DelayOffsets(_Offsets):
             self._table[level] = offset
             self._changed(now_ms)
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self) -> JsonObject:
         return dict(self._table)  # type: ignore[arg-type]
 
     def load(self, data: bytes) -> None:
@@ -509,7 +509,7 @@ class RequestModes:
 
     def __init__(self) -> None:
         self.is_dirty = False
-        self._map: dict[str, Any] = {}
+        self._map: JsonObject = {}
 
     def file_bytes(self) -> bytes:
         """See L{Table.file_bytes}."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -37,6 +37,7 @@ from dledger.spark.export.writers import PARQUET
 from dledger.spark.log import LogPart as Range
 from dledger.spark.log import cut, lost
 from dledger.spark.options import EARLIEST
+from protocols.wire.fastjson import JsonObject
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -170,7 +171,7 @@ class SparkExporter:
             writer.option("compression", settings.compression).parquet(target)
         else:
             writer.option("timeZone", "UTC").json(target)
-        counted: dict[str, Any] = seen.get
+        counted: JsonObject = seen.get
         return int(counted["rows"])
 
     def _files(self, staged: Path, first: int, last: int) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.fastjson import (
     INT_BITS,
     LONG_BITS,
+    JsonObject,
     canonical_keys,
     folded,
     read_object,
@@ -77,22 +78,22 @@ class _Key:
     always: bool = False
 
 
-def _int(value: Any, name: str) -> int | None:
+def _int(value: object, name: str) -> int | None:
     return to_int(value, INT_BITS, name)
 
 
-def _long(value: Any, name: str) -> int | None:
+def _long(value: object, name: str) -> int | None:
     return to_int(value, LONG_BITS, name)
 
 
-def _version(value: Any, name: str) -> int | None:
+def _version(value: object, name: str) -> int | None:
     version = to_int(value, INT_BITS, name)
     if version is not None and version < 0:
         raise BodyError(f"{name}={version} is negative")
     return version
 
 
-def _response_code(value: Any, name: str) -> ResponseCode | None:
+def _response_code(value: object, name: str) -> ResponseCode | None:
     number = to_int(value, INT_BITS, name)
     if number is None:
         return None
@@ -102,18 +103,18 @@ def _response_code(value: Any, name: str) -> ResponseCode | None:
 _RESPONSE_CODES = {int(code): code for code in ResponseCode}
 
 
-def _push_type(value: Any, name: str) -> PushType:
+def _push_type(value: object, name: str) -> PushType:
     push_type = to_enum(value, PushType, name)
     if push_type is None:
         raise BodyError(f"{name}={shown(value)} is not one of {', '.join(PushType.__members__)}")
     return push_type
 
 
-def _vote_result(value: Any, name: str) -> VoteResult | None:
+def _vote_result(value: object, name: str) -> VoteResult | None:
     return to_enum(value, VoteResult, name)
 
 
-def _consistency(value: Any, name: str) -> Consistency | None:
+def _consistency(value: object, name: str) -> Consistency | None:
     if value is None:
         return None
     for member in Consistency:
@@ -122,7 +123,7 @@ def _consistency(value: Any, name: str) -> Consistency | None:
     raise BodyError(f"{name}={shown(value)} is not one of {', '.join(Consistency)}")
 
 
-def _peers(value: Any, name: str) -> dict[str, str] | None:
+def _peers(value: object, name: str) -> dict[str, str] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
@@ -137,7 +138,7 @@ def _peers(value: Any, name: str) -> dict[str, str] | None:
     return peers
 
 
-def _bodies(value: Any, name: str) -> tuple[bytes, ...]:
+def _bodies(value: object, name: str) -> tuple[bytes, ...]:
     body = to_bytes(value, name)
     return () if body is None else (body,)
 
@@ -156,7 +157,7 @@ _ENTRY_NAMES = {folded(name): name for name in _ENTRY_KEYS}
 _ENTRY_KNOWN = frozenset(_ENTRY_KEYS)
 
 
-def _write_entries(batch: EntryBatch | None) -> list[dict[str, Any]]:
+def _write_entries(batch: EntryBatch | None) -> list[JsonObject]:
     if batch is None:
         return []
     return [
@@ -175,7 +176,7 @@ def _write_entries(batch: EntryBatch | None) -> list[dict[str, Any]]:
     ]
 
 
-def _read_record(value: Any, name: str, *, sized: bool) -> bytes:
+def _read_record(value: object, name: str, *, sized: bool) -> bytes:
     """
     The record of one entry in JSON.
 
@@ -208,7 +209,7 @@ def _read_record(value: Any, name: str, *, sized: bool) -> bytes:
     return header + body
 
 
-def _read_entries(value: Any, name: str, *, sized: bool = False) -> EntryBatch | None:
+def _read_entries(value: object, name: str, *, sized: bool = False) -> EntryBatch | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list):
@@ -323,26 +324,26 @@ class _Body:
         self.known = frozenset(names)
         self.names = {folded(name): name for name in names}
         fields = attrs.fields_dict(message)
-        self.defaults: dict[str, Any] = {
+        self.defaults: JsonObject = {
             key.field: {} if key.field == "peers" else fields[key.field].default for key in keys
         }
 
-    def write(self, message: LedgerMessage) -> dict[str, Any]:
-        document: dict[str, Any] = {}
+    def write(self, message: LedgerMessage) -> JsonObject:
+        document: JsonObject = {}
         for key in self.keys:
             value = getattr(message, key.field)
             if key.always or value != self.defaults[key.field]:
                 document[key.name] = key.write(value)
         return document
 
-    def open(self, body: bytes) -> dict[str, Any]:
+    def open(self, body: bytes) -> JsonObject:
         document = read_object(body)
         if not document.keys() <= self.known:
             return canonical_keys(document, self.names)
         return document
 
-    def read(self, document: dict[str, Any]) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
+    def read(self, document: JsonObject) -> JsonObject:
+        fields: JsonObject = {}
         for key in self.keys:
             if key.name in document:
                 value = key.read(document[key.name], key.name)
@@ -427,7 +428,7 @@ def decode_response(kind: RequestCode, body: bytes) -> Response:
     return response
 
 
-def _write_push(request: PushEntryRequest, document: dict[str, Any]) -> None:
+def _write_push(request: PushEntryRequest, document: JsonObject) -> None:
     batch = request.entries
     entries = _write_entries(batch)
     assert request.is_batch or len(entries) <= 1, f"{len(entries)} entries in a push that is not a batch"
@@ -441,7 +442,7 @@ def _write_push(request: PushEntryRequest, document: dict[str, Any]) -> None:
     document["totalSize"] = len(batch.records) if batch is not None and request.is_batch else 0
 
 
-def _read_push(document: dict[str, Any], fields: dict[str, Any]) -> None:
+def _read_push(document: JsonObject, fields: JsonObject) -> None:
     """
     Read the entries of a push into C{fields}.
 

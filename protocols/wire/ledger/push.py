@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
@@ -89,7 +89,9 @@ _M = TypeVar("_M", bound=LedgerMessage)
 _Written = tuple[tuple[int, ...], list[bytes]]
 
 
-_Reader = Callable[[tuple[int, ...], Rest], dict[str, Any]]
+#: Fields of a message by name, for its constructor.
+_Fields: TypeAlias = dict[str, Any]
+_Reader = Callable[[tuple[int, ...], Rest], _Fields]
 
 
 @lru_cache(maxsize=256)  # the same ids and group names repeat
@@ -169,7 +171,7 @@ def _nothing(message: LedgerMessage) -> _Written:
     return (), []
 
 
-def _read_nothing(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_nothing(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {}
 
 
@@ -177,7 +179,7 @@ def _only_code(message: Response) -> _Written:
     return (message.code,), []
 
 
-def _read_code(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_code(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {"code": _response_code(numbers[0])}
 
 
@@ -195,7 +197,7 @@ def _write_metadata_response(message: MetadataResponse) -> _Written:
     return numbers, pieces
 
 
-def _read_metadata_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_metadata_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     code, begin_index, end_index, committed_index, role_length, peers_count = numbers
     role = rest.optional_text(role_length, "role")
     if not 0 <= peers_count <= PEERS_MAX:
@@ -221,7 +223,7 @@ def _write_append_request(message: AppendRequest) -> _Written:
     return (count,), [struct.pack(f">{count}i", *map(len, bodies)), *bodies]
 
 
-def _read_append_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_append_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {"bodies": rest.bodies(numbers[0], BODIES_MAX)}
 
 
@@ -229,7 +231,7 @@ def _write_append_response(message: AppendResponse) -> _Written:
     return (message.code, message.index, message.pos, message.count), []
 
 
-def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_append_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     code, index, pos, count = numbers
     return {"code": _response_code(code), "index": index, "pos": pos, "count": count}
 
@@ -242,7 +244,7 @@ def _write_get_request(message: GetRequest) -> _Written:
     return numbers, []
 
 
-def _read_get_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_get_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     named, begin_index, max_size, consistency = numbers
     return {
         "begin_index": begin_index if _flag(named, "has_begin_index") else None,
@@ -255,7 +257,7 @@ def _write_get_response(message: GetResponse) -> _Written:
     return (message.code, *_batch_numbers(message.entries)), _batch_pieces(message.entries)
 
 
-def _read_get_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_get_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {"code": _response_code(numbers[0]), "entries": _entries(rest, *numbers[1:])}
 
 
@@ -268,7 +270,7 @@ def _write_pull_request(message: PullRequest) -> _Written:
     return numbers, [node_id]
 
 
-def _read_pull_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_pull_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     length, begin_index, end_index, max_bytes, wait_ms, consistency = numbers
     return {
         "node_id": rest.optional_text(length, "node_id"), "begin_index": begin_index, "end_index": end_index,
@@ -283,7 +285,7 @@ def _write_pull_response(message: PullResponse) -> _Written:
     return numbers, _batch_pieces(message.entries)
 
 
-def _read_pull_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_pull_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     code, ledger_begin_index, committed_index, first_index, count, term = numbers
     return {
         "code": _response_code(code),
@@ -297,7 +299,7 @@ def _write_vote_request(message: VoteRequest) -> _Written:
     return (message.ledger_end_index, message.ledger_end_term, message.pre_vote, message.transfer), []
 
 
-def _read_vote_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_vote_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     ledger_end_index, ledger_end_term, pre_vote, transfer = numbers
     return {
         "ledger_end_index": ledger_end_index,
@@ -311,7 +313,7 @@ def _write_vote_response(message: VoteResponse) -> _Written:
     return (message.code, message.vote_result, message.pre_vote), []
 
 
-def _read_vote_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_vote_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     code, result, pre_vote = numbers
     vote_result = VoteResult(result) if result < len(VoteResult) else VoteResult.UNKNOWN
     return {
@@ -325,7 +327,7 @@ def _write_heart_beat_request(message: HeartBeatRequest) -> _Written:
     return (message.heart_beat_interval_ms,), []
 
 
-def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_heart_beat_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     return {"heart_beat_interval_ms": numbers[0]}
 
 
@@ -335,7 +337,7 @@ def _write_push_request(message: PushEntryRequest) -> _Written:
     return numbers, _batch_pieces(batch)
 
 
-def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     push_type, is_batch, commit_index, first_index, count, term = numbers
     if push_type >= len(PushType):
         raise WireError(f"native frame: push type={push_type}, known are 0..{len(PushType) - 1}")
@@ -362,7 +364,7 @@ def _write_push_response(message: PushEntryResponse) -> _Written:
     return numbers, []
 
 
-def _read_push_response(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_push_response(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     code, named, index, count, begin_index, end_index = numbers
     return {
         "code": _response_code(code), "index": index if _flag(named, "has_index") else None,
@@ -377,7 +379,7 @@ def _write_transfer_request(message: LeadershipTransferRequest) -> _Written:
     return numbers, [transfer_id, transferee_id]
 
 
-def _read_transfer_request(numbers: tuple[int, ...], rest: Rest) -> dict[str, Any]:
+def _read_transfer_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     transfer_length, transferee_length, index = numbers
     return {
         "transfer_id": rest.optional_text(transfer_length, "transfer_id"),
