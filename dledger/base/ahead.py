@@ -2,7 +2,7 @@
 """
 Reading batches in order, one batch ahead of the reader.
 
-Rule 1: at most one batch is requested ahead of the reader; an idle reader is not sent more.
+Rule 1: at most one batch is read before the reader asks for it. Readers call one at a time.
 Rule 2: a closed reading ends; it does not fail.
 
 This module knows neither the content nor the source of a batch.
@@ -34,6 +34,7 @@ class ReadingAhead(Generic[_B]):
         self._reading: Deferred[_B] | None = None
 
     def _next_batch(self) -> Deferred[_B]:
+        """For subclasses: the next batch; the one behind it is requested when this one fires."""
         ready = self._ahead or self._start()
         self._ahead = None
         return ready.addCallback(self._look_ahead)

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.base.test_keeper -*-
 """
-Keeps one connection to one address: made when it is needed, shared, and made again when it is lost.
+Keeps one connection to one address: made when a caller needs it, shared, and made again for the next caller
+after a loss.
 
 Rule 1: at most one attempt is under way; all callers wait for it, and all are told its outcome.
 Rule 2: a caller that stops waiting does not disturb the others.
@@ -29,7 +30,7 @@ class Keeper(Generic[_C]):
     def __init__(self, make: Callable[[], Deferred[_C]], *, stops_alone: bool = False) -> None:
         """
         @param make: begins an attempt.
-        @param stops_alone: cancel the attempt when no caller waits for it any more.
+        @param stops_alone: cancel the attempt when its last waiting caller has gone.
         """
         self.connection: _C | None = None
         self._make = make
@@ -83,7 +84,10 @@ class Keeper(Generic[_C]):
         return is_present
 
     def close(self, error: Exception) -> None:
-        """Cancel the attempt; later callers fail with C{error}."""
+        """
+        Cancel the attempt: callers that wait for it get C{CancelledError}, later ones C{error}. An open
+        connection stays; the owner ends it.
+        """
         self._closed = error
         if self._attempt is not None:
             self._attempt.cancel()

@@ -74,8 +74,8 @@ def _print_report(report: VerifyReport) -> None:
         f"{report.path}: {report.entries} entries, {report.data_bytes} bytes, indexes "
         f"{report.begin_index} to {report.end_index}, committed {report.committed_index}"
     )
-    if report.without_body_crc:
-        click.echo(f"{report.without_body_crc} records carry no checksum (written by Java)")
+    if report.without_chain_crc:
+        click.echo(f"{report.without_chain_crc} records have no checksums (Java's)")
     if report.repair_end_index >= 0:
         click.echo(f"the member is repairing, up to entry {report.repair_end_index}")
     count = report.findings_count

@@ -33,7 +33,8 @@ from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEnt
 
 #: An idle follower receives the commit index at least this often, in milliseconds; as in Java.
 IDLE_COMMIT_INTERVAL_MS = 1000
-#: Refusals in a row lengthen the wait before the next COMPARE, up to this many times the first wait.
+#: After the first setback the next COMPARE leaves at once; each further one in a row adds a heartbeat
+#: interval of waiting, up to this many intervals.
 BACK_OFF_MAX = 8
 #: The throttle spares followers that are at most this many entries behind, as in Java.
 THROTTLE_SPARES_ENTRIES = 1000
@@ -99,7 +100,7 @@ class Search:
     The search for the highest common index.
 
     @ivar equal: highest index known to be equal; -1 if none yet.
-    @ivar differs: lowest index known to differ, exclusive bound; None if none yet.
+    @ivar differs: lowest index known to differ; None if none yet.
     @ivar index: next index to ask about; -1 to begin at the leader's end.
     """
 
@@ -304,7 +305,8 @@ class EntryDispatcher:
         elif response.end_index < begin_index or response.begin_index > member.ledger_end_index:
             self._enter_truncate(begin_index)  # no common entry: the follower starts at our begin
         elif asked > response.end_index:
-            # The follower lacks the entry, so this answer is no verdict. (Java answers so at once.)
+            # The follower's ledger ends before this entry: the answer does not say whether the ledgers
+            # differ.
             search.index = response.end_index
         else:
             search.differs = asked
@@ -359,7 +361,7 @@ class EntryDispatcher:
         self._forget_inflight()
 
     def _set_back(self, reason: str) -> None:
-        """A push failed: COMPARE again, after a wait that grows with each failure in a row."""
+        """A push failed: COMPARE again, at once the first time, then after a growing wait."""
         out = self.member.out
         self._setbacks += 1
         # No wait the first time: a restarted follower answers 406 and catches up in one round.

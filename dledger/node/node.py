@@ -6,7 +6,7 @@ One member in this process: the core, its driver, and the parts around them::
     core -> Driver -> Node (as L{dledger.node.driver.Surroundings}) -> connections, peers, flush thread
 
 The node makes no decisions: it gathers inputs, passes them on, and answers callers. Its only
-LoopingCall is the source of time for all parts.
+LoopingCall makes the ticks.
 
 Rule 1: the linearizable reads of a turn are one input; appends are gathered by L{AppendGate}.
 Rule 2: when the member stops, for any reason, every waiting caller is answered, after the last step
@@ -89,8 +89,8 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
 
 class Node:
     """
-    Invariant: C{state} goes from C{starting} through C{running} and perhaps C{stopping} to C{stopped} or
-    C{failed}, and never back.
+    Invariant: C{state} is C{starting}, C{running}, C{stopping}, then C{stopped} or C{failed}; states may be
+    skipped, and none comes back.
 
     @ivar router: receives the requests of connections.
     @ivar refusals: answers requests that are refused.
@@ -212,7 +212,7 @@ class Node:
         return ended
 
     def abort(self, reason: str) -> None:
-        """Stop now; pending appends end with an unknown outcome."""
+        """Stop now. Proposed appends end with an unknown outcome, the others were not stored."""
         if self.state not in ("stopped", "failed"):
             self._end("failed", reason)
 
@@ -287,14 +287,15 @@ class Node:
             self.log.info("segment {path} deleted", path=path)
         self.counters.segments_deleted += len(deleted)
         if self._store.disk_full != was_full:
-            self.log.error(
-                "disk full: {is_full}; appends are refused while it is full", is_full=self._store.disk_full
-            )
+            if self._store.disk_full:
+                self.log.error("the disk is full: appends are refused")
+            else:
+                self.log.info("the disk has room again: appends are taken")
         if self._disk_space is not None:
             self._space = self._disk_space()
 
     def _keep_from_index(self) -> int:
-        """First index to keep, despite its age: live followers still need it, or it is not committed."""
+        """First index that expiry must keep: it is not committed, or a live follower lacks it."""
         status = self._core.status()
         needed = [status.committed_index]
         if status.role == "leader":
@@ -337,7 +338,8 @@ class Node:
         @param bodies: each 0 to C{config.body_bytes_max} bytes, stored as given.
         @return: fires with index, term and position of the first entry. Fails with L{DLedgerError}:
             C{NOT_LEADER} (facts name the leader if known), C{LEADER_PENDING_FULL}, C{DISK_FULL},
-            C{LEADER_TRANSFERRING}: not in the log. C{WAIT_QUORUM_ACK_TIMEOUT}, C{TERM_CHANGED}: may
+            C{LEADER_TRANSFERRING}, C{REQUEST_WITH_EMPTY_BODYS}, C{UNEXPECTED_ARGUMENT} (a body is too large):
+            not in the log. C{WAIT_QUORUM_ACK_TIMEOUT}, C{TERM_CHANGED}: may
             still commit. Cancelling stops the wait, not the append.
         """
         several = (bodies,) if isinstance(bodies, bytes) else tuple(bodies)

@@ -53,7 +53,8 @@ class TermFile:
         """
         Term and vote; term 0 and no vote for a new member.
 
-        @param ledger_end_term: term of the last entry; a lower term in the file is raised to it.
+        @param ledger_end_term: term of the last entry. If the file's term is lower, the result is this term
+            without a vote; the file is not changed.
         @raise DirectoryError: the file is malformed.
         @raise StoreError: the file cannot be read.
         """
@@ -69,8 +70,8 @@ class TermFile:
         """
         Load term and vote at a member's start, as L{load}, and make them durable.
 
-        A predecessor may have been killed between its rename and its fsync of the directory. A power
-        failure could still undo that rename, while this member already speaks in this term.
+        The last process of this member may have been killed between rename and fsync of the directory; a
+        power failure could still undo the rename, although peers have heard this term.
         """
         found = self.load(ledger_end_term=ledger_end_term)
         if found != TermVote():
@@ -83,9 +84,9 @@ class TermFile:
             found = decode_term(data)
             if found is None:
                 raise DirectoryError(
-                    f"{self._path} holds {data[:60]!r}, not a line voteLeader=<id or nothing> and a line "
-                    "currTerm=<number>: this member may have voted in a term that it does not remember. "
-                    "Write these two lines with a term above that of every member, no vote, and start again"
+                    f"{self._path} is malformed: {data[:60]!r}. It must hold the lines "
+                    "voteLeader=<id or nothing> and currTerm=<number>. The member's vote is lost: write "
+                    "voteLeader= (empty) and a currTerm above that of every member, then start again"
                 )
             return found
         left = []

@@ -4,8 +4,8 @@ Verification of a member's directory, without changing it.
 
 Checks each record (place, index, term, size, checksums), its index unit, each blank, the file names and
 lengths, checkpoint, commit mark and term file. Works on Java's directories, whose records have no
-checksums (such records are counted), and on those of live members: entries behind the end that mark or
-checkpoint record may still change, so a problem there ends the ledger and is no finding.
+checksums (such records are counted), and on those of live members: entries beyond the recorded end (mark or
+checkpoint) may still change, so a bad record there is taken for the end and is no finding.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def verify_directory(
     disk: Disk, path: str, *, data_path: str = "", progress: Progress | None = None
 ) -> VerifyReport:
     """
-    Check everything in a member's directory.
+    Check everything in a member's directory. A malformed commit mark ends the check.
 
     @param path: C{<store_base_dir>/dledger-<self_id>}.
     @param progress: called repeatedly with the bytes checked and the bytes to check.
@@ -182,8 +182,8 @@ class _Verifier:
             for offset in files.offsets:
                 found = self._disk.file_size(files.path(offset))
                 if found != size or offset % max(size, 1):
-                    self._report.add(files.path(offset), f"{option} file of {found} bytes, not {size}, "
-                                     "or at an offset that is not a multiple of it")
+                    self._report.add(files.path(offset), f"{option} file of {found} bytes: it must have "
+                                     f"{size} bytes, at an offset that is a multiple of {size}")
                 if previous is not None and offset != previous + size:
                     self._report.add(files.path(offset),
                                      f"{option} file missing between {previous} and {offset}")
@@ -202,11 +202,11 @@ class _Verifier:
         path = f"{self._reader.path}/{TERM_FILE_NAME}"
         if not self._disk.exists(path):
             if self._report.entries:
-                self._report.add(path, "missing beside a ledger that holds entries")
+                self._report.add(path, "missing, although the ledger has entries")
             return
         found = decode_term(self._disk.read_file(path))
         if found is None:
-            self._report.add(path, "malformed: voteLeader=<id> and currTerm=<number> expected")
+            self._report.add(path, "malformed: voteLeader=<id or nothing> and currTerm=<number> expected")
         elif found.term < self._term:
             self._report.add(path, f"currTerm={found.term} is below the last entry's term {self._term}")
 
@@ -240,7 +240,8 @@ class _Verifier:
         first = self._reader.data.offsets[0]
         for offset in self._reader.index.offsets[:1]:
             units = self._reader.index.pread(self._reader.index_file_size, offset)
-            for magic, pos, _, index, _ in INDEX_UNIT.iter_unpack(units[: len(units) // 32 * 32]):
+            whole = len(units) // INDEX_UNIT_SIZE * INDEX_UNIT_SIZE
+            for magic, pos, _, index, _ in INDEX_UNIT.iter_unpack(units[:whole]):
                 if magic == MAGIC and pos == first:
                     return int(index)
         return self._reader.begin_index
@@ -263,7 +264,7 @@ class _Verifier:
         return True
 
     def _check_next(self, data: bytes, walk: Walk, file_end: int) -> str:
-        """Walk over the records at the start of C{data}; returns the problem if it passes none, else ""."""
+        """Pass the sound records at the start of C{data}. @return: the problem that follows them, or ""."""
         if len(data) < MIN_BLANK_SIZE:
             return "the file ends without a blank"
         size = BLANK.unpack_from(data)[1]
@@ -320,7 +321,7 @@ class _Verifier:
                 position = index * INDEX_UNIT_SIZE
                 base = files.base(position)
                 self._report.add(files.path(base) if base >= 0 else files.directory,
-                                 "index unit missing or not that of its record",
+                                 "the index unit is missing, or differs from its record",
                                  offset=position - max(base, 0), index=index)
 
     def _damage(self, walk: Walk, what: str, file_end: int) -> bool:
@@ -358,7 +359,7 @@ class _Verifier:
             self._report.add(reader.data.path(base), "bytes in a blank that are not zero", **place)
 
     def _check_rest(self, position: int) -> None:
-        """After a clean close all bytes behind the last record must be zero."""
+        """After a clean close the rest of the last record's file must be zero."""
         reader = self._reader
         base = reader.data.base(position)
         if base >= 0 and self._is_nonzero(position, base + reader.data_file_size):

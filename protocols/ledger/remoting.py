@@ -5,7 +5,7 @@ RocketMQ remoting, one of the two dialects of a connection.
 Rule: a request with a DLedger code is answered with header code 200 and a body, even if it failed.
 Java ignores the header code, and waits for ever for a missing body.
 
-Knows the frames and pairs a request with its answer; does not decide who may ask.
+Encodes messages; L{protocols.ledger.connection} decodes them and pairs answers with requests.
 """
 
 from __future__ import annotations

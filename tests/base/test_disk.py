@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -165,6 +166,12 @@ class MemoryDiskTests(DiskContract, SynchronousTestCase):
         file.pwrite(b"x", 100)
         self.assertLess(len(self.disk.files["base/f"].data), 200)
         self.assertEqual(file.pread(3, (1 << 30) - 2), b"\0\0")
+
+    def test_files_never_grow_old(self) -> None:
+        """No age, however late it is: expiry must not delete entries that exist in memory only."""
+        with_age = self.disk.open("base/f", create=True, size=8)
+        self.assertEqual(with_age.modified_s(), math.inf)
+        self.assertLess(1e12 - with_age.modified_s(), 0)
 
     def test_clone(self) -> None:
         """A clone is independent."""

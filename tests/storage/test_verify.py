@@ -154,7 +154,7 @@ class VerifyTests(SynchronousTestCase):
         for directory, size in (("data", DATA_SIZE), ("index", INDEX_SIZE)):
             for mark in (True, False):
                 for name, length, sentence in (
-                    (f"{size:020d}", size + 1, f"{size + 1} bytes, not {size}"),
+                    (f"{size:020d}", size + 1, f"{size + 1} bytes: it must have {size}"),
                     (f"{size:020d}", None, f"missing between 0 and {2 * size}"),
                     (f"{size * 9 // 2:020d}", size, "not a multiple"),
                 ):

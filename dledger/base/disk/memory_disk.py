@@ -2,12 +2,14 @@
 """
 A file system in memory: no durability, no faults. For the memory store, tests and fuzzing.
 
-Files have the length that they were made with; bytes that were never written take no memory.
+A file is made with a length and grows when it is written beyond it. Only bytes behind the last written one
+take no memory.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 
 import attrs
@@ -52,8 +54,8 @@ class MemoryFile:
         return self._content.size
 
     def modified_s(self) -> float:
-        """Always 0: files in memory have no age."""
-        return 0.0
+        """Infinity: a file in memory never grows old."""
+        return math.inf
 
     def close(self) -> None:
         """See L{dledger.base.disk.disk.File.close}."""

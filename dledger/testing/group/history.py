@@ -8,13 +8,14 @@ calls, in that order, behave as on the model. A call without an answer may have 
 later time, or never.
 
 The final log is known, and every body is unique, so no search is needed: entry i was added at some
-instant c(i), and the c(i) never fall with i. Each call bounds them from one side:
+instant c(i), and c(i) <= c(i+1). Each call bounds some c(i):
 
   - an append that got index i began before c(i) and ended after it;
   - a read that found entry i ended after c(i); one that found the log shorter began before c(i).
 
-So the history is linearizable exactly if, with C{lowest} the running maximum of the lower bounds, no
-C{lowest} passes its upper bound. L{brute_force} tries every order instead; a test compares the two.
+Going up in i, let C{lowest} be the highest lower bound so far. The history is linearizable exactly if
+C{lowest} never exceeds the upper bound of c(i). L{brute_force} tries every order instead; a test compares
+the two.
 
 Instants are stamps of one counter: no two are equal.
 """
@@ -94,8 +95,8 @@ def check(calls: Sequence[Call], body_of: Callable[[int], bytes], end_index: int
         lowest = max(lowest, lower[index])
         if lowest > upper[index]:
             raise NotLinearizable(
-                f"entry {index} was seen by a call that ended at {upper[index]}, but it or one below it "
-                f"was added after {lowest}"
+                f"entry {index} was in the log before {upper[index]}, but it or an earlier one was added "
+                f"after {lowest}"
             )
 
 
@@ -141,8 +142,8 @@ def _bound_by_reads(
 
 def brute_force(calls: Sequence[Call]) -> bool:
     """
-    The same question for a few calls, from their answers alone: try every order of every subset of the
-    calls that may not have happened.
+    Whether any log could have given these answers, for few calls: tries every order, with every subset of the
+    appends without an answer.
     """
     certain = [call for call in calls if call.outcome in ("ok", "beyond")]
     maybe = [call for call in calls if call.kind == "append" and call.outcome == "unknown"]
