@@ -156,7 +156,7 @@ class VerifyTests(SynchronousTestCase):
                 for name, length, sentence in (
                     (f"{size:020d}", size + 1, f"{size + 1} bytes: it must have {size}"),
                     (f"{size:020d}", None, f"missing between 0 and {2 * size}"),
-                    (f"{size * 9 // 2:020d}", size, "not a multiple"),
+                    (f"{size * 9 // 2:020d}", size, "a multiple of"),
                 ):
                     self.disk.files = clean.clone().files
                     path = f"{ROOT}/{directory}/{name}"
