@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.broker.test_command_client -*-
 """
-Asks brokers and name servers: one connection to each address, made when it is needed and kept.
+Sends requests to brokers and name servers, over one connection per address, opened on demand and kept.
 
-Knows addresses and commands, not what they mean. Every question has a deadline.
+Knows addresses and commands, not their meaning. Every request has a deadline.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CommandClient:
     """
     Connections by address.
 
-    @ivar endpoint_of: from C{host:port} to where that is reached.
+    @ivar endpoint_of: from C{host:port} to the endpoint of that address.
     """
 
     log = Logger()
@@ -70,11 +70,11 @@ class CommandClient:
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
         """
-        Ask, connecting first if necessary.
+        Send a request; connect first if necessary.
 
-        @param timeout_s: for both together.
-        @return: fires with the answer, whatever its code. Fails with C{TimeoutError}, L{NotAsked}, or what
-            kept us from connecting.
+        @param timeout_s: seconds for connecting and the answer together.
+        @return: fires with the answer, of any code. Fails with C{TimeoutError}, L{NotAsked}, or the error of
+            the connection attempt.
         """
         if self._is_closed:
             done: Deferred[RemotingCommand] = Deferred()
@@ -92,12 +92,12 @@ class CommandClient:
         return asking
 
     def is_connected(self, address: str) -> bool:
-        """Whether there is a connection now; one that has just been lost is none."""
+        """Whether a connection is open now; a connection that has just been lost is not."""
         peer = self._peers.get(address)
         return peer is not None and peer.keeper.connection is not None
 
     def forget(self, address: str) -> None:
-        """Close the connection to an address that is not needed any more."""
+        """Close the connection to an address that is no longer needed."""
         peer = self._peers.pop(address, None)
         if peer is not None:
             peer.close()
@@ -109,7 +109,7 @@ class CommandClient:
                 peer.keeper.connection.sweep(now_s)
 
     def close(self) -> None:
-        """Close every connection; what was asked fails, and so does what is asked from now on."""
+        """Close every connection; pending and later requests fail."""
         self._is_closed = True
         for address in list(self._peers):
             self.forget(address)

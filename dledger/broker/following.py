@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.test_service -*-
 """
-Whom a slave follows: where its master's log comes from, and where its master is asked.
+The master that a slave follows: the address of its log, and the address for requests.
 
-What the options say counts; what they leave out a name server has to tell. A master that a name server does
-not know any more is kept: its connection tells whether it lives.
+Options take precedence; a name server supplies the addresses that they leave out. A slave keeps a master
+that the name server no longer knows: the connection shows whether it lives.
 
 Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9.8); differs: options count in
 5.x, too.
@@ -35,8 +35,8 @@ TIMEOUT_S = 3.0
 
 class Following:
     """
-    @ivar synchronize: what copies the master's metadata.
-    @ivar ha_address: where the log comes from; empty if that is not known.
+    @ivar synchronize: copies the master's metadata.
+    @ivar ha_address: C{host:port} from which the log is copied; empty if unknown.
     """
 
     log = Logger()
@@ -57,20 +57,20 @@ class Following:
         )
 
     def start(self) -> None:
-        """Follow whom the options name; without that wait to be told."""
+        """Follow the master that the options name; without one, wait for a name server's answer."""
         self.synchronize.master_address = self._config.master_remoting_address
         self.synchronize.start()
         if self._config.ha_master_address:
             self._follow(self._config.ha_master_address)
         elif not self._config.name_servers:
-            self.log.warn("nobody to follow: neither ha_master_address nor namesrv_addr is set")
+            self.log.warn("no master to follow: set ha_master_address or namesrv_addr")
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Stop copying metadata."""
         self.synchronize.stop()
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """A name server says who the master is."""
+        """A name server has told the master's addresses."""
         if master and master != self._own.text and not self._config.master_address:
             if self.synchronize.master_address != master:
                 self.log.info("the master is at {address}", address=master)
@@ -91,9 +91,9 @@ class Following:
 
     async def master_begin(self) -> int:
         """
-        Where the master's log begins.
+        Ask the master for the offset at which its log begins.
 
-        @raise DLedgerError: it does not say.
+        @raise DLedgerError: the master is unknown, or its answer has no such offset.
         """
         master = self.synchronize.master_address
         if master is None:

@@ -1,19 +1,19 @@
 # -*- test-case-name: tests.broker.test_name_server -*-
 """
-Tells every name server that this broker is there, and which topics it has.
+Registers this broker and its topics with every name server.
 
     103  REGISTER_BROKER: at the start, every 30 s, when the topics have changed, when a connection was lost
     104  UNREGISTER_BROKER: at the end
 
 A name server forgets a broker when the connection that carried its registration closes, or 120 s after the
-last one. So connections are kept, and a lost one is made again within a second or two.
+last registration. So connections are kept, and a lost connection is opened again within a second or two.
 
-Rule 1: at most one registration is under way to each name server, and it has a deadline. What changes
-meanwhile makes another one follow.
-Rule 2: one that fails does not keep the others from hearing of us. It is tried again after a pause that
-grows to the usual interval; its absence is logged when it begins and when it ends.
-Rule 3: the answer to a slave names its master; who is told learns every new pair of addresses once.
-Rule 4: a name server of 5.x refuses a newcomer with exactly one topic, so we never have exactly one.
+Rule 1: at most one registration is under way to each name server, and it has a deadline. Changes during a
+registration cause another one.
+Rule 2: a failure at one name server does not delay the others. The registration is repeated after a pause
+that grows to the usual interval; the problem is logged when it begins and when it ends.
+Rule 3: the answer to a slave names its master; C{learned} is called once for every new pair of addresses.
+Rule 4: a name server of 5.x refuses a new broker with exactly one topic, so we never register exactly one.
 
 Source: BrokerOuterAPI.registerBrokerAll, BrokerController.start (4.9.8); RouteInfoManager (4.9.8, 5.3.3).
 """
@@ -48,7 +48,7 @@ TICK_S = 1.0
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 3
 
-#: Makes the company of a topic that would be alone. No one may send to it.
+#: Registered beside a topic that would be the only one (rule 4). It is not writable.
 _COMPANY = TopicConfig(topic_name="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1, perm=PERM_READ)
 
 
@@ -60,10 +60,11 @@ def _name() -> str:
 @attrs.frozen(kw_only=True)
 class BrokerIdentity:
     """
-    Who a broker is to name servers and clients.
+    The identity of a broker for name servers and clients.
 
-    @ivar broker_id: 0 of a master, others of its slaves.
-    @ivar broker_addr, ha_server_addr: C{host:port} where clients, and slaves, reach it.
+    @ivar broker_id: 0 for a master, another number for each of its slaves.
+    @ivar broker_addr: C{host:port} for clients.
+    @ivar ha_server_addr: C{host:port} for slaves.
     """
 
     cluster_name: str = _name()
@@ -74,24 +75,24 @@ class BrokerIdentity:
 
 
 class NameServerAsker(Protocol):
-    """Where questions go: L{dledger.broker.command_client.CommandClient}."""
+    """Sends requests: L{dledger.broker.command_client.CommandClient}."""
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """@return: fires with the answer, fails if none comes in time."""
+        """@return: fires with the answer; fails if none arrives in time."""
 
     def is_connected(self, address: str) -> bool:
-        """Whether there is a connection now."""
+        """Whether a connection is open now."""
 
 
 @attrs.define
 class _Server:
     """
-    What we know of one name server. Times in seconds of the clock.
+    The state of one name server. Times are seconds of the clock.
 
-    @ivar told: version of the topics that it knows; None if it knows nothing of us.
-    @ivar due_s: when it is to be told again, whatever happens.
-    @ivar failed: failures since it last answered.
-    @ivar problem: why it does not know us, as it was logged; empty if it does.
+    @ivar told: version of the topics that it knows; None if we are not registered there.
+    @ivar due_s: time of the next registration, even without changes.
+    @ivar failed: failures since its last answer.
+    @ivar problem: the logged reason why we are not registered there; empty if we are.
     """
 
     address: str
@@ -104,6 +105,8 @@ class _Server:
 
 class NameServerRegistrar:
     """
+    Keeps this broker registered with its name servers.
+
     Invariant: a server's C{asking} is the registration that is under way, or None.
     """
 
@@ -116,11 +119,11 @@ class NameServerRegistrar:
         learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
     ) -> None:
         """
-        @param addresses: C{host:port} of each name server; none is allowed.
-        @param identity: asked for each registration; called after L{start} only.
-        @param interval_s: taken for the nearest of 10 to 60.
-        @param timeout_s: how long a name server may take to answer.
-        @param learned: told the master's address, and where it sends its log, when an answer has new ones.
+        @param addresses: C{host:port} of each name server; may be empty.
+        @param identity: called for each registration, only after L{start}.
+        @param interval_s: limited to L{INTERVAL_MIN_S}..L{INTERVAL_MAX_S}.
+        @param timeout_s: seconds that a name server may take to answer.
+        @param learned: called with the master's address and its address for slaves, when they are new.
         """
         self._servers = [_Server(address) for address in addresses]
         self._asker = asker
@@ -136,32 +139,32 @@ class NameServerRegistrar:
         self._identity = identity
 
     def start(self) -> None:
-        """Register now, and from now on."""
+        """Register now, and then regularly."""
         self._looping.start(TICK_S).addErrback(self._loop_failed)
 
     def topics_changed(self) -> None:
-        """Somebody waits for a topic: do not wait for the next tick."""
+        """Register now instead of at the next tick, as a client waits for its topic."""
         if self._looping.running and not self._is_stopped:
             self._tick()
 
     @property
     def problems(self) -> dict[str, str]:
-        """Name servers that do not know us, and why."""
+        """Name servers at which we are not registered, with the reason."""
         return {server.address: server.problem for server in self._servers if server.problem}
 
     def stop(self) -> Deferred[None]:
         """
-        No more registrations; take back those that were made.
+        Begin no more registrations; unregister.
 
-        @return: fires when every name server that knows us has answered, or has had three seconds for it.
-            Never fails.
+        @return: fires when every name server that knows us has answered, or after
+            L{UNREGISTER_TIMEOUT_S}. Never fails.
         """
         self._is_stopped = True
         if self._looping.running:
             self._looping.stop()
         asked = []
         for server in self._servers:
-            # What is under way may have arrived, answered or not.
+            # A registration that is under way may have arrived, answered or not.
             knows_us = server.told is not None or server.asking is not None
             if server.asking is not None:
                 server.asking.cancel()
@@ -189,12 +192,12 @@ class NameServerRegistrar:
         if now_s >= server.due_s:
             return True
         if server.failed:
-            return False  # it has its pause
+            return False  # its pause has not ended
         changed = server.told is None or not server.told.is_same(self._topics.version)
         return changed or not self._asker.is_connected(server.address)
 
     def _loop_failed(self, failure: Failure) -> None:
-        self.log.failure("name servers are not told any more that we are here", failure)
+        self.log.failure("registration with name servers has stopped", failure)
 
     # -- one registration ------------------------------------------------------------------------
 
@@ -205,7 +208,7 @@ class NameServerRegistrar:
         asking.addCallbacks(
             self._answered, self._not_answered, callbackArgs=(server, version), errbackArgs=(server,)
         )
-        asking.addErrback(lambda failure: self.log.failure("what a name server said was lost", failure))
+        asking.addErrback(lambda failure: self.log.failure("handling a name server's answer failed", failure))
 
     def _fields(self) -> dict[str, str]:
         mine = self._identity()

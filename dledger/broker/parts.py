@@ -1,17 +1,18 @@
 # -*- test-case-name: tests.broker.test_parts -*-
 """
-All parts of one broker, made in one go when its store is opened, and the order in which they hear of events.
+All parts of one broker, constructed together when its store is opened, and the order in which they receive
+events.
 
-    store, metadata          what the disk holds
-    ha, pipeline, sending    how messages come in, and how slaves get them
-    consuming, admin         how messages go out, and how the broker is administrated
-    router                   which of these answers a request
+    store, metadata          files and tables
+    ha, pipeline, sending    storing messages, replicating them to slaves
+    consuming, admin         delivering messages, administrating the broker
+    router                   selects the part that answers a request
     following, registrar     the master of a slave, the name servers
 
-Invariant: no part is replaced. A part that tells of events gets the broker, as L{BrokerEvents}, at its
-construction; nothing happens before the constructor has returned.
+Invariant: no part is replaced. A part that emits events receives the broker, as L{BrokerEvents}, at its
+construction; no event occurs before the constructor has returned.
 
-Knows no order of start and stop of ports and files: L{dledger.broker.service.BrokerService} does.
+L{dledger.broker.service.BrokerService} knows the order in which ports and files are opened and closed.
 
 Source: BrokerController (4.9.8).
 """
@@ -62,20 +63,20 @@ from dledger.broker.store.store import MessageStore
 from dledger.broker.upkeep import HouseKeeping, MetadataSaver
 from protocols.turn import Turn
 
-#: Ticks (seconds) between two looks at the room on the disk; as cleanResourceInterval.
+#: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
 
 
 @attrs.frozen(kw_only=True)
 class BrokerSurroundings:
     """
-    What a broker gets from its process.
+    The parts that a process gives to its broker.
 
     @ivar reactor: its clock should be monotonic.
     @ivar wall_s: seconds since 1970.
     @ivar endpoint_of: from C{host:port} to the endpoint of that address.
-    @ivar failed: told why the broker cannot go on.
-    @ivar ha_listen: where slaves connect to; None for nowhere.
+    @ivar failed: called with the reason when the broker cannot continue.
+    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can.
     """
 
     reactor: Reactor
@@ -92,8 +93,8 @@ class BrokerParts(BrokerEvents):
     """
     One broker; the L{BrokerEvents} of its parts.
 
-    @ivar own: the address under which it is reached; known when its first port listens.
-    @ivar following: a slave's; None for a master.
+    @ivar own: its address for clients; known when its first port listens.
+    @ivar following: the master that a slave follows; None on a master.
     """
 
     log = Logger()
@@ -101,7 +102,7 @@ class BrokerParts(BrokerEvents):
     def __init__(self, config: BrokerConfig, around: BrokerSurroundings) -> None:
         """
         @param config: with C{broker_ip1}.
-        @raise StoreError: the store or the metadata cannot be opened as they are; both are released.
+        @raise StoreError: the store or the metadata cannot be opened; both are released.
         @raise OSError: reading them failed; both are released.
         """
         clock = around.reactor
@@ -209,7 +210,7 @@ class BrokerParts(BrokerEvents):
         if ha.master is not None:
             ha.master.appended()
         self.reads.grown()
-        # The processor belongs to the slaves and to the answer first, then to the queues.
+        # Slaves and answers have precedence over dispatching.
         self.store.reput.wake(defers=ha.waits_for_slaves())
 
     def cut(self, end_offset: int) -> None:
@@ -230,7 +231,7 @@ class BrokerParts(BrokerEvents):
         self.registrar.topics_changed()
         self.saver.save()
 
-    # -- life, as far as it needs no files and no ports ---------------------------------------------
+    # -- life cycle, except files and ports ----------------------------------------------------------
 
     def begin(self) -> None:
         """The broker listens: follow the master, tell name servers, deliver delayed messages."""
@@ -241,7 +242,7 @@ class BrokerParts(BrokerEvents):
             self.schedule.start()
 
     def tick(self) -> None:
-        """The work of every second. Called once a second, also before L{begin}."""
+        """Do the periodic work. Called once a second, also before L{begin}."""
         self._ticks += 1
         now_s = self._around.reactor.seconds()
         self.router.sweep(now_s)
@@ -256,13 +257,13 @@ class BrokerParts(BrokerEvents):
             self.house.keep()
 
     def cease(self, reason: str) -> None:
-        """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts go on."""
+        """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts continue."""
         self._has_ceased = True
         self.pipeline.close(reason)
         self.saver.close()
 
     def end(self) -> None:
-        """Answer the requests that wait for messages, follow nobody, deliver nothing."""
+        """Answer the requests that wait for messages; stop following and delivering."""
         if self.following is not None:
             self.following.stop()
         self.pulls.stop()
@@ -276,7 +277,7 @@ class BrokerParts(BrokerEvents):
         return int(self._around.wall_s() * 1000)
 
     def identity(self) -> BrokerIdentity:
-        """The broker as name servers are told; called when it listens."""
+        """The identity that name servers receive. Called only when the broker listens."""
         config, port = self.config, self.config.ha_port
         if self.ha.port is not None:
             port = getattr(self.ha.port.getHost(), "port", port)
@@ -298,7 +299,7 @@ class BrokerParts(BrokerEvents):
             self.following.learned(master, ha_address)
 
     def _store_failed(self, failure: Failure) -> None:
-        self._around.failed(f"the store cannot go on: {failure.getErrorMessage()}")
+        self._around.failed(f"the store has failed: {failure.getErrorMessage()}")
 
     def _turn_failed(self, failure: Failure) -> None:
         self.log.failure("work of the broker failed", failure)
@@ -306,7 +307,7 @@ class BrokerParts(BrokerEvents):
 
 
 def add_system_topics(metadata: Metadata, config: BrokerConfig, now_ms: int) -> None:
-    """Add the topics that every master has, and those that its options ask for."""
+    """Add the topics that every master has, and those that its options require."""
     topics = metadata.topics
     topics.add_system_topics(cluster=config.broker_cluster_name, broker=config.broker_name, now_ms=now_ms)
     for name, queues, may_send in (

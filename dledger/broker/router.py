@@ -2,12 +2,12 @@
 """
 The listening side of a broker: its connections, and the groups of commands that answer requests.
 
-A request goes to the group that has its code. Sends that follow each other in one read go to their group in
-one call. Every port answers the same requests.
+A request goes to the group that has its code. Consecutive sends of one read go to their group in one call.
+Every port answers the same requests.
 
 Rule 1: every request is answered once. The router answers for a handler that refuses a request or fails.
 Rule 2: the number of connections is bounded, and a connection idle for two minutes is closed.
-Rule 3: a request that fails costs its neighbours nothing.
+Rule 3: a request that fails does not affect other requests.
 
 Source: NettyRemotingAbstract.processRequestCommand, AdminBrokerProcessor (4.9.8).
 """
@@ -35,14 +35,14 @@ _FAILURES_MAX = 256
 
 
 class SendCommands(Protocol):
-    """The group whose requests are handed over together: one read is one put."""
+    """The group that receives all sends of one read in one call: one read is one put."""
 
     @property
     def codes(self) -> frozenset[int]:
         """The request codes."""
 
     def received(self, connection: CommandConnection, requests: Sequence[RemotingCommand]) -> None:
-        """Requests that came together, in order. Each is answered once, now or later."""
+        """Requests of one read, in order. Each is answered once, now or later."""
 
 
 class CommandRouter(ListeningSide[CommandConnection]):
@@ -60,10 +60,10 @@ class CommandRouter(ListeningSide[CommandConnection]):
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """
-        @param groups: no code is in two of them. Told of connections in this order.
-        @param together: sends that are commands.
-        @param plain: takes the usual sends before they are decoded as commands; None: all are commands.
-        @param native: answers native frames; None: they are format errors.
+        @param groups: no code is in two of them. They hear of connections in this order.
+        @param together: the group of sends that are decoded as commands.
+        @param plain: takes the usual sends before they are decoded as commands; None: decode all sends.
+        @param native: answers native frames; None: native frames are format errors.
         """
         super().__init__(connections_max=connections_max)
         self._turn = turn
@@ -111,9 +111,9 @@ class CommandRouter(ListeningSide[CommandConnection]):
         try:
             self._together.received(connection, commands)
         except Exception:
-            # Some requests may have an answer already: only the end of the connection answers the rest.
+            # Some requests may have an answer already: only closing the connection answers the rest.
             self._failed(connection, commands[0].code, Failure())
-            connection.abort("a send failed in an unforeseen way")
+            connection.abort("a send failed unexpectedly")
 
     def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
         handler = self._handlers.get(command.code)

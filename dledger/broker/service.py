@@ -2,14 +2,15 @@
 """
 The life of a broker as a Twisted service: a master that takes messages, or a slave that follows one::
 
-    startService   directory -> store, metadata -> old records are dispatched -> ports -> replication -> names
-    stopService    names -> no new messages, waiting puts are answered -> ports -> replication ->
+    startService   directory -> store, metadata -> dispatch old records -> ports -> replication ->
+                   name servers
+    stopService    name servers -> refuse messages, answer waiting puts -> ports -> replication ->
                    connections -> metadata -> store
 
-Rule 1: a failure of the store ends the broker: its files stay as they are, and the next start recovers them.
-The process ends with exit status 1; so it does when the directory or a port is not available.
-Rule 2: clients and slaves are let in when the store is ready; name servers hear of the broker after that.
-Rule 3: a broker that stops answers the puts that it took: it waits for slaves and disk, at most for
+Rule 1: a failure of the store ends the broker: its files stay unchanged, and the next start recovers them.
+The process ends with exit status 1, also when the directory or a port is not available.
+Rule 2: the ports open when the store is ready; the broker registers with name servers after that.
+Rule 3: a broker that stops answers the puts that it accepted: it waits for slaves and disk, at most
 C{stop_timeout}.
 
 Source: BrokerController, BrokerStartup (4.9.8).
@@ -41,7 +42,7 @@ from dledger.broker.parts import BrokerParts, BrokerSurroundings
 TICK_S = 1.0
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 3
-#: How long connections may take to send their last output, seconds.
+#: Seconds that connections may take to send their last output.
 CLOSE_TIME_OUT_S = 1.0
 CONNECT_TIME_OUT_S = 3.0
 #: Flushes of the log, checkpoints and metadata wait for the disk at the same time.
@@ -51,11 +52,11 @@ THREADS = 3
 @attrs.frozen(kw_only=True)
 class BrokerPorts:
     """
-    Where a broker listens.
+    The endpoints on which a broker listens.
 
     @ivar clients: for clients.
-    @ivar fast: where a slave of RocketMQ asks for topics; None for nowhere.
-    @ivar slaves: for replication; None for nowhere.
+    @ivar fast: where a slave of RocketMQ asks for topics; None: not offered.
+    @ivar slaves: for replication; None: not offered.
     """
 
     clients: IStreamServerEndpoint
@@ -67,7 +68,7 @@ class BrokerService(Service):
     """
     One broker.
 
-    @ivar broker: all its parts; None until L{startService} has opened the store, then the same for ever.
+    @ivar broker: all its parts; None until L{startService} has opened the store, then never replaced.
     """
 
     log = Logger()
@@ -81,8 +82,8 @@ class BrokerService(Service):
         @param config: with C{broker_ip1}.
         @param reactor: its clock should be monotonic.
         @param wall_s: seconds since 1970.
-        @param failed: told the reason when the broker cannot start or go on; the process should end.
-        @param endpoint_of: from C{host:port} to the endpoint of that address; by default its host name.
+        @param failed: called with the reason when the broker cannot start or continue; the process should end
+        @param endpoint_of: from C{host:port} to the endpoint of that address; by default resolves host names.
         """
         self.config = config
         self.broker: BrokerParts | None = None
@@ -101,7 +102,7 @@ class BrokerService(Service):
 
     @property
     def role(self) -> str:
-        """For messages."""
+        """Role and name, for log messages."""
         return f"{self.config.ha.broker_role} {self.config.broker_name}"
 
     def _hostname_endpoint(self, address: str) -> IStreamClientEndpoint:
@@ -111,11 +112,11 @@ class BrokerService(Service):
     # -- up --------------------------------------------------------------------------------------
 
     def startService(self) -> None:
-        """See L{IService.startService}. Failures are told to C{failed}."""
+        """See L{IService.startService}. Failures are reported to C{failed}."""
         super().startService()
         self._threads.start()
         if self.config.ignored:
-            self.log.info("options without a meaning here: {names}", names=", ".join(self.config.ignored))
+            self.log.info("ignored options: {names}", names=", ".join(self.config.ignored))
         try:
             broker = self.broker = BrokerParts(self.config, self._around)
         except (StoreError, OSError) as error:
@@ -127,7 +128,7 @@ class BrokerService(Service):
     async def _start(self, broker: BrokerParts) -> None:
         behind = broker.store.reput.behind_bytes
         if behind:
-            self.log.info("{role}: dispatching {bytes} bytes of messages that were there before",
+            self.log.info("{role}: dispatching {bytes} bytes of messages of the last run",
                           role=self.role, bytes=behind)  # fmt: skip
         await broker.store.start()
         for endpoint in (self._ports.clients, self._ports.fast):
@@ -162,7 +163,7 @@ class BrokerService(Service):
     def _tick(self, count: int) -> None:
         if count > STALL_TICKS:
             self.log.warn("reactor stalled for {seconds} s", seconds=count * TICK_S)
-        assert self.broker is not None, "ticks begin when it is there"
+        assert self.broker is not None, "ticks begin after the broker was made"
         self.broker.tick()
 
     # -- the end ---------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class BrokerService(Service):
             self._tell_failed(reason)
 
     def stopService(self) -> Deferred[None]:
-        """See L{IService.stopService}: orderly, and bounded in time."""
+        """See L{IService.stopService}: in order, and bounded in time."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -226,7 +227,7 @@ class BrokerService(Service):
         try:
             await broker.metadata.save(self._threads.run)
             if not await within(store.reput.caught_up(), self.config.stop_timeout / 1000, self._reactor):
-                self.log.warn("{bytes} bytes are not dispatched; the next start does that",
+                self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
                               bytes=store.reput.behind_bytes)  # fmt: skip
                 await store.checkpoint()
                 await store.log.idle()

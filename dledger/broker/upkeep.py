@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.test_service -*-
 """
-Regular work on the files of a broker: old files of the log are deleted, changed metadata is written.
+Periodic work on the files of a broker: deletes old files of the log, writes changed metadata.
 
 Rule 1: at most one save of metadata is under way. A save that failed is repeated by a later tick.
-Rule 2: a problem is logged when it begins and when it is over.
+Rule 2: a problem is logged when it begins and when it ends.
 
 Source: DefaultMessageStore.cleanFilesPeriodically, BrokerController.initialize (4.9.8).
 """
@@ -25,7 +25,7 @@ from dledger.broker.store.store import MessageStore
 
 
 class MetadataSaver:
-    """Writes metadata; L{Metadata.save} brings the tables that have changed to stable storage."""
+    """Writes metadata; L{Metadata.save} brings the changed tables to stable storage."""
 
     log = Logger()
 
@@ -68,7 +68,7 @@ class MetadataSaver:
 
 
 class HouseKeeping:
-    """Deletes old files of the log, but none with bytes that a connected slave lacks."""
+    """Deletes old files of the log, except files with bytes that a connected slave lacks."""
 
     log = Logger()
 
@@ -78,7 +78,7 @@ class HouseKeeping:
     ) -> None:
         """
         @param wall_s: seconds since 1970.
-        @param failed: told why the broker cannot go on.
+        @param failed: called with the reason when the broker cannot continue.
         """
         self._store = store
         self._ha = ha
@@ -86,7 +86,7 @@ class HouseKeeping:
         self._failed = failed
 
     def keep(self) -> None:
-        """Look at the room on the disk; delete the files that may go."""
+        """Check the free disk space; delete the old files that may go."""
         store, now_s = self._store, self._wall_s()
         acks = [one.ack_offset for one in self._ha.status().slaves if one.ack_offset >= 0]
         was_full = store.why_full
