@@ -2,7 +2,7 @@
 """
 Two small files that tell the next start how the last run ended: C{checkpoint} and C{abort}.
 
-C{abort} stands as long as a store is open: who finds it knows that the last run crashed. C{checkpoint}
+C{abort} exists while a store is open: a start that finds it knows that the last run crashed. C{checkpoint}
 has 4096 bytes, of which five numbers are used; the first three are store timestamps of the last record
 that was on stable storage in the log, in the consume queues and in the index.
 
@@ -30,13 +30,13 @@ CHECKPOINT_DECLARATION = Struct(
 )
 _NUMBERS = struct_of(CHECKPOINT_DECLARATION)
 
-#: Java goes so far back behind the older of the timestamps.
+#: Java subtracts this from the older of the timestamps.
 _MARGIN_MS = 3_000
 
 
 @attrs.frozen(kw_only=True)
 class Checkpoint:
-    """The numbers of the file; fields as in the declaration, 0 where nothing is known."""
+    """The numbers of the file; fields as in the declaration, 0 for unknown."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
@@ -46,7 +46,7 @@ class Checkpoint:
 
     @property
     def safe_timestamp(self) -> int:
-        """What was stored up to here is on stable storage, log and queues; ms, 0 if nothing is known."""
+        """Store timestamp, ms, up to which log and queues are on stable storage; 0 if unknown."""
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _MARGIN_MS, 0)
 
 
@@ -60,7 +60,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
     """
-    What a file says. One that is too short says nothing: recovery then begins at the first file.
+    The numbers of a file; all 0 if it is too short: recovery then begins at the first file.
     """
     if len(data) < _NUMBERS.size:
         return Checkpoint()
@@ -85,16 +85,16 @@ class AbortFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether the last run did not end in order."""
+        """Whether the last run crashed."""
         return self._disk.exists(self._path)
 
     def put(self, text: str) -> None:
-        """Make it, durably. @param text: what 5.x writes: the number of the process."""
+        """Create it, durably. @param text: the process id, as 5.x writes it."""
         if not self.is_there:
             self._disk.write_file(self._path, text.encode("ascii"))
 
     def remove(self) -> None:
-        """The run has ended in order; durable."""
+        """Remove it, durably: the run has ended in order."""
         if self.is_there:
             self._disk.unlink(self._path)
             self._disk.sync_directory(self._path.rpartition("/")[0])

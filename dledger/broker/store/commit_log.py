@@ -2,20 +2,20 @@
 """
 RocketMQ's commit log: one stream of message records in files of equal size.
 
-A master appends messages, each with its queue offset, its place in the log and a timestamp. A slave appends
-the master's bytes as they come, in pieces that may end anywhere but not across the end of a file. The slave
-follows the ends of records byte by byte, and refuses bytes that cannot be records before it writes them.
+A master appends messages, each with its queue offset, its offset in the log and a timestamp. A slave appends
+the master's bytes in pieces that may end inside a record but do not cross the end of a file. The slave tracks
+the ends of records byte by byte, and refuses bytes that cannot be records before it writes them.
 
-Rule 1: a write is laid out and checked before a file is touched; a refusal has changed nothing.
+Rule 1: a write is laid out and checked before a file is touched; a refusal changes nothing.
 Rule 2: a record does not cross the end of a file; a blank of at least 8 bytes fills the rest of the file.
 Rule 3: a cut lowers the mark durably, and zeroes the cut bytes durably, before anything is written there.
 
 The other parts of a log are L{dledger.broker.store.log_flush} (flushes and the mark) and
 L{dledger.broker.store.log_start} (how a log is opened); they share one
-L{dledger.broker.store.open_log.OpenLog}. The log knows nothing of consume queues except the offsets that it
-gives out in them, and nothing of replication.
+L{dledger.broker.store.open_log.OpenLog}. The log knows nothing of consume queues except the queue offsets
+that it assigns, and nothing of replication.
 
-Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes are left behind the end.
+Source: CommitLog.java, MappedFileQueue.java (4.9.8, 5.3.3); differs: no bytes remain behind the end.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class CommitLog:
     Invariant: C{begin_offset <= flushed_offset <= end_offset}, and C{begin_offset} is a multiple of
     C{file_size}; the log is empty when C{begin_offset == end_offset}.
 
-    @ivar flusher: how much of the log is on stable storage, and how more of it gets there.
-    @ivar queue_offsets: topic and queue to the offset of its next message; whoever has read the consume
-        queues fills it before the first append.
-    @ivar why_recovered: what a start found behind the end; empty if nothing.
+    @ivar flusher: brings the log to stable storage, and knows how much of it is there.
+    @ivar queue_offsets: topic and queue to the offset of its next message; the store fills it from the
+        consume queues before the first append.
+    @ivar why_recovered: description of the damage that a start found behind the end; empty if none.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class CommitLog:
         """
         Find the end, bring everything before it to stable storage, and zero everything behind it.
 
-        @param seen: of the directory as it is now.
-        @param is_slave: damage that no crash explains is cut, not refused: a master has the records.
-        @param events: told of every append and cut; of none before this returns.
+        @param seen: the current state of the directory.
+        @param is_slave: cut damage that no crash explains instead of refusing it: a master has the records.
+        @param events: hears of every append and cut after this returns.
         @raise DirectoryError: files that the mark records are gone; nothing was touched.
         @raise StoreError: reading or writing failed; another start may try again.
         """
@@ -124,42 +124,42 @@ class CommitLog:
 
     @property
     def begin_offset(self) -> int:
-        """The lowest offset that is held; 0 for a log that never had a file."""
+        """The lowest offset in the log; 0 for a log that never had a file."""
         return self._log.begin_offset
 
     @property
     def end_offset(self) -> int:
-        """The first offset that is not held; perhaps in the middle of a record."""
+        """The first offset behind the log; perhaps in the middle of a record."""
         return self._log.end
 
     @property
     def record_end(self) -> int:
-        """Behind the last whole record."""
+        """End of the last whole record."""
         return self._log.walk.end
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below survives a power cut."""
+        """Every byte below this offset is on stable storage."""
         return self.flusher.flushed_offset
 
     @property
     def flushed_record_end(self) -> int:
-        """Behind the last record of which everything survives a power cut."""
+        """End of the last whole record on stable storage."""
         return self.flusher.flushed_record_end
 
     @property
     def broken(self) -> str:
-        """Why the log cannot be used any more; empty while it can."""
+        """Why the log can no longer be used; empty while it can."""
         return self._log.guard.broken
 
     def read(self, offset: int, size: int) -> bytes:
         """
-        Up to C{size} bytes from C{offset} on, none of them beyond the file that holds C{offset}, none
-        beyond C{end_offset}; never fewer than these limits allow.
+        Read C{size} bytes from C{offset} on, or fewer at the end of the file that holds C{offset} or at
+        C{end_offset}.
 
         @param offset: C{begin_offset} to C{end_offset}.
-        @raise ValueError: another offset.
-        @raise OSError: it cannot be read.
+        @raise ValueError: the offset is outside.
+        @raise OSError: the file cannot be read.
         """
         begin, end = self._log.begin_offset, self._log.end
         if not begin <= offset <= end:
@@ -175,8 +175,8 @@ class CommitLog:
 
     def file_at(self, offset: int) -> tuple[int, int] | None:
         """
-        Where the file system holds C{offset}, for C{sendfile}: an open file descriptor, valid until the call
-        returns to the reactor, and the position in it. None where files have no descriptor.
+        The file that holds C{offset}, for C{sendfile}: an open file descriptor, valid until control returns
+        to the reactor, and the position in it. None if files have no descriptor.
         """
         if not self._segments.has(self._segments.base(offset)):
             return None
@@ -187,10 +187,10 @@ class CommitLog:
 
     def check(self, messages: Sequence[NewMessage]) -> int:
         """
-        Check that these messages can be stored, one behind the other in one file.
+        Check that these messages can be stored consecutively in one file.
 
-        @return: bytes of their records.
-        @raise ValueError: they cannot; the message says why.
+        @return: total bytes of their records.
+        @raise ValueError: they cannot; the text says why.
         """
         total = 0
         for message in messages:
@@ -206,17 +206,17 @@ class CommitLog:
         return total
 
     def append(self, batches: Sequence[Sequence[NewMessage]], now_ms: int) -> Placed:
-        """As L{append_plain}, of batches, each of which is in one file together."""
+        """As L{append_plain}, for batches; the records of each batch are in one file."""
         return self.append_plain([one for batch in batches for one in plain_batch(batch)], now_ms)
 
     def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
         """
         Store messages, in one write for each file.
 
-        @param messages: at least one; each passes L{check}, together with those that it must stand with.
+        @param messages: at least one; each passes L{check}, together with those that must be in its file.
         @param now_ms: their store timestamp, ms since 1970.
-        @return: where they stand; visible to readers now, on stable storage after L{flush}.
-        @raise DLedgerError: DISK_FULL, and nothing has changed.
+        @return: their offsets; visible to readers now, on stable storage after L{flush}.
+        @raise DLedgerError: DISK_FULL; nothing has changed.
         @raise StoreError: a write failed; the log is broken.
         """
         writes, taken, placed = lay_out(
@@ -229,7 +229,7 @@ class CommitLog:
         return placed
 
     def _writable_end(self) -> int:
-        """The end, where a master may append."""
+        """The end, at which a master appends; asserts that it is the end of a record."""
         log = self._log
         assert log.walk.end == log.end, "the log ends in the middle of a record: cut it first"
         return log.end
@@ -260,12 +260,12 @@ class CommitLog:
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """
-        Write bytes that came from a master, as they are. They need not end where a record ends.
+        Write bytes from a master unchanged. They may end inside a record.
 
-        @param offset: C{end_offset}; in an empty log, the beginning of any file: the log begins there then.
+        @param offset: C{end_offset}; for an empty log, the beginning of any file, where the log then begins.
         @param data: at least one byte, none beyond the file of C{offset}.
-        @raise ValueError: not such an offset, or too many bytes; nothing has changed.
-        @raise WireError: these are no records; nothing has changed.
+        @raise ValueError: another offset, or too many bytes; nothing has changed.
+        @raise WireError: the bytes are no records; nothing has changed.
         @raise OSError: there is no room for another file; nothing has changed.
         @raise StoreError: the write failed; the log is broken.
         """
@@ -294,16 +294,16 @@ class CommitLog:
 
     def _secure_first(self) -> None:
         """
-        The first file of a log is on stable storage before anything is written to it. A power cut could take
-        it and leave later ones, and a log that has never been flushed could not be told from one whose
-        beginning was lost.
+        Bring the first file of a log to stable storage before the first write to it. A power cut could remove
+        it and leave later files; then a log that was never flushed would look like a log that lost its
+        beginning.
         """
         segments = self._segments
         if len(segments.offsets) == 1 and segments.directory_dirty and self._log.end == segments.offsets[0]:
             segments.sync()
 
     def _begin_at(self, offset: int) -> None:
-        """An empty log begins elsewhere."""
+        """Let an empty log begin at C{offset}."""
         with self._storing("beginning a commit log"):
             while self._segments.offsets:
                 self._segments.drop_last()
@@ -315,14 +315,13 @@ class CommitLog:
 
     def cut(self, offset: int) -> int:
         """
-        Let the log end where the last record that ends at or below C{offset} ends. The bytes behind it are
-        zero afterwards, files behind it are gone, and that is durable on return. Nothing happens to a log
-        that ends there already. Records are found from the beginning of the file of C{offset}, so at most one
-        file is read.
+        Cut the log at the end of the last record that ends at or below C{offset}. The bytes behind it are
+        zeroed and files behind it are deleted, durably on return. A log that ends there already does not
+        change. Records are parsed from the beginning of the file of C{offset}, so at most one file is read.
 
         @param offset: at least C{begin_offset}.
         @return: the new C{end_offset}.
-        @raise ValueError: another offset.
+        @raise ValueError: the offset is lower.
         @raise StoreError: reading or writing failed; the log is broken.
         """
         if offset < self.begin_offset:
@@ -360,15 +359,15 @@ class CommitLog:
 
     @property
     def second_file(self) -> int | None:
-        """Where the second file begins; None if there is only one."""
+        """Offset at which the second file begins; None if there is only one."""
         return self._segments.offsets[1] if len(self._segments.offsets) > 1 else None
 
     def measure_room(self, expiry: Expiry, disk: Disk) -> None:
-        """Let C{expiry} measure the file systems of the store and the log. @raise OSError: it failed."""
+        """Let C{expiry} measure the file systems of store and log. @raise OSError: measuring failed."""
         expiry.measure(disk, self._segments, self._config.store_path_root_dir)
 
     def wants_to_expire(self, expiry: Expiry, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
-        """Whether the first file should go; see L{Expiry.wants}. @raise OSError: it cannot be looked at."""
+        """Whether the first file should go; see L{Expiry.wants}. @raise OSError: it cannot be examined."""
         return expiry.wants(self._segments, now_s, local_hour, free_to_go=free_to_go)
 
     def start_after_crash(self, safe_timestamp_ms: int) -> int:
@@ -378,10 +377,10 @@ class CommitLog:
 
     def expire_first(self) -> str:
         """
-        Delete the first file. All records of the next file's beginning must be on stable storage.
+        Delete the first file. The second file must begin at or below L{flushed_record_end}.
 
         @return: its path.
-        @raise StoreError: it failed.
+        @raise StoreError: deleting failed.
         """
         assert len(self._segments.offsets) > 1, "the last file stays"
         assert self._segments.offsets[1] <= self.flushed_record_end, "the log would begin behind its mark"
@@ -395,23 +394,23 @@ class CommitLog:
 
     def flush(self) -> Deferred[int]:
         """
-        Bring to stable storage what has been appended before the call.
+        Bring all bytes appended before the call to stable storage.
 
-        @return: fires with L{flushed_offset}; fails with L{StoreError}, after which nothing more may be
-            promised, or with L{DLedgerError} LEADER_PENDING_FULL: too many wait already. Cancelling stops the
-            wait, not the flush.
+        @return: fires with L{flushed_offset}; fails with L{StoreError}: the log is broken, or with
+            L{DLedgerError} LEADER_PENDING_FULL: too many callers wait already. Cancelling ends the wait, not
+            the flush.
         """
         return self.flusher.flush()
 
     def idle(self) -> Deferred[None]:
-        """@return: fires when no flush is under way: the log may be closed then."""
+        """@return: fires when no flush is under way; the log may then be closed."""
         return self.flusher.idle()
 
     def clean_close(self) -> None:
         """
         Bring everything to stable storage, mark the log as closed in order, release the files.
 
-        A record that is not whole is cut. No flush may be under way.
+        An incomplete record at the end is cut. No flush may be under way.
         """
         if not self._log.guard.broken:
             self.cut(self._log.end)
@@ -419,7 +418,7 @@ class CommitLog:
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the files without writing. More than once is harmless."""
+        """Release the files without writing. May be called more than once."""
         self._log.guard.fail("it is closed")
         self._segments.close()
         self.flusher.abandon()
@@ -430,11 +429,11 @@ def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> None:
     segments, end = log.segments, log.end
     with log.guard.storing("recovering the commit log"):
         if seen.mark is not None and end < seen.mark.end_offset:
-            flusher.record()  # first of all: the mark must not record what will be cut
+            flusher.record()  # first: the mark must not record bytes that will be cut
         clean = seen.is_clean and seen.mark is not None and seen.mark.end_offset == end
         if not clean or (segments.offsets and segments.offsets[-1] > end):
             segments.cut(end)
-        if not clean:  # a killed process has left names and bytes in the cache only
+        if not clean:  # a killed process may have left names and bytes in the cache only
             late = log_recovery.start_after_close(segments)
             segments.touch_from(seen.mark.end_offset if seen.mark is not None else late)
         segments.sync()

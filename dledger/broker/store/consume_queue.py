@@ -1,19 +1,19 @@
 # -*- test-case-name: tests.broker.store.test_consume_queue -*-
 """
-One consume queue: where in the commit log the messages of one queue of one topic stand.
+One consume queue: the offsets, in the commit log, of the messages of one queue of one topic.
 
-Units of 20 bytes in files of equal size; unit C{i} stands at byte C{20 * i}. Everything in it can be made
-again from the commit log, so nothing here waits for stable storage; the log mark says up to which record the
-units are there.
+It has units of 20 bytes in files of equal size; unit C{i} is at byte C{20 * i}. All units can be rebuilt
+from the commit log, so nothing here waits for stable storage; the log mark records up to which log offset the
+units are on stable storage.
 
 Rule 1: units follow one another without a gap, and their offsets rise. A record that is in the queue
-already is passed over. One that says it belongs further behind is put at the end all the same, as
-RocketMQ does (a master that lost units goes on counting), and is counted.
-Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; what is before it is
-filled with units that no reader takes for messages.
+already is skipped. A record whose index is higher than the next one is put at the end nevertheless, as
+RocketMQ does (a master that lost units continues its count), and is counted.
+Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; the space before it
+is filled with units that no reader takes for messages.
 Rule 3: a unit with a size of 0 ends the queue.
-Rule 4: a record with index 0 behind others says that its topic was deleted and made again: the queue begins
-anew with it. RocketMQ passes over everything up to the old end then, on slaves and after a rebuild.
+Rule 4: a record with index 0 behind others means that its topic was deleted and created again: the queue
+restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
 
 Source: ConsumeQueue.java (4.9.8, 5.3.3).
 """
@@ -39,11 +39,11 @@ UNIT_DECLARATION = Struct(
 UNIT = struct_of(UNIT_DECLARATION)
 assert UNIT.size == UNIT_SIZE
 
-#: Size in a unit that stands for no message.
+#: Size in a unit that represents no message.
 FILLER_SIZE = 0x7FFFFFFF
 _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 
-#: Bytes of new units that are held before they are written whether or not it was asked for.
+#: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
 PENDING_BYTES_MAX = 256 * 1024
 _READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
 
@@ -52,7 +52,7 @@ _Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
 
 class Unit(NamedTuple):
     """
-    One message's place.
+    The location of one message.
 
     @ivar queue_offset: its index in the queue.
     @ivar offset: of its record in the log.
@@ -66,10 +66,10 @@ class Unit(NamedTuple):
 
 
 class _Segments(SegmentList):
-    """Files that take room on the disk only as they fill: there are many queues, most of them small."""
+    """Files that use disk space only as they fill: there are many queues, most of them small."""
 
     def create(self, offset: int) -> None:
-        """See L{SegmentList.create}; the file has its length, but no room is reserved."""
+        """See L{SegmentList.create}; the file has its length, but no disk space is reserved."""
         assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
         self._disk.makedirs(self.directory)
         file = self._disk.open(self.path(offset), create=True)
@@ -83,13 +83,13 @@ class _Segments(SegmentList):
 
 class ConsumeQueue:
     """
-    Invariant: units C{begin_index} to C{next_index - 1} are there; C{_pending} holds the last of them, which
+    Invariant: units C{begin_index} to C{next_index - 1} exist; C{_pending} holds the last of them, which
     are not written yet.
 
-    @ivar next_index: of the unit that is put next.
-    @ivar log_end: behind the record of the last unit; 0 if there is none.
-    @ivar misplaced: records that were put at another index than they say; see rule 1.
-    @ivar begun_anew: how often it was; see rule 4.
+    @ivar next_index: index of the next unit.
+    @ivar log_end: end of the last unit's record in the log; 0 without units.
+    @ivar misplaced: count of records that were put at another index than their own; see rule 1.
+    @ivar begun_anew: count of restarts; see rule 4.
     """
 
     def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
@@ -107,13 +107,14 @@ class ConsumeQueue:
         crashed: bool,
     ) -> ConsumeQueue:
         """
-        The queue in C{directory} as far as its records stand in the log.
+        Open the queue in C{directory} as far as its records are in the log.
 
-        @param log_begin, log_end: units of other records do not count, and those behind are cut.
-        @param is_trusted: all units below C{log_end} are known to be there.
-        @param crashed: names of files may be in the cache only, so the next flush takes the directory, too.
-        @raise DirectoryError: foreign files.
-        @raise OSError: it cannot be read or cut.
+        @param log_begin, log_end: bounds of the log; units of records outside do not count, and those behind
+            C{log_end} are cut.
+        @param is_trusted: all units below C{log_end} are known to exist.
+        @param crashed: names of files may be in the cache only, so the next flush syncs the directory, too.
+        @raise DirectoryError: the directory has foreign files.
+        @raise OSError: reading or cutting failed.
         """
         listing = list_segments(disk, directory, file_size, "mapped_file_size_consume_queue")
         offsets = listing.offsets
@@ -121,10 +122,10 @@ class ConsumeQueue:
         if listing.unfinished and not crashed:
             raise DirectoryError(
                 f"{directory}/{file_name(listing.unfinished[0])} has {listing.unfinished_size} bytes, but "
-                f"mapped_file_size_consume_queue={file_size}: start with the size that it was made with"
+                f"mapped_file_size_consume_queue={file_size}: start with the size of its files"
             )
         gone = listing.unfinished if sound else (*offsets, *listing.unfinished)
-        for offset in reversed(gone):  # what a crash left of making a file
+        for offset in reversed(gone):  # files whose creation a crash interrupted
             disk.unlink(f"{directory}/{file_name(offset)}")
         queue = cls(disk, directory, file_size, offsets if sound else ())
         queue._recover(log_begin, log_end, is_trusted=is_trusted)
@@ -149,7 +150,7 @@ class ConsumeQueue:
         self.expire(log_begin)
 
     def _search(self, low: int, high: int, is_behind: _Predicate) -> int:
-        """The first index from C{low} on whose unit is behind, as all after it are; C{high} if none is."""
+        """The first index from C{low} on for which C{is_behind} is true, as for all later; else C{high}."""
         while low < high:
             middle = (low + high) // 2
             if is_behind(self._unit(middle)):
@@ -159,7 +160,7 @@ class ConsumeQueue:
         return low
 
     def _scan(self, index: int, behind: int) -> int:
-        """The first index from C{index} on whose unit is none, or whose record stands before the last one."""
+        """The first index from C{index} on without a unit, or whose record is before the previous one."""
         last = -1
         while index < behind:
             data = self._segments.pread(min(_READ_BYTES, (behind - index) * UNIT_SIZE), index * UNIT_SIZE)
@@ -180,7 +181,7 @@ class ConsumeQueue:
         return offset, size, code
 
     def _note_last(self) -> None:
-        """Find out behind which record the last unit's stands."""
+        """Update C{log_end} from the last unit."""
         self.log_end = 0
         if self._segments.offsets and self.next_index > self._segments.offsets[0] // UNIT_SIZE:
             offset, size, _ = self._unit(self.next_index - 1)
@@ -195,11 +196,11 @@ class ConsumeQueue:
 
     def put(self, index: int, offset: int, size: int, tags_code: int) -> bool:
         """
-        Put the unit of a record. It can be read at once, and is written by L{write}.
+        Put the unit of a record. It can be read at once; L{write} writes it.
 
-        @param index: where the record says that it belongs.
-        @return: False if it was there already.
-        @raise OSError: units had to be written, and could not be.
+        @param index: the record's own queue offset.
+        @return: False if the queue had it already.
+        @raise OSError: writing earlier units failed.
         """
         if offset + size <= self.log_end:
             return False
@@ -221,7 +222,7 @@ class ConsumeQueue:
         return True
 
     def _begin(self, index: int) -> None:
-        """Rule 2: nothing is in the queue, and this is its first unit."""
+        """Rule 2: let the empty queue begin at C{index}."""
         while self._segments.offsets:
             self._segments.drop_last()
         base = self._segments.base(index * UNIT_SIZE)
@@ -231,9 +232,9 @@ class ConsumeQueue:
 
     def write(self) -> None:
         """
-        Write what waits.
+        Write the pending units.
 
-        @raise OSError: it could not be written.
+        @raise OSError: writing failed.
         """
         position = self.next_index * UNIT_SIZE - len(self._pending)
         view = memoryview(bytes(self._pending))
@@ -252,15 +253,15 @@ class ConsumeQueue:
 
     @property
     def begin_index(self) -> int:
-        """The lowest index whose record is still in the log; L{next_index} if none is."""
+        """The lowest index whose record is still in the log; L{next_index} if there is none."""
         return self._begin_index
 
     def read(self, index: int, count: int) -> list[Unit]:
         """
-        Up to C{count} units from C{index} on; fewer at the end of the queue.
+        Read up to C{count} units from C{index} on; fewer at the end of the queue.
 
         @param index: C{begin_index} to C{next_index}.
-        @raise OSError: it cannot be read.
+        @raise OSError: reading failed.
         """
         assert self._begin_index <= index <= self.next_index, (self._begin_index, index, self.next_index)
         found: list[Unit] = []
@@ -276,10 +277,10 @@ class ConsumeQueue:
                 index += 1
         return found
 
-    # -- what changes with the log -----------------------------------------------------------------
+    # -- changes of the log ------------------------------------------------------------------------
 
     def cut(self, log_end: int) -> None:
-        """Drop the units of records from C{log_end} on. @raise OSError: it failed."""
+        """Drop the units of records from C{log_end} on. @raise OSError: cutting failed."""
         if self.log_end <= log_end:
             return
         self.write()
@@ -292,9 +293,9 @@ class ConsumeQueue:
 
     def expire(self, log_begin: int) -> None:
         """
-        The log begins at C{log_begin} now: delete files none of whose records are there.
+        Delete the files whose records are all before C{log_begin}, where the log begins now.
 
-        @raise OSError: it failed.
+        @raise OSError: deleting failed.
         """
         if self._pending:
             self.write()
@@ -309,7 +310,7 @@ class ConsumeQueue:
             segments.drop_first()
 
     def destroy(self) -> None:
-        """Delete every file. @raise OSError: it failed."""
+        """Delete every file. @raise OSError: deleting failed."""
         self._pending.clear()
         while self._segments.offsets:
             self._segments.drop_last()
@@ -319,15 +320,16 @@ class ConsumeQueue:
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything is on stable storage and nothing of it is in the hands of a flush."""
+        """Whether everything is on stable storage and no flush is under way."""
         segments = self._segments
         return not (self._pending or segments.dirty or segments.directory_dirty or segments.busy)
 
     def take_dirty(self) -> tuple[list[File], str]:
         """
-        For a flush: write what waits, and hand out what has writes that are not on stable storage.
+        Begin a flush: write the pending units, and return the files that need a sync.
 
-        @return: the files, and the directory if names in it are new, else an empty text. L{release} follows.
+        @return: the files, and the directory if names in it are new, else an empty text. The caller calls
+            L{release} when the flush has ended.
         """
         self.write()
         files = self._segments.take_dirty()
@@ -337,10 +339,10 @@ class ConsumeQueue:
         return files, directory
 
     def release(self) -> None:
-        """The flush that was under way has ended."""
+        """The flush has ended."""
         self._segments.release()
 
     def close(self) -> None:
-        """Release the handles; they are taken again when needed."""
+        """Close the files; they are opened again when needed."""
         self._segments.close()
 

@@ -2,11 +2,11 @@
 """
 All consume queues of a store, by topic and number.
 
-Directories are C{TOPIC/QUEUEID}. A topic comes from records that others wrote, so one that is no
-directory name of ours is refused; its records stay in the log and are counted.
+Directories are C{TOPIC/QUEUEID}. Topics come from records that other programs wrote, so a topic that is not
+a valid directory name is refused; its records stay in the log and are counted.
 
-About L{OPEN_MAX} queues keep files open; those that were not used for longest give theirs back. What has
-been written since the last flush keeps them open, too.
+About L{OPEN_MAX} queues keep files open; the least recently used are closed first. Queues with writes since
+the last flush keep their files open, too.
 
 Source: DefaultMessageStore.consumeQueueTable (4.9.8), ConsumeQueueStore (5.3.3).
 """
@@ -22,16 +22,16 @@ from dledger.base.errors import DirectoryError, StoreError
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.store_config import StoreConfig
 
-#: Queues that keep their files open.
+#: Number of queues that keep their files open.
 OPEN_MAX = 512
 
-#: Units that wait to be written, over which they are.
+#: Number of pending units from which on they are written.
 UNWRITTEN_MAX = 8192
 
-#: Queues that are looked at for one to close when another is opened.
+#: Number of queues examined for one to close when another is opened.
 _LOOKS = 16
 
-#: What RocketMQ allows in a topic, and no more than a file name holds.
+#: The characters that RocketMQ allows in a topic, and at most the length of a file name.
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 
 QueueKey = tuple[str, int]
@@ -44,11 +44,11 @@ def is_topic(name: str) -> bool:
 
 class ConsumeQueues:
     """
-    Invariant: C{_touched} are the queues with units to write or files to sync, or with files open; the last
-    used is the last in it.
+    Invariant: C{_touched} are the queues with units to write, files to sync, or open files, the most
+    recently used last.
 
-    @ivar refused: records whose topic or queue number no queue can have.
-    @ivar unwritten: units that were put since the last L{write}: they can be read, but are not in the files.
+    @ivar refused: count of records whose topic or queue number is invalid.
+    @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
@@ -65,10 +65,10 @@ class ConsumeQueues:
         crashed: bool,
     ) -> ConsumeQueues:
         """
-        Every queue there is, as far as its records stand in the log; see L{ConsumeQueue.open}.
+        Open every queue, as far as its records are in the log; see L{ConsumeQueue.open}.
 
-        @raise DirectoryError: foreign files.
-        @raise StoreError: it cannot be read or cut.
+        @raise DirectoryError: a directory has foreign files.
+        @raise StoreError: reading or cutting failed.
         """
         queues = cls(config, disk)
         try:
@@ -111,7 +111,7 @@ class ConsumeQueues:
         self._touched[key] = queue
 
     def _shed(self, looks: int) -> None:
-        """Close the queues not used for longest, but for what a flush needs; look at so many at most."""
+        """Close the least recently used queues except those that need a flush; examine C{looks} at most."""
         for key in list(islice(self._touched, looks)):
             if len(self._touched) < OPEN_MAX:
                 return
@@ -121,7 +121,7 @@ class ConsumeQueues:
     # -- use -------------------------------------------------------------------------------------
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, to be read now; None if no message was ever put into it."""
+        """The queue, for reading now; None if no message was ever put into it."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             self._touch((topic, queue_id), queue)
@@ -135,7 +135,7 @@ class ConsumeQueues:
         """
         Put the unit of a record; see L{ConsumeQueue.put}.
 
-        @return: False if it was there already, or no queue can have it.
+        @return: False if the queue had it already, or if topic or queue number are invalid.
         """
         key = (topic, queue_id)
         queue = self._touched.get(key)
@@ -155,10 +155,10 @@ class ConsumeQueues:
 
     def write(self) -> None:
         """
-        Write what waits, in every queue: RocketMQ takes the last record that one of them has for the last
-        that all have.
+        Write the pending units of every queue: RocketMQ assumes that all queues are complete up to the last
+        record of any of them.
 
-        @raise OSError: it could not be written.
+        @raise OSError: writing failed.
         """
         for queue in self._touched.values():
             if queue.has_pending:
@@ -167,34 +167,34 @@ class ConsumeQueues:
 
     @property
     def log_end(self) -> int:
-        """Behind the last record that any queue has."""
+        """End of the last record that any queue has."""
         return max((queue.log_end for queue in self._queues.values()), default=0)
 
     @property
     def misplaced(self) -> int:
-        """Records that stand at another index than they say."""
+        """Count of records at another index than their own."""
         return sum(queue.misplaced for queue in self._queues.values())
 
     def next_indexes(self) -> dict[QueueKey, int]:
-        """Of every queue, the index of its next message."""
+        """The index of the next message of every queue."""
         return {key: queue.next_index for key, queue in self._queues.items()}
 
     def cut(self, log_end: int) -> None:
-        """Drop the units of records from C{log_end} on. @raise OSError: it failed."""
+        """Drop the units of records from C{log_end} on. @raise OSError: cutting failed."""
         for key, queue in self._queues.items():
             if queue.log_end > log_end:
                 self._touch(key, queue)
                 queue.cut(log_end)
 
     def expire(self, log_begin: int) -> None:
-        """The log begins at C{log_begin} now. @raise OSError: it failed."""
+        """Delete the files of records before C{log_begin}. @raise OSError: deleting failed."""
         for key, queue in self._queues.items():
             queue.expire(log_begin)
             self._touch(key, queue)
 
     def destroy(self, topic: str | None = None) -> None:
         """
-        Delete the queues of a topic, or all of them. @raise OSError: it failed.
+        Delete the queues of a topic, or all of them. @raise OSError: deleting failed.
         """
         for key in self.keys():
             if topic is None or key[0] == topic:
@@ -205,10 +205,10 @@ class ConsumeQueues:
 
     def prepare_flush(self) -> list[Callable[[], None]]:
         """
-        Write what waits, and hand out the steps that bring everything to stable storage: in any thread, in
-        this order. L{finish_flush} follows.
+        Write the pending units; return the steps that bring everything to stable storage.
 
-        @raise OSError: it could not be written.
+        @return: the steps; run them in this order, in any thread, then call L{finish_flush}.
+        @raise OSError: writing failed.
         """
         assert not self._flushing, "a flush is under way"
         steps: list[Callable[[], None]] = []
@@ -223,7 +223,7 @@ class ConsumeQueues:
         return steps
 
     def finish_flush(self) -> None:
-        """The steps have been run, or have failed."""
+        """The steps have ended or failed."""
         flushed, self._flushing = self._flushing, []
         for queue in flushed:
             queue.release()

@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.broker.store.test_log_flush -*-
 """
-The durable part of a commit log: how much of it is on stable storage, its flushes, and the log mark.
+The durable part of a commit log: its flushes, and the log mark, which records how much is on stable storage.
 
-L{dledger.base.group_flush} runs the flushes. The mark is written after each one, and brought to stable
-storage by one flush in L{MARK_SYNC_EVERY} after it. If power fails in between, the records behind the newest
-durable mark are found by parsing; see L{dledger.broker.store.log_recovery}.
+L{dledger.base.group_flush} runs the flushes. The mark is written after each flush, and every
+L{MARK_SYNC_EVERY}th time it is brought to stable storage. If power fails in between, recovery finds the
+records behind the newest durable mark by parsing; see L{dledger.broker.store.log_recovery}.
 
 Source: GroupCommitService, FlushRealTimeService in CommitLog.java (4.9.8).
 """
@@ -30,8 +30,8 @@ class LogFlush(FlushJob):
     """
     A flush of the log.
 
-    @ivar end: every byte of the log before it is on stable storage when L{run} has ended.
-    @ivar record_end: the end of the last whole record among them.
+    @ivar end: every byte of the log before it is on stable storage after L{run}.
+    @ivar record_end: the end of the last whole record before C{end}.
     """
 
     end: int
@@ -43,8 +43,8 @@ class LogFlusher:
     Invariant: C{flushed_record_end <= flushed_offset <= log.end}; C{_job} is the flush that is under way, or
     None.
 
-    @ivar flushed_offset: everything below survives a power cut.
-    @ivar flushed_record_end: behind the last record of which everything survives a power cut.
+    @ivar flushed_offset: every byte below it is on stable storage.
+    @ivar flushed_record_end: end of the last whole record on stable storage.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class LogFlusher:
         self._job = None
         self._log.segments.release()
 
-    # -- what changes with the log ---------------------------------------------------------------
+    # -- changes of the log ----------------------------------------------------------------------
 
     def lower(self, end: int) -> None:
         """
-        Bytes from C{end} on will be cut: nothing behind it counts as flushed or dispatched; the mark says so,
-        durably on return.
+        Bytes from C{end} on will be cut: count none of them as flushed or dispatched, and record that in the
+        mark, durably on return.
 
         @raise StoreError: the mark could not be written.
         """
@@ -128,7 +128,7 @@ class LogFlusher:
         self.record()
 
     def sync(self) -> None:
-        """Bring everything to stable storage, on this thread. @raise StoreError: that failed."""
+        """Bring everything to stable storage, on this thread. @raise StoreError: syncing failed."""
         with self._log.guard.storing("syncing the commit log"):
             self._log.segments.sync()
         self.flushed_offset, self.flushed_record_end = self._log.end, self._log.walk.end
@@ -137,14 +137,14 @@ class LogFlusher:
         """
         Bring everything to stable storage, and record that the log was closed in order.
 
-        @raise StoreError: that failed.
+        @raise StoreError: syncing failed.
         """
         assert self._job is None, "a flush is under way"
         self.sync()
         self._write_mark(durably=True, clean=True)
 
     def abandon(self) -> None:
-        """Release the mark, unless a flush in another thread may be at it."""
+        """Close the mark, unless a flush in another thread may use it."""
         if self._job is None:
             self._mark_file.close()
 
@@ -152,18 +152,18 @@ class LogFlusher:
 
     @property
     def dispatched_offset(self) -> int:
-        """Consume queue units of all records before it are on stable storage, as far as is recorded."""
+        """The recorded offset: consume queue units of all records before it are on stable storage."""
         return self._mark.dispatched_offset
 
     def record(self) -> None:
-        """Bring a mark that says what was flushed to stable storage. @raise StoreError: that failed."""
+        """Record the flushed offset in the mark, durably. @raise StoreError: writing failed."""
         self._write_mark(durably=True)
 
     def record_dispatched(self, offset: int) -> None:
         """
-        Consume queue units of all records before C{offset} are on stable storage.
+        Record that consume queue units of all records before C{offset} are on stable storage.
 
-        @raise StoreError: that could not be recorded.
+        @raise StoreError: writing failed.
         """
         offset = min(offset, self.flushed_record_end)
         if offset != self._mark.dispatched_offset:
@@ -172,10 +172,10 @@ class LogFlusher:
 
     def note_checkpoint(self, content: bytes) -> Callable[[], None]:
         """
-        Note the content of the checkpoint, before it is written.
+        Record the content of the checkpoint in the mark before the checkpoint is written.
 
-        @return: brings the note to stable storage; run it, in any thread, before the checkpoint is written.
-        @raise StoreError: it failed.
+        @return: syncs the mark; run it, in any thread, before writing the checkpoint.
+        @raise StoreError: writing failed.
         """
         crc = crc32(content)
         if crc != self._mark.checkpoint_crc:

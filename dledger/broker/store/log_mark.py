@@ -1,16 +1,17 @@
 # -*- test-case-name: tests.broker.store.test_log_mark -*-
 """
-The log mark: a small file of ours beside RocketMQ's, that says how much of a commit log is known to be good.
+The log mark: a small file of ours beside RocketMQ's that records how much of a commit log is known to be
+good.
 
 RocketMQ finds the end of its log by parsing, with a checksum that covers bodies only; a record whose
 properties were cut by a crash passes, and a slave that resumes behind it differs from its master for
-ever. So the end of the last record that reached stable storage is written down here.
+ever. So this file records the end of the last record that reached stable storage.
 
 Two slots, see L{dledger.base.disk.two_slots}.
 
-Rule: the mark is trusted only if nobody else has opened the store since. Whoever closes a store
-rewrites C{checkpoint}, so the mark remembers what we last wrote there (and, as the two files cannot change
-at once, what we wrote before).
+Rule: the mark is trusted only if no other program has opened the store since. RocketMQ rewrites
+C{checkpoint} when it closes a store, so the mark holds the checksum of our last checkpoint (and, as the two
+files cannot change atomically, of the one before).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LOG_MARK_DECLARATION = Struct(
     "dispatched_offset" / Int64sb,  # consume queue units of all records before it are on stable storage
     "log_file_size" / Int64sb,
     "queue_file_size" / Int64sb,
-    "checkpoint_crc" / Int64sb,  # CRC-32 of the checkpoint that was, or is about to be written; -1: none
+    "checkpoint_crc" / Int64sb,  # CRC-32 of the checkpoint that was or will be written; -1: none
     "previous_checkpoint_crc" / Int64sb,  # of the one before
     "clean" / Int32sb,  # 1: closed in order, nothing was written since
 )
@@ -40,7 +41,7 @@ LOG_MARK_DECLARATION = Struct(
 
 @attrs.frozen(kw_only=True)
 class LogMark:
-    """What a slot says; fields as in the declaration."""
+    """The content of a slot; fields as in the declaration."""
 
     end_offset: int = 0
     dispatched_offset: int = 0
@@ -52,12 +53,12 @@ class LogMark:
 
     def fits(self, checkpoint: bytes | None, *, is_aborted: bool) -> bool:
         """
-        Whether we were the last who had the store open.
+        Whether no other program has opened the store since the mark was written.
 
         @param checkpoint: content of the file, None if it is absent.
-        @param is_aborted: the abort file is there.
+        @param is_aborted: the abort file exists.
         """
-        # While we have a store open the abort file stands: without it somebody has tidied up after us.
+        # We keep the abort file while a store is open: if it is gone, another program has removed it.
         if not self.clean and not is_aborted:
             return False
         found = -1 if checkpoint is None else crc32(checkpoint)

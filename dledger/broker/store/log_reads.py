@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.broker.store.test_log_reads -*-
 """
-The commit log for readers that follow it: whole records from an offset on, as they stand there.
+The commit log for readers that follow it: whole records from an offset on, byte for byte.
 
-Rule 1: only whole records are given, and of them only what is a record by its size, its magic and its own
-offset; blanks are passed over.
-Rule 2: a reader at the end waits, up to a deadline that it names and we bound. There are so many who wait at
-most; the next one is answered at once, with nothing.
-Rule 3: who does not take answers is given no more of them, and what is read in one turn is bounded.
+Rule 1: answers contain only whole records with a valid size, magic and own offset; blanks are skipped.
+Rule 2: a reader at the end waits for the time that it names, at most L{WAIT_MS_MAX}. At most L{READERS_MAX}
+readers wait; the next one is answered empty at once.
+Rule 3: a congested connection gets no records, and no reader gets records in a turn that has read
+L{TURN_BYTES_MAX} bytes.
 
 A reader may see records that no slave has and that are not flushed, like a consumer.
 """
@@ -39,26 +39,26 @@ from protocols.wire.rocketmq.layout import (
     WALKED,
 )
 
-#: Bytes of records in one answer, whatever was asked for.
+#: The most bytes of records in one answer.
 READ_BYTES_MAX = 4 * 1024 * 1024
-#: Bytes that are read for all who wait, in one turn of the reactor.
+#: Bytes that are read for all waiting readers in one turn of the reactor.
 TURN_BYTES_MAX = 16 * 1024 * 1024
 #: The longest wait, ms.
 WAIT_MS_MAX = 30_000
 READERS_MAX = 1024
 
-#: What stands around records in an answer, at most.
+#: The most bytes of an answer besides its records.
 _AROUND = 8192
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
 def _whole(data: bytes, offset: int, room: int) -> tuple[int, str]:
     """
-    Where the last record ends that is whole in C{data}.
+    The end of the last whole record in C{data}.
 
     @param offset: of the first byte in the log, where a record begins.
     @param room: bytes from there to the end of its file.
-    @return: and why no further record begins there; empty if it is blank or merely cut.
+    @return: the end; and why no record begins there, empty for a blank or an incomplete record.
     """
     at, size = 0, len(data)
     while size - at >= HEAD_SIZE:
@@ -110,7 +110,7 @@ def read_records(log: CommitLog, offset: int, max_bytes: int) -> ReadAnswer:
         except OSError as error:
             return answer(SYSTEM_ERROR, at, f"the log cannot be read at {at}: {error}")
         if not whole and not _is_blank(data, 0):
-            return answer(QUERY_NOT_FOUND, at, problem or f"no whole record stands at {at}")
+            return answer(QUERY_NOT_FOUND, at, problem or f"no whole record begins at {at}")
         following = at + room if whole == room or _is_blank(data, whole) else at + whole
         if whole:
             return ReadAnswer(
@@ -131,8 +131,8 @@ class _Reader:
 
 class LogReads:
     """
-    Invariant: C{_waiting} are the requests without an answer, in the order in which they came; C{_timer} runs
-    while there are any, and ends with the first deadline at the latest.
+    Invariant: C{_waiting} are the requests without an answer, in the order of arrival; C{_timer} runs while
+    there are any, and ends with the first deadline at the latest.
     """
 
     def __init__(self, log: CommitLog, *, clock: IReactorTime, turn: Turn) -> None:
@@ -146,11 +146,11 @@ class LogReads:
 
     @property
     def waiting(self) -> int:
-        """Readers that wait for records."""
+        """Number of readers that wait for records."""
         return len(self._waiting)
 
     def read(self, connection: BrokerConnection, ticket: NativeTicket, request: ReadRequest) -> None:
-        """Answer, now or when there is something, or when the reader has waited for long enough."""
+        """Answer now, or when records arrive, or at the reader's deadline."""
         wait_ms = min(max(request.wait_ms, 0), WAIT_MS_MAX) if len(self._waiting) < READERS_MAX else 0
         reader = _Reader(connection, ticket, request, self._clock.seconds() + wait_ms / 1000)
         if self._answer(reader, is_late=wait_ms == 0):
@@ -159,20 +159,20 @@ class LogReads:
         self._watch()
 
     def grown(self) -> None:
-        """The log has new bytes, or somebody takes answers again: who waits gets a look as the turn ends."""
+        """The log has grown, or a connection takes output again: check the readers at the turn's end."""
         if self._waiting and not self._is_asked:
             self._is_asked = True
             self._turn.work(self._serve)
 
     def close(self) -> None:
-        """Answer all who wait with nothing."""
+        """Answer all waiting readers with nothing."""
         waiting, self._waiting = self._waiting, []
         for reader in waiting:
             self._answer(reader, is_late=True)
         self._watch()
 
     def _answer(self, reader: _Reader, *, is_late: bool) -> bool:
-        """Whether it was answered, or nobody is there any more."""
+        """@return: whether it was answered, or its connection is lost."""
         connection, request = reader.connection, reader.request
         if connection.is_lost:
             return True

@@ -1,16 +1,16 @@
 # -*- test-case-name: tests.broker.store.test_log_recovery -*-
 """
-Where a commit log ends after a start.
+Finds the end of a commit log at a start.
 
 Rule 1: below the end that our mark records, nothing is parsed: all of it reached stable storage.
-Rule 2: behind it, and where there is no mark that can be trusted, the log goes as far as sound records and
-blanks do, checksums of bodies included.
+Rule 2: behind it, and without a trusted mark, the log extends over all sound records and blanks, with correct
+checksums of bodies.
 Rule 3: after a crash a record with zeroes in its topic or properties is in doubt: a crash in the middle of
-writing it leaves just that, and no checksum notices. The log ends before it: our masters store no such
-record, and to a slave the master sends it again. In a log that RocketMQ wrote it stays if a sound
-record follows.
+the write leaves such a record, and no checksum covers these fields. The log ends before it: our masters store
+no such record, and a slave receives it again. In a log that RocketMQ wrote it stays if a sound record
+follows.
 Rule 4: a blank at the end stays, although RocketMQ would drop it: slaves may have it already.
-Rule 5: what is behind the end is zeroed, durably, before anything is appended there.
+Rule 5: the bytes behind the end are zeroed, durably, before an append.
 
 Source: CommitLog.recoverNormally, recoverAbnormally (4.9.8, 5.3.3).
 """
@@ -34,10 +34,10 @@ _FIRST_RECORD_BYTES = 128
 @attrs.frozen(kw_only=True)
 class LogEnd:
     """
-    What was found.
+    The end of a log.
 
-    @ivar offset: behind the last record or blank that counts.
-    @ivar why: what stands there instead of another record; empty if there is nothing but zeroes.
+    @ivar offset: end of the last valid record or blank.
+    @ivar why: why no record begins there; empty if only zeroes follow.
     """
 
     offset: int
@@ -50,10 +50,10 @@ def list_log_files(
     """
     Read the directory of a log; change nothing.
 
-    @param mark_end: everything below it is on stable storage; None: not known. A power cut may have taken
-        any file behind it, or its length, and left others.
-    @return: offsets of the log's files, rising without a gap, and paths of what a crash left behind.
-    @raise DirectoryError: foreign files, files of another length, files missing in between.
+    @param mark_end: everything below it is on stable storage; None: unknown. A power cut may have removed or
+        shortened any file behind it.
+    @return: offsets of the log's files, rising without a gap, and paths of files that a crash left behind.
+    @raise DirectoryError: a file is foreign, has another length, or is missing in between.
     """
     listing: Listing = list_segments(disk, directory, file_size, OPTION)
     offsets = listing.offsets
@@ -63,7 +63,7 @@ def list_log_files(
             if mark_end is None or one + file_size < mark_end:
                 raise DirectoryError(
                     f"{directory}/{file_name(one + file_size)} is missing between {file_name(one)} and "
-                    f"{file_name(following)}: put it back, or move away what is on one side of the gap"
+                    f"{file_name(following)}: put it back, or move away the files on one side of it"
                 )
             kept = at + 1
             break
@@ -78,7 +78,7 @@ def list_log_files(
 
 
 def _is_explained(listing: Listing, file_size: int, mark_end: int | None) -> bool:
-    """Whether short files are what a crash left of making them: a file gets its length when it is made."""
+    """Whether a crash explains the short files: a file gets its length when it is created."""
     first = listing.unfinished[0]
     if mark_end is not None:
         return first >= mark_end
@@ -88,9 +88,9 @@ def _is_explained(listing: Listing, file_size: int, mark_end: int | None) -> boo
 
 def check_first(segments: SegmentList) -> None:
     """
-    That the log begins with a record, as every file of a log does; zeroes pass, too.
+    Check that the log begins with a record, as every file of a log does, or with zeroes.
 
-    @raise DirectoryError: the files are none of a commit log, or have another length than it has.
+    @raise DirectoryError: the files do not belong to a commit log, or its files have another length.
     """
     if not segments.offsets:
         return
@@ -105,9 +105,9 @@ def check_first(segments: SegmentList) -> None:
 
 def check_nothing_follows(segments: SegmentList, end: LogEnd) -> None:
     """
-    That no records stand in files behind the end: then what stands at the end is not a torn tail.
+    Check that files behind the end hold no records; else the damage at the end is not a torn tail.
 
-    @raise DirectoryError: some do, and to cut there would delete them.
+    @raise DirectoryError: a file holds records, which a cut at the end would delete.
     """
     for offset in segments.offsets:
         if offset > end.offset and store_timestamp_of(segments.pread(_FIRST_RECORD_BYTES, offset)):
@@ -121,7 +121,7 @@ def check_nothing_follows(segments: SegmentList, end: LogEnd) -> None:
 
 def start_after_crash(segments: SegmentList, safe_timestamp_ms: int) -> int:
     """
-    Where parsing must begin after a crash: the newest file whose first record was stored at or before
+    Offset from which to parse after a crash: the newest file whose first record was stored at or before
     C{safe_timestamp_ms}; else the first file.
     """
     for offset in reversed(segments.offsets):
@@ -132,16 +132,16 @@ def start_after_crash(segments: SegmentList, safe_timestamp_ms: int) -> int:
 
 
 def start_after_close(segments: SegmentList) -> int:
-    """Where parsing must begin after a run that ended in order: the third file from the end."""
+    """Offset from which to parse after a run that ended in order: the third file from the end."""
     return segments.offsets[max(len(segments.offsets) - 3, 0)] if segments.offsets else 0
 
 
 def find_end(segments: SegmentList, start: int, *, crashed: bool, is_strict: bool) -> LogEnd:
     """
-    How far sound records go from C{start}, where one begins.
+    Find the end of the sound records from C{start} on, where a record begins.
 
-    @param crashed: rule 3 holds.
-    @param is_strict: what is in doubt goes even if a sound record follows.
+    @param crashed: rule 3 applies.
+    @param is_strict: drop a record in doubt even if a sound record follows.
     """
     sure = offset = start
     why = ""

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_log_recovery -*-
 """
-How a commit log is opened: what its directory holds, whether its mark can be trusted, and where it ends.
+Inspects a commit log before it is opened: its files, whether its mark can be trusted, and where it ends.
 
 Rule: nothing here changes a file. L{dledger.broker.store.log_recovery} has the rules for the end.
 
@@ -32,11 +32,11 @@ from dledger.broker.store.store_config import StoreConfig
 @attrs.frozen(kw_only=True)
 class LogSeen:
     """
-    What a start has found. It has changed nothing yet.
+    The state of a log at a start, before any change.
 
-    @ivar mark: of the log, if it can be trusted.
+    @ivar mark: the log mark, if it can be trusted; else None.
     @ivar crashed: the last run did not end in order.
-    @ivar offsets: of the log's files.
+    @ivar offsets: offsets of the log's files.
     @ivar left_over: paths of files that a crash left behind.
     """
 
@@ -48,7 +48,7 @@ class LogSeen:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing can have been written since the mark was."""
+        """Whether no file can have changed since the mark was written."""
         return self.mark is not None and self.mark.clean and not self.crashed
 
 
@@ -56,7 +56,7 @@ def inspect_log(config: StoreConfig, disk: Disk, *, checkpoint: bytes | None, is
     """
     Read mark and directory of a log; change nothing.
 
-    @raise DirectoryError: it must not be opened as it is.
+    @raise DirectoryError: mark, options or files do not fit together; the text says what to do.
     """
     path = f"{config.store_path_root_dir}/{LOG_MARK_NAME}"
     found = read_log_mark(disk, path)
@@ -75,7 +75,7 @@ def inspect_log(config: StoreConfig, disk: Disk, *, checkpoint: bytes | None, is
             f"{mark.queue_file_size}"
         )
     if mark is not None and not mark.fits(checkpoint, is_aborted=is_aborted):
-        mark = None  # RocketMQ has had the store open since then
+        mark = None  # another program has opened the store since
     offsets, left_over = list_log_files(
         disk, config.commit_log_path, size, None if mark is None else mark.end_offset
     )
@@ -84,12 +84,12 @@ def inspect_log(config: StoreConfig, disk: Disk, *, checkpoint: bytes | None, is
 
 def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> LogEnd:
     """
-    Where the log ends.
+    Find the end of the log.
 
-    @param seen: of the directory as it is now.
-    @param is_slave: damage that no crash explains is cut, not refused: a master has the records.
+    @param seen: the current state of the directory.
+    @param is_slave: cut damage that no crash explains instead of refusing it: a master has the records.
     @raise DirectoryError: files that the mark records are gone.
-    @raise OSError: it cannot be read.
+    @raise OSError: reading failed.
     """
     mark = seen.mark
     if mark is None:
@@ -109,7 +109,7 @@ def find_log_end(segments: SegmentList, seen: LogSeen, *, is_slave: bool) -> Log
             last = segments.path(segments.base(max(mark.end_offset - 1, 0)))
             raise DirectoryError(
                 f"{last} is gone: records up to {mark.end_offset} were on stable storage. Put the files "
-                f"back, or restore the store from a slave; or remove {LOG_MARK_NAME} to open what is left"
+                f"back, or restore the store from a slave; or remove {LOG_MARK_NAME} to open the rest"
             )
         start = start_after_close(segments)
         found = find_end(segments, start, crashed=True, is_strict=True)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.store.test_commit_log -*-
 """
-The files of a commit log in use, and where it begins and ends: the state that the parts of a log share.
+The state that the parts of an open commit log share: its files, its beginning and its end.
 
 L{dledger.broker.store.commit_log.CommitLog} changes it. L{dledger.broker.store.log_flush.LogFlusher} knows
 how much of it is on stable storage.
@@ -17,7 +17,7 @@ class LogSegments(SegmentList):
     """The files of the log, and their descriptors."""
 
     def descriptor(self, position: int) -> int | None:
-        """Descriptor of the file that holds C{position}; None where files have none."""
+        """Descriptor of the file that holds C{position}; None if files have no descriptor."""
         fileno = getattr(self._file(self.base(position)), "fileno", None)
         return None if fileno is None else int(fileno())
 
@@ -26,9 +26,9 @@ class OpenLog:
     """
     Invariant: C{begin_offset <= walk.end <= end}, and only zeroes follow the end.
 
-    @ivar guard: says whether the files can still be used.
-    @ivar end: the first offset that is not held; perhaps in the middle of a record.
-    @ivar walk: has seen every byte before C{end}; C{walk.end} is behind the last whole record.
+    @ivar guard: knows whether the files can still be used.
+    @ivar end: the first offset behind the log; perhaps in the middle of a record.
+    @ivar walk: has parsed every byte before C{end}; C{walk.end} is the end of the last whole record.
     @ivar epoch: rises with every cut.
     @ivar empty_at: where the first file will begin if there is none.
     """
@@ -44,5 +44,5 @@ class OpenLog:
 
     @property
     def begin_offset(self) -> int:
-        """The lowest offset that is held; 0 for a log that never had a file."""
+        """The lowest offset in the log; 0 for a log that never had a file."""
         return self.segments.offsets[0] if self.segments.offsets else self.empty_at

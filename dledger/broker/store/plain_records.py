@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.broker.store.test_plain_records -*-
 """
-Messages on their way into the log: the parts that many messages share are laid out once, in their form.
+Lays out the records of messages; the parts that many messages share are laid out once, as a form.
 
-Rule: a message has been checked before it gets here, by L{CommitLog.check
-<dledger.broker.store.commit_log.CommitLog.check>} or by an equal rule: it fits into a file, together with the
-messages that must be in that file with it.
+Rule: the caller has checked each message, by L{CommitLog.check
+<dledger.broker.store.commit_log.CommitLog.check>} or an equal rule: it fits into a file, together with the
+messages that must be in the same file.
 
 Source: CommitLog.DefaultAppendMessageCallback (4.9.8), MessageExtEncoder (5.3.3).
 """
@@ -30,10 +30,10 @@ from protocols.wire.rocketmq.message import Host
 
 class PlainForm:
     """
-    What some messages share: everything but queue, time of birth, properties and body.
+    The fields that some messages share: all except queue, time of birth, properties and body.
 
-    @ivar topic: theirs.
-    @ivar is_queued: whether they get places in their queues.
+    @ivar topic: their topic.
+    @ivar is_queued: whether they get queue offsets.
     @ivar overhead: bytes of a record without properties and body.
     """
 
@@ -44,7 +44,7 @@ class PlainForm:
 
     def __init__(self, like: NewMessage) -> None:
         """
-        @param like: any of them.
+        @param like: any of these messages.
         """
         self.topic = like.topic
         self.flag = like.flag
@@ -58,9 +58,9 @@ class PlainForm:
 
 class PlainMessage(NamedTuple):
     """
-    @ivar properties: as they are stored.
+    @ivar properties: the stored bytes.
     @ivar born_timestamp: ms since 1970.
-    @ivar rest: bytes of the records behind it that must stand in the same file.
+    @ivar rest: bytes of the following records that must be in the same file.
     """
 
     form: PlainForm
@@ -73,11 +73,11 @@ class PlainMessage(NamedTuple):
 
 class Placed(NamedTuple):
     """
-    Where messages stand.
+    The offsets of stored messages.
 
     @ivar offsets: of their records in the log.
-    @ivar queue_offsets: in their queues; 0 for messages without a place there.
-    @ivar end: behind the last record.
+    @ivar queue_offsets: in their queues; 0 for messages that are in no queue.
+    @ivar end: end of the last record.
     """
 
     offsets: list[int]
@@ -99,7 +99,7 @@ def _form_of(
 
 
 def plain_batch(batch: Sequence[NewMessage]) -> list[PlainMessage]:
-    """Messages that must be in one file together, in this form."""
+    """Convert messages that must be in one file together."""
     messages = []
     rest = 0
     for new in reversed(batch):
@@ -120,11 +120,11 @@ def lay_out(
     queue_offsets: Mapping[tuple[str, int], int],
 ) -> tuple[list[tuple[int, bytes]], dict[tuple[str, int], int], Placed]:
     """
-    Records, one behind the other.
+    Lay out consecutive records.
 
-    @param end: of the log: where the first one stands.
+    @param end: end of the log: offset of the first record.
     @param queue_offsets: topic and queue to the offset of its next message.
-    @return: writes, by their offsets, each within one file; the queue offsets that have changed; places.
+    @return: writes, as (offset, bytes), each within one file; the changed queue offsets; all offsets.
     """
     writes: list[tuple[int, bytes]] = []
     taken: dict[tuple[str, int], int] = {}

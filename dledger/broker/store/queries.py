@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.store.test_queries -*-
 """
-What a consumer is given: messages of a queue from an offset on, and the offset at a time.
+Queries of consumers: messages of a queue from an offset on, and the offset at a time.
 
-Answers are RocketMQ's, status by status, with the offset to ask for next. Messages are visible when they are
-in their consume queue. Tags are compared by their hash; a consumer compares the text.
+Answers have RocketMQ's statuses and the offset for the next request. Messages are visible when they are in
+their consume queue. Tags are compared by their hash; a consumer compares the text.
 
 Source: DefaultMessageStore.getMessage, getOffsetInQueueByTime, PullMessageProcessor (4.9.8).
 """
@@ -21,21 +21,21 @@ from dledger.broker.store.store import MessageStore
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import START, START_SIZE
 
-#: Units that are looked at for one request, wanted or not.
+#: The most units examined for one request, matching or not.
 UNITS_MAX = 4096
 
-#: What Java transfers at once from memory.
+#: Java's limits of one transfer from memory.
 COUNT_MAX = 32
 BYTES_MAX = 256 * 1024
 
-#: Records with no more than this between them are read together: it costs less than a read.
+#: Records with at most this gap between them are read together: the gap costs less than another read.
 GAP_BYTES_MAX = 4096
 
 _HEAD_BYTES = 128
 
 
 class GetStatus(Enum):
-    """How a request for messages ended; names are RocketMQ's."""
+    """The result of a request for messages; names are RocketMQ's."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -53,8 +53,8 @@ class Got:
     """
     An answer.
 
-    @ivar records: of the messages, as they stand in the log.
-    @ivar next_offset: what to ask for next.
+    @ivar records: the messages' records, byte for byte as in the log.
+    @ivar next_offset: queue offset for the next request.
     @ivar begin_offset, end_offset: of the queue: its first message, and behind its last.
     """
 
@@ -70,11 +70,11 @@ def get_messages(
     count_max: int = COUNT_MAX, bytes_max: int = BYTES_MAX, tags_codes: frozenset[int] | None = None,
 ) -> Got:
     """
-    Messages of a queue.
+    Read messages of a queue.
 
-    @param offset: in the queue, of the first message wanted.
-    @param is_slave: a slave does not correct a consumer's offset: it may only be behind its master.
-    @param count_max, bytes_max: at most so much, but one message at least.
+    @param offset: queue offset of the first message.
+    @param is_slave: do not correct a consumer's offset: this slave may only be behind its master.
+    @param count_max, bytes_max: limits of the answer; it has at least one message.
     @param tags_codes: hashes of the tags wanted; None for any.
     @raise StoreError: the log or the queue cannot be read.
     """
@@ -133,7 +133,7 @@ def _collect(
 
 
 def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
-    """The records of units in order, those that the log does not have left out. Neighbours are one read."""
+    """The records of units in order, without those that the log lacks. Neighbours are read together."""
     records: list[bytes] = []
     start, data = 0, b""
     for index, unit in enumerate(units):
@@ -148,7 +148,7 @@ def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
 
 
 def _reach(units: list[Unit], index: int) -> int:
-    """Bytes from the start of a unit's record to the end of the last that is worth reading with it."""
+    """Bytes from the start of a unit's record to the end of the last record to read together with it."""
     first = units[index]
     end = first.offset + first.size
     for unit in units[index + 1 :]:
@@ -160,7 +160,7 @@ def _reach(units: list[Unit], index: int) -> int:
 
 def record_at(store: MessageStore, offset: int) -> bytes | None:
     """
-    The record that begins at an offset of the log; None if no sound one does.
+    The record that begins at an offset of the log; None if no sound record begins there.
 
     @raise OSError: the log cannot be read.
     """
@@ -182,8 +182,8 @@ def record_at(store: MessageStore, offset: int) -> bytes | None:
 
 def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:
     """
-    Offset in the queue of the first message that was stored at or after a time; behind the last message if
-    all were stored before, 0 if there is no such queue.
+    Queue offset of the first message that was stored at or after a time; behind the last message if all were
+    stored before, 0 if the queue does not exist.
 
     @param timestamp_ms: since 1970.
     @raise StoreError: the log or the queue cannot be read.
@@ -201,5 +201,5 @@ def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int)
             else:
                 high = middle
     except OSError as error:
-        raise StoreError(f"looking for a time in {topic}, queue {queue_id}: {error}") from error
+        raise StoreError(f"searching a time in {topic}, queue {queue_id}: {error}") from error
     return low

@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.broker.store.test_records -*-
 """
-Message records on their hot roads: laid out by a master, walked by a slave, read for the consume queues.
+Message records on their hot paths: laid out by a master, walked by a slave, read for the consume queues.
 
-L{protocols.wire.rocketmq.message} is the readable way to one message; here nothing is made for each record
-but what the road needs. The layouts are the same declarations.
+L{protocols.wire.rocketmq.message} is the readable codec of one message; the functions here make only the
+objects that their path needs. The layouts are the same declarations.
 
-Rule: every length is bounded by the file that the record stands in before it is used, and a record
-ends at least 8 bytes before the end of its file, where a blank has room.
+Rule: every length is checked against the end of the record's file before it is used, and a record ends at
+least 8 bytes before the end of its file, where a blank has room.
 
 Source: CommitLog.checkMessageAndReturnSize, DefaultAppendMessageCallback (4.9.8), MessageExtEncoder (5.3.3).
 """
@@ -43,7 +43,7 @@ from protocols.wire.rocketmq.layout import (
 )
 from protocols.wire.rocketmq.message import Host, host_numbers, java_hash
 
-#: Every file ends in a blank of at least so many bytes.
+#: The least size of the blank at the end of every file.
 MIN_BLANK_SIZE = 8
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -60,9 +60,9 @@ _TOPIC_LENGTH = {MAGIC_V1: TOPIC_LENGTHS[1], MAGIC_V2: TOPIC_LENGTHS[2]}
 @attrs.frozen(kw_only=True)
 class NewMessage:
     """
-    What a master is asked to store.
+    A message for a master to store.
 
-    @ivar properties_data: copied byte for byte.
+    @ivar properties_data: stored byte for byte.
     """
 
     topic: str
@@ -79,16 +79,16 @@ class NewMessage:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it gets a place in its consume queue: no prepared or rolled back transaction."""
+        """Whether it gets a queue offset; prepared and rolled back transactions do not."""
         return self.sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
 
 
 class Record(NamedTuple):
     """
-    What the consume queues need of one record.
+    The fields of one record that the consume queues need.
 
-    @ivar tags_code: of its tags; for a message that waits for its delay, when it is to be delivered, ms.
-    @ivar is_queued: whether it has a place in its consume queue.
+    @ivar tags_code: hash of its tags; for a delayed message, the time of its delivery, ms.
+    @ivar is_queued: whether it belongs in its consume queue.
     """
 
     size: int
@@ -109,7 +109,7 @@ def size_of(message: NewMessage) -> int:
     """
     Bytes of the record.
 
-    @raise ValueError: a topic or properties that no record can hold.
+    @raise ValueError: the length of the topic or the properties is out of bounds.
     """
     topic_length = len(_topic_bytes(message.topic))
     if topic_length > TOPIC_BYTES_MAX[2] or not topic_length:
@@ -126,11 +126,11 @@ def size_of(message: NewMessage) -> int:
 
 def fixed_part_of(message: NewMessage) -> tuple[struct.Struct, int, tuple[int, ...], tuple[int, ...]]:
     """
-    For the part of a message's record before its body: its form, its flags, and the numbers of its two hosts.
+    The part of a message's record before its body: its form, its flags, and the numbers of its two hosts.
 
     @return: the form packs size, magic, checksum, queue, flag, queue offset, offset, flags, time of birth,
-        the numbers of the host where it was born, store timestamp, those of the host that stores it, number
-        of tries, offset of its other half, length of its body.
+        the numbers of the born host, store timestamp, the numbers of the store host, number of tries,
+        offset of the prepared transaction, length of the body.
     """
     born, store = message.born_host, message.store_host
     is_born_v6, is_store_v6 = len(born.address) == 16, len(store.address) == 16
@@ -148,7 +148,7 @@ def topic_part_of(topic: str) -> bytes:
 
 
 def blank(size: int) -> bytes:
-    """What says that the last C{size} bytes of a file are not used."""
+    """The blank that fills the last C{size} bytes of a file."""
     return START.pack(size, MAGIC_BLANK)
 
 
@@ -156,9 +156,9 @@ def _measure(
     data: bytes | memoryview, at: int, offset: int, room: int
 ) -> tuple[tuple[int, ...], int, int, int]:
     """
-    The lengths of a record, checked.
+    Check the lengths of a record.
 
-    @return: its numbers; and where its body, topic and properties begin, from the data's start.
+    @return: the numbers of its head; and the indexes in C{data} of its body, topic and properties.
     """
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:
@@ -193,13 +193,13 @@ def _measure(
 
 def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> tuple[int, bool]:
     """
-    That a sound record stands at C{at}: lengths, its own offset, the body's checksum.
+    Check that the record at C{at} is sound: lengths, its own offset, the body's checksum.
 
     @param offset: of the record in the log.
     @param room: bytes from there to the end of its file.
-    @return: its size, and whether it is beyond doubt: checksums do not cover topic and properties, but what
-        a crash leaves of a record that was being written is zeroes, which do not occur there.
-    @raise WireError: what stands there is not sound.
+    @return: its size, and whether it is beyond doubt: its topic and properties, which no checksum covers,
+        have no zero byte, as a crash in the middle of the write would leave.
+    @raise WireError: it is not sound.
     """
     head, body_at, topic_at, properties_at = _measure(data, at, offset, room)
     size = head[0]
@@ -216,7 +216,7 @@ def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> t
 
 def store_timestamp_of(data: bytes | memoryview) -> int:
     """
-    When the record at the start of C{data} was stored, ms; 0 if there is none.
+    Store timestamp of the record at the start of C{data}, ms; 0 without a record.
     """
     if len(data) < HEAD_SIZE + 40:
         return 0
@@ -235,9 +235,9 @@ def _tags_code(raw: bytes) -> int:
 
 def property_of(properties: bytes, start: bytes) -> bytes | None:
     """
-    Value of one property, as Java's map of them would hold it: the last one of that name; None if absent.
+    Value of one property, as in Java's map: the last one of that name; None if absent.
 
-    Items without a name or value, or with a second 0x01, are passed over.
+    Items without a name or value, or with a second 0x01, are skipped.
 
     @param start: name and 0x01.
     """
@@ -258,12 +258,12 @@ def read_record(
     data: bytes | memoryview, at: int, offset: int, room: int, delay_levels_ms: Sequence[int]
 ) -> Record:
     """
-    The record at C{at}, without looking at its body.
+    Read the record at C{at}; skip its body.
 
     @param offset: of the record in the log.
     @param room: bytes from there to the end of its file.
-    @param delay_levels_ms: of level 1 and on; a higher level is taken for the last.
-    @raise WireError: lengths that do not add up.
+    @param delay_levels_ms: delays from level 1 on; a level above the last counts as the last.
+    @raise WireError: the lengths do not add up.
     """
     head, _, topic_at, properties_at = _measure(data, at, offset, room)
     sys_flag = head[7]
@@ -289,9 +289,9 @@ def read_plain_record(
     data: bytes, at: int, room: int, delay_levels_ms: Sequence[int]
 ) -> tuple[int, bytes, int, int, int, int, bool] | None:
     """
-    The short road to a L{Record}, for what most are: whole, V1, addresses of IPv4, nothing wrong.
+    The fast path to a L{Record}, for the usual records: whole, V1, IPv4 addresses, sound lengths.
 
-    @return: the fields of a L{Record}. None: look closely, by L{read_record}.
+    @return: the fields of a L{Record}; None: use L{read_record}.
     """
     left = min(len(data) - at, room)
     if left < MIN_MESSAGE_SIZE:
@@ -318,12 +318,12 @@ def read_plain_record(
 
 class RecordWalk:
     """
-    Where the records of a stream begin and end, however it is cut.
+    Tracks where the records of a stream begin and end, for pieces of any size.
 
-    Invariant: C{_head} holds the bytes from C{end} to what was fed last, if these are too few to tell where
-    the record ends; C{_next} is where the one that is under way ends, or C{end} if that is not known.
+    Invariant: C{_head} holds all bytes from C{end} on while they are too few to tell where the record ends;
+    C{_next} is the end of the current record, or C{end} if that is unknown.
 
-    @ivar end: behind the last whole record (or blank) that was fed.
+    @ivar end: end of the last whole record or blank.
     """
 
     def __init__(self, file_size: int, end: int) -> None:
@@ -331,21 +331,21 @@ class RecordWalk:
         self.restart(end)
 
     def restart(self, end: int) -> None:
-        """The next byte that is fed stands at C{end}, where a record begins."""
+        """The next byte is at offset C{end}, where a record begins."""
         self.end = self._fed = self._next = end
         self._head = b""
 
     def copy(self) -> RecordWalk:
-        """A walk that goes on from here by itself."""
+        """An independent walk from the same state."""
         twin = RecordWalk(self._file_size, self.end)
         twin._fed, twin._next, twin._head = self._fed, self._next, self._head
         return twin
 
     def feed(self, data: bytes | memoryview) -> None:
         """
-        Take the next bytes, which do not reach across the end of a file.
+        Take the next bytes, which must not cross the end of a file.
 
-        @raise WireError: no record begins where one should; the walk is of no further use then.
+        @raise WireError: no record begins where one must; the walk is then unusable.
         """
         start = self._fed
         fed = self._fed = start + len(data)
@@ -375,11 +375,11 @@ class RecordWalk:
 
     def _short_road(self, data: bytes | memoryview, start: int) -> int:
         """
-        Behind the record that is under way, pass over those that begin as most do and have another such one
-        behind them: there is no doubt where they end.
+        Fast path behind the current record: skip records with the usual head that are followed by another
+        such head, so that their ends are certain.
 
         @param start: offset of the data.
-        @return: where something begins that is to be looked at closely.
+        @return: offset of the first record that the slow path must examine.
         """
         unpack, last = WALKED.unpack_from, len(data) - HEAD_SIZE
         index = sure = self._next - start
@@ -392,7 +392,7 @@ class RecordWalk:
         return sure + start
 
     def _size(self, data: bytes | memoryview, index: int, at: int, left: int, room: int) -> int:
-        """Size of what begins at C{at} and is no sound record's whole head; 0 if that is still to come."""
+        """Size of the blank or record at C{at} without a whole sound head; 0 if more bytes are needed."""
         if left >= START_SIZE and START.unpack_from(data, index)[1] == MAGIC_BLANK:
             return room
         if left < min(HEAD_SIZE, room):

@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.broker.store.test_reput -*-
 """
-Puts the records of the commit log into their consume queues, behind whoever appends.
+Dispatches the records of the commit log into their consume queues after they are appended.
 
-L{Dispatcher} is the work: from an offset, so many bytes at a time, record by record. L{ReputMessageService}
-does it on the reactor, a slice per turn, whenever the log has grown.
+L{Dispatcher} dispatches one slice of the log, record by record. L{ReputMessageService} runs it on the
+reactor, a slice per turn, whenever the log has grown.
 
-Rule 1: a record is put when it is whole and ends at or below the bound. The rest of one at the end of
-the log comes later; that is no damage.
-Rule 2: what is no record, and can become none, stops the service: the owner is told. Damage is not
+Rule 1: a record is put when it is whole and ends at or below the bound. An incomplete record at the end of
+the log is no damage: its rest arrives later.
+Rule 2: bytes that cannot become a record stop the service, and the owner is told. Damage is not treated as
 the end of the log.
-Rule 3: prepared and rolled back transactions are passed over. Bodies are not looked at.
+Rule 3: prepared and rolled back transactions are skipped. Bodies are not examined.
 
 Source: ReputMessageService in DefaultMessageStore.java (4.9.8, 5.3.3).
 """
@@ -31,8 +31,8 @@ from dledger.broker.store.records import read_plain_record, read_record
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
-#: What is dispatched in one turn of the reactor. It is short, as a slave's report may be waiting, or what it
-#: is to report; but a quarter of what there is, or the dispatch would fall behind who is answered at once.
+#: Bounds of a slice, dispatched in one turn of the reactor. It is short, as a slave's report or its bytes may
+#: be waiting; but a quarter of the backlog within these bounds, or dispatching would fall behind producers.
 SLICE_RECORDS_MIN = 128
 SLICE_RECORDS_MAX = 1024
 SLICE_BYTES_MAX = 1024 * 1024
@@ -41,19 +41,19 @@ BACKLOG_TURNS = 4
 #: Seconds for which slaves have precedence. (RocketMQ looks for new records every millisecond.)
 DEFERRED_S = 0.002
 
-#: A slave's log is being copied in bulk when it has grown by so much since the turn before: by all that is
-#: read in a turn, or nearly.
+#: A slave copies the log in bulk if the log has grown by this since the last turn: by nearly all that a turn
+#: can read.
 BULK_BYTES = 240 * 1024
 
-#: It still is for so many turns after that: a slave that is faster than its master has to wait now and then.
+#: Turns for which a copy counts as bulk afterwards: a slave that is faster than its master sometimes waits.
 BULK_PAUSE_TURNS = 8
 
-#: Of so many turns in which it has, one dispatches, and as little as can be.
+#: During a bulk copy, one turn of this number dispatches, and only L{SLICE_RECORDS_MIN} records.
 BULK_TURNS = 32
 
 
 class DispatchedLog(Protocol):
-    """The part of a commit log that is read here."""
+    """The part of a commit log that dispatching reads."""
 
     @property
     def file_size(self) -> int:
@@ -61,11 +61,11 @@ class DispatchedLog(Protocol):
 
     @property
     def begin_offset(self) -> int:
-        """The lowest offset that is held."""
+        """The lowest offset in the log."""
 
     @property
     def record_end(self) -> int:
-        """Behind the last whole record."""
+        """End of the last whole record."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to C{size} bytes of one file from C{offset} on."""
@@ -75,9 +75,9 @@ class Dispatcher:
     """
     Invariant: every record before C{offset} has been dispatched, and one begins there.
 
-    @ivar offset: where the next record begins.
-    @ivar store_timestamp: of the last record that was dispatched, ms; 0 for none.
-    @ivar dispatched: records so far.
+    @ivar offset: offset of the next record.
+    @ivar store_timestamp: of the last dispatched record, ms; 0 for none.
+    @ivar dispatched: number of records so far.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Dispatcher:
         """
         Dispatch records that end at or below C{bound}: at least one, then no more than C{bytes_max} bytes.
 
-        @return: the queues that have new messages; empty if nothing was there to do.
-        @raise StoreError: there is no record where one must be, or reading or writing failed.
+        @return: the queues that have new messages; may be empty.
+        @raise StoreError: no record begins where one must, or reading or writing failed.
         """
         try:
             return self._step(bound, bytes_max)
@@ -120,11 +120,11 @@ class Dispatcher:
                 self.offset += room
                 continue
             if bound - base < min(max(size, START_SIZE), room):
-                break  # the bound is not where a record ends
+                break  # the bound is inside a record
             if len(data) < size <= room:
                 data = log.read(base, size)
             left -= self._slice(data, base, room, arrived)
-        if self._queues.unwritten >= UNWRITTEN_MAX:  # else the store does so now and then: a write costs more
+        if self._queues.unwritten >= UNWRITTEN_MAX:  # else the store writes: a write costs more
             self._queues.write()
         return arrived
 
@@ -157,7 +157,7 @@ class Dispatcher:
         return topic
 
     def cut(self, log_end: int) -> None:
-        """The log ends at C{log_end} now, where a record ends; its queues have been cut."""
+        """The log now ends at C{log_end}, the end of a record; the queues are already cut."""
         self.offset = min(self.offset, log_end)
 
 
@@ -165,7 +165,7 @@ class ReputMessageService:
     """
     Invariant: C{_call} is the turn that is scheduled, or None.
 
-    @ivar bound: how far records may become visible; asked at each turn.
+    @ivar bound: returns the offset up to which records may become visible; called at each turn.
     """
 
     log = Logger()
@@ -176,9 +176,9 @@ class ReputMessageService:
     ) -> None:
         """
         @param arrived: called after a turn that made messages visible.
-        @param failed: told once, with a L{StoreError}, when nothing more can be dispatched.
-        @param gives_way: for a slave: while its log is copied in bulk, dispatch little, or the copy would
-            take as long as the dispatch.
+        @param failed: called once, with a L{StoreError}, when dispatching has failed.
+        @param gives_way: on a slave: dispatch little while the log is copied in bulk, as dispatching would
+            slow the copy down.
         """
         self._dispatcher = dispatcher
         self._clock = clock
@@ -197,12 +197,12 @@ class ReputMessageService:
 
     @property
     def offset(self) -> int:
-        """Every record before it is in its queue."""
+        """The offset before which every record is in its queue."""
         return self._dispatcher.offset
 
     @property
     def behind_bytes(self) -> int:
-        """What is still to be dispatched."""
+        """Bytes below the bound that are not dispatched."""
         return max(self.bound() - self._dispatcher.offset, 0)
 
     def start(self) -> None:
@@ -212,16 +212,16 @@ class ReputMessageService:
 
     def wake(self, *, defers: bool = False) -> None:
         """
-        The log has grown, or the bound has risen: dispatch in a turn of its own.
+        The log has grown, or the bound has risen: dispatch in a later turn.
 
-        @param defers: slaves are at work on the new bytes, and a producer may wait for them: wait for
-            L{release}, at most L{DEFERRED_S}.
+        @param defers: slaves copy the new bytes, and a producer may wait for them: wait for L{release}, at
+            most L{DEFERRED_S}.
         """
         if self._is_running and self._call is None:
             self._schedule(DEFERRED_S if defers else 0)
 
     def release(self) -> None:
-        """What the dispatch was deferred for is over: dispatch in a turn of its own."""
+        """The reason to defer has ended: dispatch in a later turn."""
         if self._is_deferred and self._call is not None:
             self._is_deferred = False
             self._call.reset(0)
@@ -258,7 +258,7 @@ class ReputMessageService:
             self._arrived(arrived)
 
     def _share(self, bound: int) -> int:
-        """How many records this turn is worth; 0: it belongs to who copies the log."""
+        """Number of records to dispatch in this turn; 0: leave the turn to the copy of the log."""
         grown, self._last_bound = bound - self._last_bound, bound
         self._bulk_turns = BULK_PAUSE_TURNS if grown >= BULK_BYTES else max(self._bulk_turns - 1, 0)
         if self._gives_way and self._bulk_turns:
@@ -284,7 +284,7 @@ class ReputMessageService:
             waiter.callback(None)
 
     def stop(self) -> None:
-        """Dispatch no more; what was dispatched stays."""
+        """Stop dispatching; dispatched messages stay."""
         self._is_running = False
         if self._call is not None:
             self._call.cancel()

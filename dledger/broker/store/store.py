@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.broker.store.test_store -*-
 """
-One RocketMQ store: its directory, its commit log, its consume queues, and what keeps them going.
+One RocketMQ store: its directory, its commit log, its consume queues, and their periodic work.
 
-L{MessageStore.open} locks and recovers a directory, whoever wrote it last; L{MessageStore.start} begins
-to dispatch and tells when all that was there has been. Every half second what was written is flushed; every
-ten seconds the queues are, too, and the checkpoint is written.
+L{MessageStore.open} locks and recovers a directory, written by us or by RocketMQ; L{MessageStore.start}
+begins to dispatch and fires when all existing records are dispatched. The log is flushed every half second;
+every ten seconds the queues are, too, and the checkpoint is written.
 
-Rule: the checkpoint never says more than what was on stable storage before it was written, and
-the mark says what the checkpoint will say before that is there.
+Rule: the checkpoint covers only records that were on stable storage before it was written, and the mark
+records the checkpoint's content before the checkpoint is written.
 
 Source: DefaultMessageStore.java (4.9.8, 5.3.3).
 """
@@ -68,12 +68,12 @@ def _lock(config: StoreConfig, disk: Disk) -> File:
 
 class MessageStore:
     """
-    Invariant: the abort file is there from L{open} until L{close} has brought everything to stable storage.
+    Invariant: the abort file exists from L{open} until L{close} has brought everything to stable storage.
 
     @ivar log: the commit log.
     @ivar queues: the consume queues.
-    @ivar reput: what puts the log's records into the queues.
-    @ivar is_ready: every message that was there at the start is in its queue, so new ones can be appended.
+    @ivar reput: dispatches the log's records into the queues.
+    @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
 
     log_events = Logger()
@@ -111,13 +111,13 @@ class MessageStore:
         run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
     ) -> MessageStore:
         """
-        Lock, check and recover the store in C{config.store_path_root_dir}; it is made if absent.
+        Lock, check and recover the store in C{config.store_path_root_dir}; create it if absent.
 
         @param is_slave: see L{CommitLog.open}.
-        @param failed: told once if the store cannot go on; it is to be abandoned then.
-        @param events: told of every append, cut and dispatch; must call L{log_was_cut} when told of a cut,
-            and C{reput.wake} when the log has grown.
-        @raise DirectoryError: it must not be opened as it is.
+        @param failed: called once if the store has failed; the owner then calls L{abandon}.
+        @param events: hears of every append, cut and dispatch; must call L{log_was_cut} after a cut, and
+            C{reput.wake} when the log has grown.
+        @raise DirectoryError: the directory is in use, or its files do not fit; the text says what to do.
         @raise StoreError: reading or repairing it failed.
         """
         lock = _lock(config, disk)
@@ -149,7 +149,7 @@ class MessageStore:
         """
         Dispatch and flush from now on.
 
-        @return: fires when everything that was there has been dispatched; the store is ready then.
+        @return: fires when all existing records are dispatched; the store is then ready.
         """
         self._ticking.start(TICK_S, now=False).addErrback(self._fail)
         if self.log.why_recovered:
@@ -171,14 +171,14 @@ class MessageStore:
         """
         See L{CommitLog.append_plain}.
 
-        @raise DLedgerError: also DISK_FULL when the file system is nearly full, and LEADER_NOT_READY: the
-            queue offsets of new messages are not known yet.
+        @raise DLedgerError: also DISK_FULL: the file system is nearly full; LEADER_NOT_READY: the queue
+            offsets of new messages are not known yet.
         """
         self._refuse()
         return self.log.append_plain(messages, now_ms)
 
     def _refuse(self) -> None:
-        """@raise DLedgerError: no message may be stored now."""
+        """@raise DLedgerError: the store takes no message now."""
         if not self.is_ready:
             raise DLedgerError(ResponseCode.LEADER_NOT_READY, bytes_to_dispatch=self.reput.behind_bytes)
         if self._expiry.disk_full:
@@ -186,9 +186,9 @@ class MessageStore:
 
     def log_was_cut(self, end: int) -> None:
         """
-        Cut the queues where the log was cut; an empty log begins at C{end} now.
+        Cut the queues where the log was cut; an empty log now begins at C{end}.
 
-        @param end: offset where the log ends.
+        @param end: end of the log.
         @raise StoreError: the queues could not be cut.
         """
         self._cuts += 1
@@ -207,19 +207,19 @@ class MessageStore:
 
     @property
     def why_full(self) -> str:
-        """Why no more messages are taken, as of the last look at the disk; empty if they are."""
+        """Why messages are refused, as of the last check of the disk; empty if they are not."""
         return self._expiry.why_full
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from: int) -> list[str]:
         """
-        Look at the room on the disk; delete the oldest files of the log, and what points there of the queues.
+        Check the free disk space; delete old files of the log, and the queues' files that refer to them.
 
         @param now_s: seconds since 1970.
         @param local_hour: 0 to 23.
-        @param keep_from: bytes from here on are still needed, by a slave or a reader. A disk that is nearly
-            full does not ask; the last file, and what is not dispatched yet, stay in any case.
-        @return: paths of the log files that are gone.
-        @raise StoreError: it failed.
+        @param keep_from: a slave or a reader still needs the bytes from here on. A disk that is nearly full
+            ignores it; the last file, and bytes that are not dispatched yet, stay in any case.
+        @return: paths of the deleted log files.
+        @raise StoreError: measuring or deleting failed.
         """
         gone: list[str] = []
         try:
@@ -268,8 +268,8 @@ class MessageStore:
         """
         Bring log and queues to stable storage, off the reactor, and write the checkpoint.
 
-        @return: fires when it is done, or has failed (who opened the store is told). One at a time: while
-            one is under way, this is that one.
+        @return: fires when it is done or has failed (C{failed} of L{open} is called). While a checkpoint is
+            under way, this call waits for that one.
         """
         done: Deferred[None] = Deferred()
         self._checkpoint_waiters.append(done)
@@ -294,7 +294,7 @@ class MessageStore:
         finally:
             self.queues.finish_flush()
         if cuts != self._cuts:
-            return  # what was dispatched then is not what is there now
+            return  # a cut has removed dispatched records meanwhile
         self.log.flusher.record_dispatched(offset)
         if not timestamp:
             return
@@ -313,15 +313,15 @@ class MessageStore:
         if not self._has_failed:
             self._has_failed = True
             self.is_ready = False
-            self.log_events.failure("the store cannot go on", failure)
+            self.log_events.failure("the store has failed", failure)
             self._failed(failure)
 
     def close(self) -> Deferred[None]:
         """
-        Dispatch what is whole, bring everything to stable storage, and say that the end was in order.
+        Dispatch all whole records, bring everything to stable storage, and remove the abort file.
 
-        @return: fires when the directory is released. Fails with L{StoreError} if something could not be
-            brought to stable storage; the next start will find a crash then.
+        @return: fires when the directory is released. Fails with L{StoreError} if a flush or a write failed;
+            the next start then recovers as after a crash.
         """
         return Deferred.fromCoroutine(self._close())
 
@@ -341,7 +341,7 @@ class MessageStore:
             self.abandon()
 
     def abandon(self) -> None:
-        """Release everything without writing; the next start finds a crash. More than once is harmless."""
+        """Release everything without writing; the next start recovers as after a crash. May be repeated."""
         if self._ticking.running:
             self._ticking.stop()
         self.is_ready = False
@@ -359,12 +359,12 @@ def _run(steps: Sequence[Callable[[], None]]) -> None:
 def _open_queues(
     config: StoreConfig, disk: Disk, seen: LogSeen, log: CommitLog
 ) -> tuple[ConsumeQueues, int]:
-    """The queues, and from where on the log must be dispatched again."""
+    """The queues, and the offset from which the log must be dispatched again."""
     begin, end = log.begin_offset, log.end_offset
     if seen.mark is not None:
         known = max(min(seen.mark.dispatched_offset, end), begin)
     elif seen.crashed:
-        # As RocketMQ: everything behind the checkpoint is put again.
+        # As RocketMQ: dispatch everything behind the checkpoint again.
         safe = decode_checkpoint(seen.checkpoint or b"").safe_timestamp
         known = min(log.start_after_crash(safe), end)
     else:

@@ -18,7 +18,7 @@ from dledger.base.disk.expiry import ExpiryRules
 
 UNIT_SIZE = 20
 
-#: Room for everything in a record but its body, bytes.
+#: Bytes allowed for all parts of a record except its body.
 RECORD_OVERHEAD_MAX = 64 * 1024
 
 _LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -30,7 +30,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     """
     Milliseconds of each delay level, level 1 first.
 
-    @raise ValueError: something else than numbers with one of the units s, m, h, d.
+    @raise ValueError: a word is not a number with one of the units s, m, h, d.
     """
     levels = []
     for word in text.split():
@@ -46,15 +46,15 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 @attrs.frozen(kw_only=True)
 class StoreConfig:
     """
-    One store. Sizes in bytes, times as their names say.
+    The options of one store. Sizes are in bytes, times in the unit of their name.
 
-    @ivar store_path_root_dir: holds everything but, if C{store_path_commit_log} is set, the commit log.
+    @ivar store_path_root_dir: holds everything except, if C{store_path_commit_log} is set, the commit log.
     @ivar mapped_file_size_commit_log: length of each commit log file; one for a master and its slaves.
     @ivar mapped_file_size_consume_queue: length of each consume queue file, whole units of 20 bytes.
-    @ivar file_reserved_time_h: a commit log file that was not written for so long may go.
-    @ivar delete_when: hours of the day in which old files go, separated by semicolons.
-    @ivar disk_max_used_space_ratio: percent of the file system in use above which old files go at any hour.
-    @ivar disk_space_clean_forcibly_ratio: share in use above which the oldest files go, whatever their age.
+    @ivar file_reserved_time_h: hours after its last write when a commit log file may be deleted.
+    @ivar delete_when: hours of the day in which old files are deleted, separated by semicolons.
+    @ivar disk_max_used_space_ratio: percent of the disk in use above which old files are deleted at any hour.
+    @ivar disk_space_clean_forcibly_ratio: share in use above which the oldest files are deleted at any age.
     @ivar disk_space_warning_level_ratio: share in use above which messages are refused.
     """
 
@@ -121,12 +121,12 @@ class StoreConfig:
 
     @property
     def record_size_max(self) -> int:
-        """The longest record that is believed, bytes."""
+        """The greatest size of a record that is accepted, bytes."""
         return min(self.max_message_size + RECORD_OVERHEAD_MAX, self.mapped_file_size_commit_log)
 
     @property
     def expiry_rules(self) -> ExpiryRules:
-        """The options that concern room on the disk."""
+        """The options that concern disk space."""
         return ExpiryRules(
             full_ratio=self.disk_space_warning_level_ratio,
             full_ratio_name="disk_space_warning_level_ratio",
