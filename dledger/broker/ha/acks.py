@@ -37,7 +37,7 @@ class Acks:
     The marks of all slaves.
 
     Invariant: each live connection has one mark, -1 before its first report; it never falls.
-    C{_young} maps the hosts of slaves whose logs begin above 0 to that offset, while a put may wait below it.
+    C{_young} maps the host of each slave whose log begins above 0 to that offset, while a put may wait below.
     C{_held} caches results of L{held}, and C{_claimed} that of L{claimed}, until the next change: puts ask
     far more often than slaves report.
     """

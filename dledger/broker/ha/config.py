@@ -50,7 +50,7 @@ class HAConfig:
     @ivar sync_flush_timeout: longest wait of a put for the disk.
     @ivar pending_max: maximum number of waiting puts; more are refused before they are stored.
     @ivar ha_start_at_first_file: an empty slave is sent the whole log, not only its last file.
-    @ivar ha_transfer_flushed_only: send slaves only bytes that survive a power cut here.
+    @ivar ha_transfer_flushed_only: send slaves only bytes that are on the master's stable storage.
     @ivar ha_slaves_max: maximum number of slave connections.
     @ivar ha_slaves_per_host: number of slaves on one address that count as distinct.
     @ivar ha_allowed_hosts: allowed addresses of slaves; empty for any.

@@ -23,20 +23,20 @@ from dledger.broker.ha.acks import Acks
 from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.put_status import PutStatus, done
 
-#: Above every offset.
+#: An offset above every real one.
 NOWHERE = 1 << 62
 
 
 class _Puts:
     """
-    Puts that wait for offsets, in rows: those of a row wait for the same thing to reach their offsets.
+    Puts that wait for offsets, in rows: the puts of a row wait for the same count of slaves, or the disk.
 
     Invariant: a put is in C{_by_token} and in the waiters of one row, or in neither; at most C{pending_max}
     wait.
     """
 
     def __init__(self, late: PutStatus, *, pending_max: int) -> None:
-        """@param late: told to a put at its deadline, and to those that cannot wait."""
+        """@param late: result of a put at its deadline, and of a put that cannot wait."""
         self._late = late
         self._pending_max = pending_max
         self._by_token: dict[int, tuple[Deferred[PutStatus], int]] = {}
@@ -64,7 +64,7 @@ class _Puts:
         return waiter
 
     def _cancelled(self, cancelled: Deferred[PutStatus]) -> None:
-        # Rare, so this searches; an index by Deferred would cost every put something.
+        # Cancelling is rare, so this searches; an index by Deferred would slow down every put.
         for token, (waiter, _) in self._by_token.items():
             if waiter is cancelled:
                 del self._by_token[token]
@@ -77,7 +77,7 @@ class _Puts:
         return min((offset for _, offset in self._by_token.values()), default=default)
 
     def reached(self, offset_of: Callable[[int], int]) -> list[int]:
-        """Take out the puts whose row has reached their offsets."""
+        """Remove and return the puts whose row has reached their offsets."""
         tokens: list[int] = []
         for row, waiters in self._rows.items():
             if len(waiters):
@@ -85,7 +85,7 @@ class _Puts:
         return tokens
 
     def take_all(self) -> list[int]:
-        """Take out every put, in order of arrival."""
+        """Remove and return every put, in order of arrival."""
         return sorted(token for waiters in self._rows.values() for token in waiters.take_all())
 
     def fire(self, tokens: Iterable[int], status: PutStatus) -> None:
@@ -146,7 +146,7 @@ class GroupTransferService:
         self._puts.expire(now_ms)
 
     def stop(self) -> None:
-        """No slave will acknowledge any more: the messages are stored here, and perhaps elsewhere."""
+        """Answer the waiting puts: no slave will acknowledge them; some slaves may have their messages."""
         self._puts.stop()
 
 
@@ -154,7 +154,7 @@ class FlushedPuts:
     """
     Puts that wait for the disk. The log shares flushes; see L{dledger.base.group_flush}.
 
-    Invariant: while a put waits, a flush was asked for. After one that failed no put waits, and none is ever
+    Invariant: while a put waits, a flush is requested. After a failed flush no put waits, and no put is ever
     reported as flushed again.
     """
 
@@ -167,8 +167,8 @@ class FlushedPuts:
         flushed: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        @param failed: told that the log cannot be flushed any more; the broker has to stop.
-        @param flushed: told after every flush, before the puts that waited for it.
+        @param failed: called when a flush has failed; the broker has to stop.
+        @param flushed: called after every flush, before the puts that waited for it fire.
         """
         self._log = log
         self._tell_failed = failed
@@ -214,7 +214,7 @@ class FlushedPuts:
             self._log.flush().addCallbacks(self._flushed, self._failed)
 
     def stop(self) -> None:
-        """Tell the puts that wait; no further flush is asked for."""
+        """Answer the waiting puts; request no further flush."""
         self._puts.stop()
 
     def _flushed(self, offset: int) -> None:

@@ -5,7 +5,7 @@ A master's side of replication: at most C{ha_slaves_max} slaves, each sent the l
 When the log has grown, L{HAMaster.appended} is called, and each slave that is not congested is sent the
 bytes that it lacks, at most L{TURN_SIZE_MAX}. A slave that lacks more continues in the next turn, so that
 none starves the others or the broker. A congested slave continues when its connection is drained. If no put
-waits for slaves, they are sent to at the end of a turn: the producer is answered first.
+waits for slaves, the master sends at the end of a turn, after the producer's answer.
 
 A connection without a report for the house-keeping interval is closed, even before its first report.
 
@@ -90,7 +90,7 @@ class HAMaster(Factory):
     ) -> None:
         """
         @param commit_log: an open log, without appends since it was opened.
-        @param events: told that an acknowledged offset has risen, after the waiting puts have fired.
+        @param events: hears that an acknowledged offset has risen, after the waiting puts have fired.
         @param failed: called when the log cannot be read; the broker has to stop.
         """
         self._config = config
@@ -183,9 +183,9 @@ class HAMaster(Factory):
 
     def appended(self) -> None:
         """
-        Send to the slaves: the log has grown, or more of it is on stable storage. They are sent to when the
-        turn ends, so that many appends share a send. If puts wait for slaves, the first call of a turn also
-        sends at once.
+        Send to the slaves: the log has grown, or more of it is on stable storage. The send happens when the
+        turn ends, so that many appends share it. If puts wait for slaves, the first call of a turn also sends
+        at once.
         """
         if self._links and not self._is_pump_asked:
             self._pump_soon()

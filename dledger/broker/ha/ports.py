@@ -6,7 +6,7 @@ Offsets are bytes since the log began, as in every RocketMQ file name. The log i
 C{file_size} bytes each. Replication knows nothing of their content; L{LogPort.cut} knows where records begin.
 
 Calls are made on the reactor's thread. A failure of the disk is an C{OSError}, or the
-L{dledger.base.errors.StoreError} after which the log cannot go on.
+L{dledger.base.errors.StoreError} after which the log is unusable.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class LogPort(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below survives a power cut."""
+        """Every byte below this offset is on stable storage."""
 
     def read(self, offset: int, size: int) -> bytes:
         """
-        As many bytes from C{offset} on as C{size}, the end of the file that holds C{offset} and
-        C{end_offset} allow; none at C{end_offset}.
+        Read C{size} bytes from C{offset} on, or fewer at the end of the file that holds C{offset} or at
+        C{end_offset}.
 
         @param offset: C{begin_offset} to C{end_offset}.
         """
@@ -81,4 +81,4 @@ class LogPort(Protocol):
         """
 
     def idle(self) -> Deferred[None]:
-        """@return: fires when no flush is under way, and those who waited for the last one have been told."""
+        """@return: fires when no flush is under way, and the callers that waited for the last one know."""

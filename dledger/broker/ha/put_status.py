@@ -59,7 +59,7 @@ _STORED = frozenset({
 def worse(flushed: PutStatus, replicated: PutStatus) -> PutStatus:
     """The answer to a put from the statuses of its flush and its replication."""
     if flushed is PutStatus.UNKNOWN_ERROR:
-        # A failed disk is worse than any failed slave: its log makes no more promises.
+        # A failed disk is worse than any failed slave: its log is unusable.
         return flushed
     return flushed if replicated is PutStatus.PUT_OK else replicated
 

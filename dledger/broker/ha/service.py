@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.broker.ha.test_service -*-
 """
-Replication as a Twisted service: one broker in one role, and its promises for puts.
+Replication as a Twisted service: one broker in one role, and the results of its puts.
 
     put:  refusal() -> append to the log -> submit(end) -> PutStatus
 
 A master sends the log to every connected slave, a slave follows one master. One LoopingCall drives
 deadlines, heartbeats, house-keeping and flushes of either role.
 
-Rule: an error that breaks the log ends all promises: every waiting put fails, and no further put is taken.
+Rule: after an error that breaks the log every waiting put fails, and further puts are refused.
 
 Source: DefaultMessageStore, CommitLog.submitFlushRequest and submitReplicaRequest (4.9.8).
 """
@@ -90,7 +90,7 @@ class HAService(Service):
             and C{submit}, append to it.
         @param reactor: reactor, which should have a monotonic clock.
         @param failed: called with the reason when the log is broken or the port cannot be opened.
-        @param events: told of acknowledgements. The owner calls C{master.appended} when the log has grown.
+        @param events: hears of acknowledgements. The owner calls C{master.appended} when the log has grown.
         @param listen: endpoint for slaves; None to accept no slaves.
         @param master_begin: see L{HAFollower}.
         """
@@ -133,8 +133,8 @@ class HAService(Service):
 
     def submit(self, end_offset: int, *, waits: bool = True) -> Deferred[PutStatus]:
         """
-        Wait until an appended message is replicated and flushed. The slaves have been sent it by then (see
-        L{HAMaster.appended}); the flush is asked for here.
+        Wait until an appended message is replicated and flushed. L{HAMaster.appended} sends it to the slaves;
+        this call requests the flush.
 
         @param end_offset: log offset behind the message.
         @param waits: False if its producer does not want to wait (property C{WAIT}).
@@ -184,7 +184,7 @@ class HAService(Service):
         """
         See L{IService.stopService}.
 
-        @return: fires when no flush is under way: the log may be closed then.
+        @return: fires when no flush is under way; the log may then be closed.
         """
         return Deferred.fromCoroutine(self._stop())
 

@@ -44,12 +44,12 @@ class FollowerStatus:
     @ivar master: address of the master; empty without one.
     @ivar is_connected: whether the slave is connected.
     @ivar reported_offset: last reported offset; -1 before the first report of a connection.
-    @ivar master_offset: next offset that the master sends on this connection; -1 if not known.
+    @ivar master_offset: next offset that the master sends on this connection; -1 if unknown.
     @ivar is_comparing: whether the master sends bytes that the slave holds already.
     @ivar received_bytes: log bytes received since the process started.
     @ivar sessions: number of connections made.
     @ivar truncations: number of cuts of the slave's log.
-    @ivar last_reason: reason for the end of the last connection or attempt; empty if none has ended.
+    @ivar last_reason: reason for the end of the last connection or attempt; empty before the first end.
     @ivar heard_ago_ms, reported_ago_ms: milliseconds since the last bytes from the master, and since the
         last report; -1: never.
     """
@@ -90,7 +90,7 @@ class HAFollower(Factory):
         """
         @param rng: random generator that spreads the attempts of many slaves.
         @param failed: called when the log is broken; the broker has to stop.
-        @param master_begin: asks the master where its log begins; used with C{ha_full_history}.
+        @param master_begin: asks the master for the begin of its log; used with C{ha_full_history}.
         """
         self._config = config
         self._commit_log = commit_log
@@ -122,7 +122,7 @@ class HAFollower(Factory):
     # -- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect as soon as there is a master, and stay connected."""
+        """Connect as soon as a master is known, and stay connected."""
         self._is_running = True
         if self._endpoint is not None:
             self._connect()
@@ -327,7 +327,7 @@ class HAFollower(Factory):
             self._flush_if_due(self._now_ms())
 
     def _broken(self, failure: Failure) -> None:
-        # Bytes that were not flushed may be gone from the page cache: nothing may be reported any more.
+        # Unflushed bytes may be gone from the page cache: nothing may be reported after this.
         self._is_broken = True
         if self._client is not None:
             self._client.abort(f"our log is broken: {failure.getErrorMessage()}")

@@ -99,7 +99,7 @@ class SlaveSession:
         """
         Begin a session.
 
-        @param master_begin_offset: begin of the master's log; -1 if not known. Needed for
+        @param master_begin_offset: begin of the master's log; -1 if unknown. Needed for
             C{full_history} if the master has deleted files already.
         @return: the offset of the first report.
         """
@@ -231,7 +231,7 @@ class SlaveSession:
         if self.full_history and offset > 0:
             self._wants_offset = FIRST_REPORT_MIN
             raise SessionEnded(
-                f"the master begins with its last file, at {offset}, but the whole history is wanted"
+                f"the master begins with its last file, at {offset}, but ha_full_history is on"
             )
         self.expected_offset = offset
 

@@ -4,12 +4,12 @@ A master's view of one slave: its first offset, its next offset, and its errors.
 
     nothing is sent -- first report --> from its offset on, in order -- refused, silent --> closed
 
-Rule 1: nothing is sent before the first report. 0 says "I am empty": such a slave begins at a file.
+Rule 1: nothing is sent before the first report. A report of 0 means an empty slave, which begins at a file.
 Rule 2: a report may not exceed the bytes that the slave can hold: at first our end, later the bytes sent to
 it. RocketMQ accepts any number, and counts it as an acknowledgement for ever.
 Rule 3: a reconnecting slave may hold a tail that our log has lost in a crash. Its first report acknowledges
 nothing beyond our end at our start; reports after we sent it more do.
-Rule 4: a wanted offset outside of the log ends the connection with a reason. RocketMQ sends heartbeats for
+Rule 4: a requested offset outside of the log ends the connection with a reason. RocketMQ sends heartbeats for
 ever, and the slave looks healthy.
 
 This module only decides. It knows nothing of connections.
@@ -25,7 +25,7 @@ from dledger.broker.ha.ports import LogPort
 
 
 def last_file_offset(log: LogPort) -> int:
-    """Where the file begins that the next byte goes to; the whole log is in it or before it."""
+    """Offset of the beginning of the file that receives the next byte."""
     return max(log.end_offset - log.end_offset % log.file_size, log.begin_offset)
 
 
@@ -89,7 +89,7 @@ class SlaveView:
         return None
 
     def misplaced(self, log: LogPort) -> str | None:
-        """Why what it wants next cannot be sent any more; None if it can."""
+        """The reason why its next offset can no longer be sent; None if it can."""
         if self.is_ready and not log.begin_offset <= self.transfer_offset <= log.end_offset:
             return (
                 f"it needs {self.transfer_offset}, but we hold {log.begin_offset} to {log.end_offset}: "

@@ -25,7 +25,7 @@ _PHYSICAL_OFFSET = 6  # position among the fields of a head
 SEARCH_SIZE_MAX = 8 * 1024 * 1024
 _CHUNK_SIZE = 64 * 1024
 
-#: The lowest first report of a slave that is not empty: 0 would say that it is.
+#: The lowest first report of a slave that is not empty: 0 means an empty slave.
 FIRST_REPORT_MIN = 1
 
 

@@ -213,7 +213,7 @@ class HistoryTests(SynchronousTestCase):
         """The last file is refused; 1 is served from there, and the byte before it is known."""
         master = MemoryLog(stream(3 * FILE_SIZE))
         error = self.assertRaises(SessionEnded, serve, self.follower, master, start=2 * FILE_SIZE)
-        self.assertIn("whole history is wanted", str(error))
+        self.assertIn("ha_full_history is on", str(error))
         self.assertEqual(self.log.data, b"")
         self.assertEqual(serve(self.follower, master), 1)
         self.assertEqual(self.log.data, master.data)
