@@ -30,8 +30,8 @@ class LongSend(NamedTuple):
     """
     A request whose messages can be stored.
 
-    @ivar queue_id: the queue in the answer; a delayed message waits in another one.
-    @ivar first, end: its messages are those of its put from C{first} to C{end - 1}.
+    @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
+    @ivar first, end: its messages are those of the put from C{first} to C{end - 1}.
     @ivar waits: whether the producer waits for slaves and disk.
     """
 
@@ -43,7 +43,7 @@ class LongSend(NamedTuple):
 
 
 class SendAnswers:
-    """Writes answers; each has the region and the trace switch of the broker."""
+    """Writes answers; each contains the region and the trace switch of the broker."""
 
     def __init__(self, config: BrokerConfig, own: OwnAddress) -> None:
         self._own = own
@@ -60,7 +60,7 @@ class SendAnswers:
         ]
 
     def refused_frames(self, sends: Sequence[PlainSend], code: int, remark: str) -> list[bytes]:
-        """Answers to plain requests whose messages are not stored, or not certainly."""
+        """Answers to plain requests whose messages are not stored, or whose outcome is unknown."""
         return [
             encode_command(RemotingCommand(
                 code=code, opaque=opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
@@ -93,7 +93,7 @@ class SendAnswers:
 
 
 def told_of(error: NotPut) -> tuple[int, str]:
-    """Code and remark. The words before the colon are RocketMQ's."""
+    """@return: code and remark. The words before the colon are RocketMQ's."""
     status = error.status
     remark = error.reason
     if status is PutStatus.SERVICE_NOT_AVAILABLE:

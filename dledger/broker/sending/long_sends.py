@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
 """
-The reader of any request with messages of a RocketMQ producer, in any spelling:
+Reads every request with messages of a RocketMQ producer, with long or short field names:
 
     10   SEND_MESSAGE          310  SEND_MESSAGE_V2, the same with short names
-    320  SEND_BATCH_MESSAGE    (each of the others may say that it is a batch)
+    320  SEND_BATCH_MESSAGE    (each of the others may declare a batch, too)
 
-Rule: the rules are applied in the order of RocketMQ; the first that a request breaks is in its answer.
+Rule: the rules are applied in the order of RocketMQ; the answer names the first that the request breaks.
 
 Source: SendMessageProcessor, AbstractSendMessageProcessor, SendMessageRequestHeader(V2) (4.9.8); differs: no
 transactions.
@@ -45,7 +45,7 @@ SEND_MESSAGE_V2 = 310
 SEND_BATCH_MESSAGE = 320
 SEND_CODES = frozenset({SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE})
 
-#: A client below this version does not say how often a message may be tried.
+#: A client below this version does not send the maximum number of tries.
 _V3_4_9 = 121
 
 NO_TIMERS = "accurate timer message is not enabled: there are delay levels only (DELAY)"
@@ -54,7 +54,7 @@ _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
 _PREPARED = int(SysFlag.PREPARED)
 
 
-#: Names of the fields; in a request with short names the letters from a on, in this order.
+#: Names of the fields; the short names are the letters from a on, in this order.
 _LONG = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
     "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
@@ -69,8 +69,8 @@ class ReadSend(NamedTuple):
     """
     A request that breaks no rule.
 
-    @ivar messages: one, or those of a batch, which stand in one file together.
-    @ivar queue_id: the queue in the answer; a delayed message waits in another one.
+    @ivar messages: one, or those of a batch, which go into one file.
+    @ivar queue_id: the queue in the answer; a delayed message waits in another queue.
     @ivar waits: whether the producer waits for slaves and disk.
     """
 
@@ -80,7 +80,7 @@ class ReadSend(NamedTuple):
 
 
 class LongSends:
-    """Any requests of one broker."""
+    """Reads requests of any kind, for one broker."""
 
     def __init__(
         self, rules: PutRules, metadata: Metadata, config: BrokerConfig, *, own: OwnAddress,
@@ -99,7 +99,7 @@ class LongSends:
 
     def read(self, connection: CommandConnection, request: RemotingCommand) -> ReadSend:
         """
-        The messages of a request.
+        Read the messages of a request.
 
         @raise Refused: policy forbids them.
         @raise ValueError: they are malformed.
@@ -137,7 +137,7 @@ class LongSends:
         return ReadSend((message,), queue_id, waits(properties))
 
     def _batch_of(self, batch: NewMessage) -> list[NewMessage]:
-        """The messages in a batch, each with the properties of the batch behind its own."""
+        """The messages of a batch; the properties of the batch are appended to those of each message."""
         if batch.topic.startswith(RETRY_PREFIX):
             raise ValueError(f"batch request does not support retry group {batch.topic}")
         if batch.sys_flag & TRANSACTION_MASK or is_prepared(batch.properties_data):
@@ -161,7 +161,7 @@ class LongSends:
         ]  # fmt: skip
 
     def _retried(self, message: NewMessage, request: RemotingCommand, reconsumed_max: int) -> NewMessage:
-        """A message that a consumer itself sends back; a dead letter when it was tried often enough."""
+        """A message that a consumer itself sends back; a dead letter if it has no tries left."""
         name = message.topic[len(RETRY_PREFIX) :]
         group = self._groups.get(name)
         if group is None and self._config.auto_create_subscription_group:

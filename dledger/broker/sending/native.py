@@ -1,13 +1,12 @@
 # -*- test-case-name: tests.broker.sending.test_native -*-
 """
-The requests of our own producers and readers in native frames: PUT, READ, OFFSETS.
+Answers the requests of our own producers and readers in native frames: PUT, READ, OFFSETS.
 
-A message that comes this way is stored by the rules for those of RocketMQ's producers
-(L{dledger.broker.sending.rules}).
+The rules for these messages are those for RocketMQ's producers (L{dledger.broker.sending.rules}).
 
 Rule 1: all PUTs of one read are one put, as in L{dledger.broker.sending.puts}. A mistake in one frame refuses
-all of its messages, and costs the other frames nothing.
-Rule 2: an answer without offsets means that certainly nothing was stored.
+all of its messages, and does not affect other frames.
+Rule 2: an answer without offsets means that nothing was stored, with certainty.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _answers_of(puts: Sequence[_Put], placed: Placed, status: PutStatus) -> list
 
 class NativeCommands(CommandGroup):
     """
-    A L{NativeSink}; and the command by which a client learns that native frames are understood.
+    A L{NativeSink}, and the command by which a client learns that this broker understands native frames.
     """
 
     log = Logger()
@@ -105,7 +104,7 @@ class NativeCommands(CommandGroup):
         connection.answer(request, ext_fields={WIRE_VERSION_FIELD: str(BROKER_WIRE_VERSION)})
 
     def drained(self, connection: CommandConnection) -> None:
-        """A reader takes answers again."""
+        """A connection takes output again."""
         self._reads.grown()
 
     # -- NativeSink ------------------------------------------------------------------------------
@@ -124,9 +123,9 @@ class NativeCommands(CommandGroup):
             if puts:
                 self._put(connection, puts)
         except Exception:
-            # Some of them may have been answered: only the end of the connection answers the rest.
+            # Some requests may have an answer already: only closing the connection answers the rest.
             self.log.failure("native request of {address} failed", Failure(), address=connection.address)
-            connection.abort("a request failed in an unforeseen way")
+            connection.abort("a request failed unexpectedly")
 
     def _offsets(self) -> OffsetsAnswer:
         log, config = self._store.log, self._config
@@ -223,7 +222,7 @@ class NativeCommands(CommandGroup):
     def _refuse(
         self, connection: BrokerConnection, ticket: NativeTicket, error: NotPut, count: int
     ) -> None:
-        # After a failed write the content of the disk is unknown: places of -1 say so.
+        # After a failed write the content of the disk is unknown: offsets of -1 mean this.
         is_unknown = error.status is PutStatus.UNKNOWN_ERROR
         connection.answer_native(ticket, PutAnswer(
             code=error.status.remoting_code, offsets=(-1,) * count if is_unknown else (), remark=str(error),

@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.broker.sending.test_plain_sends -*-
 """
-The reader of the requests that RocketMQ's Java producers send most: one message, to a queue of a topic that
-exists, without anything that a broker acts on.
+Reads the most frequent requests of RocketMQ's Java producers: one message, to a queue of a topic that exists,
+without properties that a broker acts on.
 
 Requests of one shape (L{protocols.wire.rocketmq.send_request}) share a plan: the form of their records
-(L{dledger.broker.store.plain_records}). A request that is not plain, or wrong in any way, is left to
-L{dledger.broker.sending.long_sends.LongSends}, which makes the same message of a plain request.
+(L{dledger.broker.store.plain_records}). L{dledger.broker.sending.long_sends.LongSends} reads all requests
+that are not plain or are malformed; it makes the same message of a plain request.
 
 Rule: a plan holds until the topics change.
 """
@@ -33,8 +33,8 @@ class _Plan:
     """
     The facts that hold for requests of one shape.
 
-    @ivar version: of the topics that it was made by.
-    @ivar form: None: the requests are not plain.
+    @ivar version: version of the topics from which it was made.
+    @ivar form: form of their records; None: the requests are not plain.
     """
 
     version: object
@@ -43,14 +43,14 @@ class _Plan:
 
 
 class PlainSends:
-    """Plain requests of one broker."""
+    """Reads plain requests, for one broker."""
 
     def __init__(self, rules: PutRules, config: BrokerConfig, *, own: OwnAddress) -> None:
         self._checks = rules.checks
         self._topics = rules.checks.topics
         self._cluster = rules.cluster
         self._own = own
-        # A shorter message passes L{CommitLog.check}, whatever its topic and properties.
+        # A shorter message passes L{CommitLog.check} with any topic and properties.
         self._body_max = min(
             config.store.max_message_size, config.store.mapped_file_size_commit_log - RECORD_OVERHEAD_MAX
         )

@@ -1,18 +1,18 @@
 # -*- test-case-name: tests.broker.sending.test_puts -*-
 """
-The one way by which messages come into a master's log, for every sender and format::
+The only path of messages into a master's log, for every sender and format::
 
     checked (each batch) -> put: refused? -> one append -> replication and flush -> status
 
-All that one read of a connection brings is one put: one append, one wait for slaves and for the disk.
+The messages of one read of a connection are one put: one append, one wait for slaves and for the disk.
 
     messages = pipeline.checked(batch) + ...        # raises ValueError: this batch cannot be stored
     placed, done = pipeline.put(messages)           # raises NotPut: nothing was stored
     done.addCallback(answer)                        # PutStatus of all of them; never fails
 
-Rule 1: a put that was refused has changed nothing.
-Rule 2: what fails in the middle of an append ends the broker: it is not known what is on the disk.
-Rule 3: what waits is bounded: in puts by L{HAService}, in messages here.
+Rule 1: a refused put changes nothing.
+Rule 2: a failure in the middle of an append ends the broker: the content of the disk is unknown.
+Rule 3: L{HAService} bounds the number of waiting puts, L{PENDING_MAX} the number of waiting messages.
 
 Source: DefaultMessageStore.asyncPutMessage, CommitLog.asyncPutMessage (4.9.8).
 """
@@ -43,8 +43,8 @@ class NotPut(Exception):
     """
     Nothing was stored.
 
-    @ivar status: what the producer is told.
-    @ivar reason: why.
+    @ivar status: the result for the producer.
+    @ivar reason: the reason, as text.
     """
 
     def __init__(self, status: PutStatus, reason: str) -> None:
@@ -60,8 +60,8 @@ class Put(NamedTuple):
     """
     Messages that are stored.
 
-    @ivar placed: where their records are.
-    @ivar done: fires with the answer to the producers, now or later; never fails.
+    @ivar placed: their offsets.
+    @ivar done: fires with the result for the producers, now or later; never fails.
     """
 
     placed: Placed
@@ -76,10 +76,10 @@ _REASONS = {
 
 class PutPipeline:
     """
-    Invariant: C{_problem} is why the store refused the last messages; empty if it took them.
+    Invariant: C{_problem} is the reason why the store refused the last messages; empty if it took them.
 
-    @ivar pending: messages that are stored and not answered yet.
-    @ivar stored: messages so far.
+    @ivar pending: number of messages that are stored and not answered yet.
+    @ivar stored: number of messages so far.
     """
 
     log = Logger()
@@ -90,7 +90,7 @@ class PutPipeline:
     ) -> None:
         """
         @param wall_ms: ms since 1970.
-        @param failed: told why the broker cannot go on.
+        @param failed: called with the reason when the broker cannot continue.
         """
         self._store = store
         self._ha = ha
@@ -106,16 +106,16 @@ class PutPipeline:
 
     def checked(self, batch: Sequence[NewMessage]) -> list[PlainMessage]:
         """
-        Messages that stand in one file together, in the form for L{put}. The mistake of one sender costs the
-        others nothing, if each batch is checked on its own.
+        Check messages that go into one file together, and convert them for L{put}. Check each batch
+        separately, so that a mistake of one sender does not affect the others.
 
-        @raise ValueError: they cannot be stored; the message says why.
+        @raise ValueError: they cannot be stored; the text says why.
         """
         self._store.log.check(batch)
         return plain_batch(batch)
 
     def refusal(self) -> NotPut | None:
-        """Why nothing would be stored now; None if it would."""
+        """The reason why a put would be refused now; None if it would not."""
         if self._closed:
             return NotPut(PutStatus.SERVICE_NOT_AVAILABLE, self._closed)
         if not self._is_master:
@@ -132,7 +132,7 @@ class PutPipeline:
         Store messages, at least one.
 
         @param messages: from L{checked}, or checked by an equal rule.
-        @param waits: False if no producer wants to wait for slaves or disk: C{done} has fired then.
+        @param waits: False if no producer waits for slaves or disk; C{done} has then fired already.
         @raise NotPut: nothing was stored.
         """
         refused = self.refusal()
@@ -158,7 +158,7 @@ class PutPipeline:
         return Put(placed, status)
 
     def _tell(self, problem: str) -> None:
-        """What the store has against messages is logged when it begins, and when it is over."""
+        """Log the beginning and the end of a problem for which the store refuses messages."""
         if problem and not self._problem:
             self.log.warn("messages are refused: {reason}", reason=problem)
         elif not problem:
@@ -179,11 +179,11 @@ class PutPipeline:
         return bool(self._closed)
 
     def close(self, reason: str) -> None:
-        """Refuse everything from now on; what waits is answered all the same."""
+        """Refuse all later puts; waiting puts are still answered."""
         self._closed = reason
 
     def when_idle(self) -> Deferred[None]:
-        """@return: fires when nothing waits any more."""
+        """@return: fires when no put waits."""
         if not self.pending:
             return succeed(None)
         waiter: Deferred[None] = Deferred(self._forget)

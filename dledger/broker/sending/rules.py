@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
 """
-RocketMQ's rules for a message that is to be stored, each written once. Readers apply them in order:
+RocketMQ's rules for a new message, each written once. The readers of requests apply them in order:
 
     rule          where                                    refused with
     ------------  ---------------------------------------  ---------------------------------------------
@@ -13,7 +13,7 @@ RocketMQ's rules for a message that is to be stored, each written once. Readers 
     size          L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline.checked>}  C{ValueError}
 
 A message that has passed is a L{NewMessage}; L{PutPipeline.checked<dledger.broker.sending.puts.PutPipeline>}
-gives it the form in which it is laid out.
+converts it for the layout of its record.
 
 Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage (4.9.8); differs: no transactions, no
 timers.
@@ -46,7 +46,7 @@ class PutRules:
     The rules of one broker.
 
     @ivar checks: the rules about topics and queues.
-    @ivar cluster: the property that is added to every message.
+    @ivar cluster: the property to add to every message.
     @ivar levels: delay levels.
     """
 
@@ -57,7 +57,7 @@ class PutRules:
 
     def stored(self, properties: bytes) -> bytes:
         """
-        The properties as they are stored.
+        The properties in their stored form.
 
         @raise ValueError: they are longer than a record can hold.
         """
@@ -67,22 +67,22 @@ class PutRules:
 
     def refuse_transaction(self, properties: bytes, *, is_flagged: bool, remark: str) -> None:
         """
-        @param is_flagged: the message is part of a transaction by its flags.
-        @raise Refused: by its flags or its properties.
+        @param is_flagged: whether its flags make the message part of a transaction.
+        @raise Refused: its flags or its properties make it part of a transaction.
         """
         if is_flagged or is_prepared(properties):
             raise Refused(Code.NO_PERMISSION, remark)
 
     def refuse_timer(self, properties: bytes, remark: str) -> None:
-        """@raise Refused: the message is to be delivered at a time of its own, as in 5.x."""
+        """@raise Refused: the message has its own delivery time, as in 5.x."""
         if has_timer(properties):
             raise Refused(Code.SYSTEM_ERROR, remark)
 
     def delayed(self, message: NewMessage, level: int) -> NewMessage:
         """
-        The message as it waits for its delay.
+        The message in the form in which it waits for its delay.
 
-        @param level: of the delay; a level above the last is taken for the last, 0 or less for no delay.
+        @param level: delay level; a level above the last counts as the last, 0 or less means no delay.
         """
         level = min(level, self.levels)
         if level <= 0:
@@ -94,7 +94,7 @@ class PutRules:
 
 
 def host_of(connection: CommandConnection) -> Host:
-    """The address of a producer, as part of its messages; 0.0.0.0:0 where it is not an IP address."""
+    """The address of a producer for its messages; 0.0.0.0:0 if it is not an IP address."""
     peer = connection.transport.getPeer()
     return _host(getattr(peer, "host", None) or "0.0.0.0", getattr(peer, "port", 0))
 

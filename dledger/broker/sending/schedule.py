@@ -1,17 +1,17 @@
 # -*- test-case-name: tests.broker.sending.test_schedule -*-
 """
-Messages that wait for their delay: one queue for each level in the topic C{SCHEDULE_TOPIC_XXXX}; when its
-time has come a message is stored again, in the topic and queue that it was meant for.
+Delayed messages: one queue for each level in the topic C{SCHEDULE_TOPIC_XXXX}; when a message is due, it is
+stored again, in its real topic and queue.
 
-The time stands in the consume queue in place of the tags' hash. How far each level has been delivered is part
-of the metadata, written every few seconds and copied by slaves: after a crash, or at a slave that becomes a
-master, some messages may come twice, and none is lost.
+The consume queue has the due time in place of the tags' hash. The delivered offset of each level is part of
+the metadata, written every few seconds and copied by slaves: after a crash, or at a slave that becomes a
+master, some messages may be delivered twice, and none is lost.
 
-Rule 1: messages of one level are delivered in order; what is due of all levels goes into one append.
-Rule 2: work is bounded in each turn of the reactor, and there is one timer, for whatever is due first.
-Rule 3: what cannot be delivered now is tried again; what never can be (the message is gone from the log, or
-has no topic to go to) is passed over, and logged.
-Rule 4: a master only: a slave gets what its master has delivered.
+Rule 1: messages of one level are delivered in order; the due messages of all levels go into one append.
+Rule 2: work is bounded in each turn of the reactor, and there is one timer, for the first due message.
+Rule 3: a refused delivery is repeated; a message that can never be delivered (it is gone from the log, or has
+no valid topic) is skipped, and logged.
+Rule 4: only a master delivers: a slave copies the delivered messages.
 
 Source: ScheduleMessageService.java (4.9.8).
 """
@@ -37,14 +37,14 @@ from dledger.broker.store.records import SCHEDULE_TOPIC, NewMessage
 from dledger.broker.store.store import MessageStore
 from protocols.wire.rocketmq.message import decode_message, encode_properties
 
-#: Messages, and bytes of their records, that are delivered in one turn; one at least.
+#: The most messages, and bytes of their records, delivered in one turn; one message at least.
 TURN_MESSAGES = 128
 TURN_BYTES = 1024 * 1024
 
-#: Wall clocks are set: nobody sleeps for longer without looking at it again. Not above the shortest delay
-#: that can be written.
+#: The longest sleep, as the wall clock may be set meanwhile. Not above the shortest delay that the option
+#: can express.
 SLEEP_S_MAX = 1.0
-#: After messages were refused.
+#: Pause after the store has refused messages.
 RETRY_S = 0.2
 
 _QUEUE_ID_MAX = 2**31 - 1
@@ -53,10 +53,10 @@ _PREPARED_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 class _Due(NamedTuple):
     """
-    What one level has to deliver now.
+    The due messages of one level.
 
-    @ivar following: offset in its queue behind that.
-    @ivar wait_ms: until the next message is due; -1: there is none.
+    @ivar following: queue offset behind them.
+    @ivar wait_ms: time until the next message is due; -1: no message is left.
     """
 
     messages: list[PlainMessage]
@@ -67,10 +67,10 @@ class _Due(NamedTuple):
 
 class ScheduleMessageService:
     """
-    Invariant: C{_call} is the turn that is scheduled, or None: nothing waits.
+    Invariant: C{_call} is the scheduled turn, or None: no message waits.
 
-    @ivar delivered: messages so far.
-    @ivar passed_over: messages that could not be delivered.
+    @ivar delivered: number of messages so far.
+    @ivar passed_over: number of messages that could not be delivered.
     """
 
     log = Logger()
@@ -94,12 +94,12 @@ class ScheduleMessageService:
         self.passed_over = 0
 
     def start(self) -> None:
-        """Deliver from now on."""
+        """Begin to deliver."""
         self._is_running = True
         self._again(0.0)
 
     def stop(self) -> None:
-        """Deliver no more."""
+        """Stop delivering."""
         self._is_running = False
         if self._call is not None:
             self._call.cancel()
@@ -111,7 +111,7 @@ class ScheduleMessageService:
             self._again(0.0)
 
     def _again(self, wait_s: float) -> None:
-        """Look again in so many seconds. What is meant already is no later than any new message is due."""
+        """Run a turn in C{wait_s} seconds. A turn that is already scheduled is no later than new messages."""
         if self._call is None:
             self._call = self._clock.callLater(wait_s, self._turn)
 
@@ -120,7 +120,7 @@ class ScheduleMessageService:
     def _turn(self) -> None:
         self._call = None
         if self._pipeline.is_closed:
-            return  # the broker stops; the rest comes when it is back
+            return  # the broker stops; the next run delivers the rest
         messages: list[PlainMessage] = []
         moves: dict[int, int] = {}
         wait_ms, size = -1, 0
@@ -164,7 +164,7 @@ class ScheduleMessageService:
     # -- one level -------------------------------------------------------------------------------
 
     def _due(self, level: int, count_max: int, bytes_max: int) -> _Due:
-        """What is due of a level, at most so much, but one message at least."""
+        """The due messages of a level, within the limits, but at least one."""
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
         at = self._offsets.get(level)
         if queue is None:
@@ -193,11 +193,11 @@ class ScheduleMessageService:
         return _Due(messages, size, at, 0 if at < end else -1)
 
     def _due_ms(self, unit: Unit, level: int, now_ms: int) -> int:
-        """When it is due. A time further off than its delay was made by a clock that has been set back."""
+        """Time of delivery. If it is further off than the delay, the clock was set back: deliver now."""
         return unit.tags_code if unit.tags_code <= now_ms + self._delays_ms[level - 1] else now_ms
 
     def _message(self, unit: Unit) -> PlainMessage | None:
-        """The message as it is stored again; None if that cannot be."""
+        """The message to store again; None if it cannot be delivered."""
         record = record_at(self._store, unit.offset)
         if record is None:
             self._pass_over(unit, "it is not in the log")
@@ -228,5 +228,5 @@ class ScheduleMessageService:
 
     def _pass_over(self, unit: Unit, reason: str) -> None:
         self.passed_over += 1
-        self.log.error("the delayed message at {offset} is passed over: {reason}",
+        self.log.error("the delayed message at {offset} is skipped: {reason}",
                        offset=unit.offset, reason=reason)  # fmt: skip

@@ -1,13 +1,13 @@
 # -*- test-case-name: tests.broker.sending.test_send_back -*-
 """
-CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not deal with comes once more, later.
+CONSUMER_SEND_MSG_BACK (36): a consumer returns a message for a later retry.
 
-It is stored again, in the group's topic for retries, with a delay that grows with each time; the third level
-(10 s) is the first. When it has come often enough, or its consumer says so (a level below 0), it goes to the
-group's dead letters, where nobody consumes unless he is told to.
+The message is stored again, in the group's topic for retries, with a delay that grows with each try; the
+first delay has level 3 (10 s). When no tries are left, or the consumer asks for it (a level below 0), the
+message goes to the group's dead letters, which no consumer reads by default.
 
-Rule: the copy has everything that the message had; C{RETRY_TOPIC} and C{ORIGIN_MESSAGE_ID} say what it was at
-first, and its number of times has risen by one.
+Rule: the copy has all fields of the message; C{RETRY_TOPIC} and C{ORIGIN_MESSAGE_ID} name the original topic
+and message, and its number of tries has risen by one.
 
 Source: AbstractSendMessageProcessor.consumerSendMsgBack (5.3.3), SendMessageProcessor (4.9.8).
 """
@@ -37,10 +37,10 @@ from protocols.wire.rocketmq.message import Message, decode_message, encode_prop
 
 CONSUMER_SEND_MSG_BACK = 36
 
-#: Level of the first delay of a message that came for the first time.
+#: Delay level of the first retry.
 FIRST_LEVEL = 3
 
-#: From this version on a client's own maximum counts.
+#: From this version on the client's own maximum of tries applies.
 _V3_4_9 = 121
 
 
@@ -77,7 +77,7 @@ class SendBack(CommandGroup):
         if not self._config.broker_permission & PERM_WRITE:
             raise Refused(Code.NO_PERMISSION,
                           f"the broker[{self._config.broker_ip1}] sending message is forbidden")  # fmt: skip
-        if group.retry_queue_nums > 0:  # a group without queues for retries wants none
+        if group.retry_queue_nums > 0:  # a group without queues for retries has no retries
             refused = self._pipeline.refusal()
             if refused is not None:
                 raise Refused(Code.SYSTEM_ERROR, str(refused))
@@ -129,17 +129,17 @@ class SendBack(CommandGroup):
         Store the copy, without a wait for slaves or the disk: the message exists already.
 
         @raise ValueError: it cannot be stored.
-        @raise NotPut: it must not be stored now.
+        @raise NotPut: the broker refuses messages now.
         """
         self._pipeline.put(self._pipeline.checked([message]), waits=False)
 
 
-#: Of C{topicSysFlag}: subscriptions of units.
+#: Bit of C{topicSysFlag}: subscriptions of units.
 _UNIT_SUB = 0x2
 
 
 def _writable(topic: TopicConfig) -> str:
-    """@raise Refused: nobody may send to it."""
+    """@raise Refused: the topic is not writable."""
     if not topic.can_write:
         raise Refused(Code.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
     return topic.topic_name

@@ -2,9 +2,8 @@
 """
 A message's properties between the producer and the log.
 
-They are copied, not written anew, but for what the broker takes out and puts in: C{WAIT=true} is not worth
-its bytes, C{CLUSTER} says where the message was stored, and what waits for its delay carries its real topic
-and queue.
+Their bytes are copied, except for these changes: the broker removes C{WAIT=true}, the default; it adds
+C{CLUSTER}, the cluster that stores the message; and it adds the real topic and queue to a delayed message.
 
 Source: SendMessageProcessor.asyncSendMessage, CommitLog.asyncPutMessage, MessageExtBatchEncoder (4.9.8).
 """
@@ -17,13 +16,13 @@ from protocols.wire.rocketmq.message import decode_properties, encode_properties
 
 _WAIT, _CLUSTER, _DELAY, _PREPARED = b"WAIT\x01", b"CLUSTER\x01", b"DELAY\x01", b"TRAN_MSG\x01"
 _WAITS = b"WAIT\x01true"
-#: How the names of all L{_TIMERS} begin.
+#: Common beginning of the names of all L{_TIMERS}.
 _TIMER = b"TIMER_D"
 _TIMERS = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_SEC\x01", b"TIMER_DELAY_MS\x01")
 
 
 def is_false(value: bytes | None) -> bool:
-    """Whether Java would read C{false}: anything else than C{true}, if there is something."""
+    """Whether Java would read C{false}: the value is present and is not C{true}."""
     return value is not None and value.lower() != b"true"
 
 
@@ -41,13 +40,13 @@ def is_prepared(properties: bytes) -> bool:
 
 
 def has_timer(properties: bytes) -> bool:
-    """Whether it is to come at a time of its own, as in 5.x (properties C{TIMER_...})."""
+    """Whether it has its own delivery time, as in 5.x (properties C{TIMER_...})."""
     return _TIMER in properties and any(property_of(properties, name) is not None for name in _TIMERS)
 
 
 def delay_level(properties: bytes) -> int:
     """
-    How long it is to wait (property C{DELAY}); 0 for not at all.
+    The delay level (property C{DELAY}); 0 for no delay.
 
     @raise ValueError: it is no number of 32 bits.
     """
@@ -63,7 +62,7 @@ def delay_level(properties: bytes) -> int:
 
 
 def _without_wait(properties: bytes) -> bytes:
-    """Without C{WAIT=true}, wherever it stands."""
+    """The properties without C{WAIT=true}, at any position."""
     at = properties.find(_WAITS)
     if at < 0:
         return properties
@@ -74,13 +73,13 @@ def _without_wait(properties: bytes) -> bytes:
 
 def stored_properties(properties: bytes, added: bytes) -> bytes:
     """
-    What is stored of them.
+    The properties in their stored form.
 
-    @param added: what the broker adds, each with its 0x02: see L{cluster_property}.
+    @param added: properties that the broker adds, each with its 0x02: see L{cluster_property}.
     """
     kept = _without_wait(properties)
     if _CLUSTER in kept and property_of(kept, _CLUSTER) is not None:
-        # It was stored before, perhaps elsewhere.
+        # The message was stored before, perhaps in another cluster.
         named = decode_properties(kept)
         named.pop("CLUSTER", None)
         kept = encode_properties(named)
@@ -89,9 +88,9 @@ def stored_properties(properties: bytes, added: bytes) -> bytes:
 
 def plain_properties(properties: bytes, added: bytes) -> bytes | None:
     """
-    As L{stored_properties}, of properties that a broker does not act on, and whose producer waits.
+    As L{stored_properties}, for properties that a broker does not act on, and whose producer waits.
 
-    @return: None: a property among them may be special, or they may be too long.
+    @return: the stored form; None if one of them may be special, or they may be too long.
     """
     if (
         _DELAY in properties or _PREPARED in properties or _CLUSTER in properties or b"\0" in properties
@@ -105,16 +104,16 @@ def plain_properties(properties: bytes, added: bytes) -> bytes | None:
 
 
 def cluster_property(cluster: str) -> bytes:
-    """The property that every stored message has."""
+    """The C{CLUSTER} property that every stored message has."""
     return encode_properties({"CLUSTER": cluster})
 
 
 def for_schedule(properties: bytes, *, topic: str, queue_id: int, level: int) -> bytes:
     """
-    Properties, as L{stored_properties} made them, of a message that waits for its delay.
+    Properties of a delayed message, from those that L{stored_properties} made.
 
-    @param topic, queue_id: where it goes then.
-    @param level: of its delay, if that is another than its producer said.
+    @param topic, queue_id: its real topic and queue.
+    @param level: its delay level; replaces the one that the producer set.
     """
     named = decode_properties(properties)
     named["DELAY"] = str(level)
@@ -124,7 +123,7 @@ def for_schedule(properties: bytes, *, topic: str, queue_id: int, level: int) ->
 
 
 def without_delay(properties: bytes) -> bytes:
-    """Properties of a message that must not wait, whatever its producer said."""
+    """The properties without a delay."""
     named = decode_properties(properties)
     named.pop("DELAY", None)
     return encode_properties(named)

@@ -1,14 +1,14 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
 """
-The sends of RocketMQ's producers: read, put, answered.
+Reads, puts and answers the sends of RocketMQ's producers.
 
     request -> PlainSends.read, or decoded and LongSends.read -> PutPipeline.put -> SendAnswers
 
-All that one read of a connection brings is one put. Each request is answered once; refusals come first.
+The sends of one read of a connection are one put. Each request is answered once; refusals come first.
 
 Rule 1: messages are stored in the order of their requests.
-Rule 2: a request that is refused stores nothing, and costs its neighbours nothing.
-Rule 3: while the broker refuses all messages, no request makes a topic.
+Rule 2: a refused request stores nothing, and does not affect other requests.
+Rule 3: while the broker refuses all messages, no request creates a topic.
 
 Source: SendMessageProcessor (4.9.8).
 """
@@ -39,8 +39,8 @@ class _Read:
     """
     The sends of one read that can be stored.
 
-    @ivar messages: of all of them, in order.
-    @ivar body_bytes: of the plain requests.
+    @ivar messages: the messages of all of them, in order.
+    @ivar body_bytes: total size of the plain requests' bodies.
     """
 
     messages: list[PlainMessage] = attrs.Factory(list)
@@ -81,9 +81,9 @@ class Sends:
         try:
             self._received(connection, requests)
         except Exception:
-            # Some requests may have an answer already: only the end of the connection answers the rest.
+            # Some requests may have an answer already: only closing the connection answers the rest.
             self.log.failure("a send of {address} failed", Failure(), address=connection.address)
-            connection.abort("a send failed in an unforeseen way")
+            connection.abort("a send failed unexpectedly")
 
     def _received(self, connection: BrokerConnection, requests: Sequence[SendMessageRequest]) -> None:
         read = _Read()
@@ -101,7 +101,7 @@ class Sends:
         self._put(connection, read)
 
     def _read_long(self, connection: CommandConnection, request: RemotingCommand, read: _Read) -> None:
-        """Read any request; answer it if it is refused."""
+        """Read a request of any kind; answer it if it is refused."""
         answers = self._answers
         refused = self._pipeline.refusal()
         if refused is not None:
@@ -136,9 +136,9 @@ class Sends:
                 answers.answer(connection, send, placed, PutStatus.PUT_OK)
         if not (plain or later):
             return
-        # While slaves or the disk are at work there is time to write the answers that will be wanted.
+        # The wait for slaves or the disk leaves time to write the expected answers.
         ready = [] if done.called else answers.stored_frames(plain, placed, PutStatus.PUT_OK)
-        read.messages.clear()  # their bodies need not wait
+        read.messages.clear()  # release the bodies during the wait
 
         def answer(status: PutStatus) -> None:
             if not status.is_stored:
@@ -163,5 +163,5 @@ class Sends:
             self._answers.refuse(connection, send.request, code, remark)
 
     def _write(self, connection: CommandConnection, frames: Sequence[bytes], body_bytes: int) -> None:
-        assert isinstance(connection, BrokerConnection), "plain requests come over no other connection"
+        assert isinstance(connection, BrokerConnection), "plain requests arrive only over such a connection"
         connection.answer_sends(frames, body_bytes)

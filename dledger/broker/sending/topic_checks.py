@@ -1,8 +1,8 @@
 # -*- test-case-name: tests.broker.sending.test_sends -*-
 """
-Whether a producer may send to a topic; made on first use, as RocketMQ does.
+Checks whether a producer may send to a topic; creates it on first use, as RocketMQ does.
 
-Every way by which messages come in asks here, so that all of them refuse the same.
+Every reader of messages uses these checks, so that all refuse the same.
 
 Source: AbstractSendMessageProcessor.msgCheck, TopicValidator, TopicConfigManager (4.9.8).
 """
@@ -30,18 +30,18 @@ FORBIDDEN = frozenset({
     "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
 })  # fmt: skip
 
-#: Topics that messages may make; administrators may make more.
+#: With this many topics, messages create no more; administrators may.
 TOPICS_MAX = 65_536
 
-#: Of C{topicSysFlag}: units, and subscriptions of units.
+#: Bits of C{topicSysFlag}: units, and subscriptions of units.
 _UNIT, _UNIT_SUB = 0x1, 0x2
 
 
 class TopicChecks:
     """
-    The topics of one broker, as producers may use them.
+    The checks of one broker.
 
-    @ivar topics: their table.
+    @ivar topics: the table of topics.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TopicChecks:
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param events: told when a topic was made.
+        @param events: hears when a topic was created.
         """
         self.topics = metadata.topics
         self._config = config
@@ -62,11 +62,11 @@ class TopicChecks:
         is_unit: bool = False,
     ) -> TopicConfig:
         """
-        The topic of a message that a producer sends; made if it may be.
+        The topic of a producer's message; created if that is allowed.
 
-        @param default_topic: whose settings a new one inherits.
-        @param queue_nums: of a new one; None: as the default topic has.
-        @raise Refused: there is no such topic, or messages must not be sent to it.
+        @param default_topic: topic whose settings a new one inherits.
+        @param queue_nums: number of queues of a new topic; None: as the default topic.
+        @raise Refused: the topic does not exist, or is not writable.
         """
         found = self.topics.entries.get(name)
         if found is None:
@@ -104,7 +104,7 @@ class TopicChecks:
         return made
 
     def made_for_retries(self, name: str, *, queue_nums: int = 1, sys_flag: int = 0) -> TopicConfig:
-        """The topic where a group's messages go once more, or for good; made if it is not there."""
+        """The topic for a group's retries or dead letters; created if missing."""
         found = self.topics.entries.get(name)
         if found is None:
             found = TopicConfig(
@@ -117,8 +117,8 @@ class TopicChecks:
 
     def plain_queues(self, name: str) -> int:
         """
-        The queues of a topic that exists, that any producer may send to, and that has nothing special about
-        it, so that L{writable} would say yes; 0 for any other.
+        The number of queues of an existing topic without special settings, which L{writable} would accept for
+        every producer; 0 for any other topic.
         """
         found = self.topics.entries.get(name)
         if found is None or name.startswith("%") or name in FORBIDDEN or "\0" in name:
@@ -129,9 +129,9 @@ class TopicChecks:
 
     def queue_of(self, topic: TopicConfig, queue_id: int, producer: str) -> int:
         """
-        The queue that a producer means; one after the other if it leaves that to us.
+        The queue of a producer's message; round-robin if the producer names none.
 
-        @raise Refused: there is no such queue.
+        @raise Refused: the queue does not exist.
         """
         queues = topic.write_queue_nums
         if queue_id < 0:
@@ -149,7 +149,7 @@ class TopicChecks:
 
 
 def refuse_name(name: str) -> None:
-    """@raise Refused: no topic may have this name. The words are RocketMQ's."""
+    """@raise Refused: the name is not allowed for a topic. The words are RocketMQ's."""
     if not name.strip():
         raise Refused(Code.SYSTEM_ERROR, "The specified topic is blank.")
     if len(name) > TOPIC_CHARACTERS_MAX:
