@@ -1,19 +1,19 @@
 # -*- test-case-name: tests.broker.consuming.test_consumers -*-
 """
-Who consumes in which group, over which connection, and what the groups want.
+The consumer groups: their members, with their connections, and their subscriptions.
 
     34  HEART_BEAT                    38  GET_CONSUMER_LIST_BY_GROUP
     35  UNREGISTER_CLIENT             46  CHECK_CLIENT_CONFIG
 
-A client is a member of a group from its first heartbeat until its connection ends, it says that it
-goes, or it has not said anything for 120 s. Members of a group share out its queues among themselves: each
-is told (40, NOTIFY_CONSUMER_IDS_CHANGED) when there are others, and asks who they are (38).
+A client is a member of a group from its first heartbeat until its connection ends, it unregisters, or it is
+silent for 120 s. The members of a group divide its queues among themselves: the broker notifies each (40,
+NOTIFY_CONSUMER_IDS_CHANGED) when the members change, and each asks for the list (38).
 
-Rule 1: a group's subscriptions are those of the heartbeat that came last, as in RocketMQ; one with an
-older version does not replace a newer one.
-Rule 2: groups and their topics for retries are made with the first heartbeat at a master. A slave makes
-nothing: its tables are its master's.
-Rule 3: the table is bounded; who does not fit is told that the broker is busy.
+Rule 1: a group's subscriptions are those of the last heartbeat, as in RocketMQ; a subscription with an older
+version does not replace a newer one.
+Rule 2: a master creates groups and their topics for retries at the first heartbeat. A slave creates nothing:
+it copies its master's tables.
+Rule 3: the table is bounded; a heartbeat that does not fit is refused with SYSTEM_BUSY.
 
 Source: ClientManageProcessor, ConsumerManager, ConsumerGroupInfo, ConsumerManageProcessor (4.9.8, 5.3.3).
 """
@@ -49,13 +49,13 @@ GET_CONSUMER_LIST_BY_GROUP = 38
 NOTIFY_CONSUMER_IDS_CHANGED = 40
 CHECK_CLIENT_CONFIG = 46
 
-#: A member that has not said anything for so long is none any more.
+#: A member that is silent for this time is removed.
 EXPIRED_MS = 120_000
 
-#: Groups that have members, and members of all groups together.
+#: The most groups with members, and the most members of all groups together.
 GROUPS_MAX = 16_384
 MEMBERS_MAX = 65_536
-#: Topics and tags that all groups together want.
+#: The most topics and tags in the subscriptions of all groups together.
 WANTED_MAX = 1_048_576
 
 
@@ -65,10 +65,10 @@ class Member(Protocol):
 
     @property
     def address(self) -> str:
-        """The other end."""
+        """C{host:port} of the other end."""
 
     def tell(self, command: RemotingCommand) -> None:
-        """Send a request that wants no answer."""
+        """Send a one-way request."""
 
 
 @attrs.define
@@ -81,7 +81,7 @@ class _Member:
 
 @attrs.frozen(kw_only=True)
 class GroupMember:
-    """A member of a group, for who asks."""
+    """A member of a group, for queries."""
 
     client_id: str
     address: str
@@ -94,7 +94,7 @@ class _Group:
     """
     Invariant: it has at least one member while it is in the table.
 
-    @ivar wanted: topics and tags in C{subscriptions}.
+    @ivar wanted: number of topics and tags in C{subscriptions}.
     """
 
     data: ConsumerData
@@ -103,7 +103,7 @@ class _Group:
     wanted: int = 0
 
     def subscribe(self, wanted: Iterable[Subscription]) -> bool:
-        """@return: whether there are other topics than before."""
+        """Replace the subscriptions. @return: whether the topics have changed."""
         new = {one.topic: one for one in wanted}
         has_changed = new.keys() != self.subscriptions.keys()
         for topic, before in self.subscriptions.items():
@@ -119,7 +119,7 @@ def _count(subscriptions: Iterable[Subscription]) -> int:
 
 
 class ConsumerTable:
-    """Groups that have members."""
+    """The groups that have members."""
 
     log = Logger()
 
@@ -134,7 +134,7 @@ class ConsumerTable:
         self._members_max = members_max
 
     def __len__(self) -> int:
-        """Members of all groups."""
+        """Number of members of all groups."""
         return self._count
 
     def register(
@@ -142,9 +142,9 @@ class ConsumerTable:
         version: int = 0, notifies: bool = True,
     ) -> None:
         """
-        A heartbeat for one group.
+        Record a heartbeat for one group.
 
-        @param notifies: tell the members if there is a new one, or the topics are others.
+        @param notifies: notify the members of a new member or changed topics.
         @raise Refused: SYSTEM_BUSY: the table is full; nothing has changed.
         """
         group = self._groups.get(data.group)
@@ -157,7 +157,7 @@ class ConsumerTable:
             raise Refused(
                 Code.SYSTEM_BUSY,
                 f"{len(self._groups)} groups have {self._count} members and want {self._wanted} topics and "
-                "tags, no more are taken",
+                "tags; no more are allowed",
             )
         if group is None:
             group = self._groups[data.group] = _Group(data)
@@ -168,19 +168,19 @@ class ConsumerTable:
         has_changed = group.subscribe(data.subscriptions.values())
         self._wanted += group.wanted
         if has_changed or is_new:
-            self.log.info("group {group}: {client_id} at {address} joins, or has other topics",
+            self.log.info("group {group}: {client_id} at {address} joins or changes its topics",
                           group=data.group, client_id=client_id, address=member.address)  # fmt: skip
             if notifies:
                 self._notify(data.group, group)
 
     def unregister(self, member: Member, name: str, *, notifies: bool = True) -> None:
-        """A member goes; nothing happens if it is none."""
+        """Remove a member, if it is one."""
         group = self._groups.get(name)
         if group is None or member not in group.members:
             return
         gone = group.members.pop(member)
         self._count -= 1
-        self.log.info("group {group}: {client_id} goes", group=name, client_id=gone.client_id)
+        self.log.info("group {group}: {client_id} leaves", group=name, client_id=gone.client_id)
         if not group.members:
             self._wanted -= group.wanted
             del self._groups[name]
@@ -188,12 +188,12 @@ class ConsumerTable:
             self._notify(name, group)
 
     def lost(self, member: Member, *, notifies: Callable[[str], bool] = lambda name: True) -> None:
-        """A connection has ended: so have its memberships."""
+        """Remove the members whose connection has ended."""
         for name in [name for name, group in self._groups.items() if member in group.members]:
             self.unregister(member, name, notifies=notifies(name))
 
     def expire(self, now_ms: int, *, notifies: Callable[[str], bool] = lambda name: True) -> None:
-        """Drop members that have not been heard for longer than L{EXPIRED_MS}."""
+        """Remove members that have been silent for longer than L{EXPIRED_MS}."""
         for name, group in list(self._groups.items()):
             late = [one for one, known in group.members.items() if now_ms - known.heard_ms > EXPIRED_MS]
             for member in late:
@@ -207,36 +207,36 @@ class ConsumerTable:
             member.tell(command)
 
     def tell(self, name: str, command: RemotingCommand) -> int:
-        """Send every member of a group a request that wants no answer. @return: how many there are."""
+        """Send every member of a group a one-way request. @return: the number of members."""
         group = self._groups.get(name)
         members = () if group is None else tuple(group.members)
         for member in members:
             member.tell(command)
         return len(members)
 
-    # -- what others ask -------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def data_of(self, group: str) -> ConsumerData | None:
-        """What its members said last; None if it has none."""
+        """The data of the group's last heartbeat; None without members."""
         found = self._groups.get(group)
         return None if found is None else found.data
 
     def subscription_of(self, group: str, topic: str) -> Subscription | None:
-        """What the group wants of the topic; None if nothing is known."""
+        """The group's subscription to the topic; None if there is none."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     def subscriptions_of(self, group: str) -> list[Subscription]:
-        """Everything that the group wants."""
+        """All subscriptions of the group."""
         found = self._groups.get(group)
         return [] if found is None else list(found.subscriptions.values())
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics of which the group wants something."""
+        """Topics to which the group subscribes."""
         return [one.topic for one in self.subscriptions_of(group)]
 
     def members_of(self, group: str) -> list[GroupMember]:
-        """Its members."""
+        """The members of the group."""
         found = self._groups.get(group)
         return [] if found is None else [
             GroupMember(client_id=one.client_id, address=member.address, language=one.language,
@@ -245,7 +245,7 @@ class ConsumerTable:
         ]  # fmt: skip
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that want something of the topic."""
+        """Groups that subscribe to the topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
 
 
@@ -253,7 +253,7 @@ class ConsumerCommands(CommandGroup):
     """
     The group of commands.
 
-    @ivar table: who consumes.
+    @ivar table: the groups that have members.
     """
 
     def __init__(
@@ -275,11 +275,11 @@ class ConsumerCommands(CommandGroup):
         }
 
     def connection_lost(self, connection: CommandConnection) -> None:
-        """What was a member over this connection is none any more."""
+        """Remove the members of this connection."""
         self.table.lost(connection, notifies=self._notifies)
 
     def sweep(self) -> None:
-        """Drop members that are silent. To be called every few seconds."""
+        """Remove silent members. Called every few seconds."""
         self.table.expire(self._wall_ms(), notifies=self._notifies)
 
     def _notifies(self, group: str) -> bool:
@@ -292,7 +292,7 @@ class ConsumerCommands(CommandGroup):
         for data in said.consumers:
             group = find_group(self._metadata, self._config, data.group, now_ms)
             if group is None:
-                continue  # its pulls will be told so
+                continue  # its pulls are refused
             retry_topic(self._metadata, self._config, group, now_ms)
             self.table.register(
                 connection, said.client_id, data, now_ms=now_ms, language=request.language,
@@ -314,7 +314,7 @@ class ConsumerCommands(CommandGroup):
         connection.answer(request, body=wire_json({"consumerIdList": ids}))
 
     def _check(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        """Whether a subscription would be understood."""
+        """Answer whether a subscription is valid."""
         try:
             document = read_document(request.body).get("subscriptionData")
             if document is not None:

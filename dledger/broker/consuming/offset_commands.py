@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.broker.consuming.test_offset_commands -*-
 """
-Offsets in queues: what groups have consumed, where queues begin and end, and single messages.
+Offsets in queues: the committed offsets of groups, the beginnings and ends of queues, and single messages.
 
     14  QUERY_CONSUMER_OFFSET         31  GET_MIN_OFFSET
     15  UPDATE_CONSUMER_OFFSET        32  GET_EARLIEST_MSG_STORETIME
     29  SEARCH_OFFSET_BY_TIMESTAMP    33  VIEW_MESSAGE_BY_ID
     30  GET_MAX_OFFSET
 
-Rule: a group that never committed an offset in a queue is told 0 while the queue's first message is not
-long past, so that a new consumer of a new topic misses nothing; else that there is none, and it decides by
-itself where to begin.
+Rule: for a group that never committed an offset in a queue the answer is 0 while the queue's first message is
+recent, so that a new consumer of a new topic misses no message; else it is "not found", and the consumer
+chooses its first offset.
 
 Source: ConsumerManageProcessor, AdminBrokerProcessor, QueryMessageProcessor (4.9.8, 5.3.3).
 """
@@ -44,7 +44,7 @@ QUEUE_ID_MAX = 65_535
 
 _T = TypeVar("_T")
 
-#: Of a record, enough to see when it was stored.
+#: Bytes of a record that contain its store timestamp.
 _HEAD_BYTES = 128
 
 
@@ -57,7 +57,7 @@ class OffsetCommands(CommandGroup):
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param slow_bytes: a message so far before the end of the log is long past; 0: none is.
+        @param slow_bytes: a message further than this before the end of the log is not recent; 0: no limit.
         """
         self._config = config
         self._store = store
@@ -77,7 +77,7 @@ class OffsetCommands(CommandGroup):
             VIEW_MESSAGE_BY_ID: self._view,
         }
 
-    # -- what groups have consumed ---------------------------------------------------------------
+    # -- offsets of groups -----------------------------------------------------------------------
 
     def _query(self, connection: CommandConnection, request: RemotingCommand) -> None:
         fields = Fields(request.ext_fields)
@@ -90,7 +90,7 @@ class OffsetCommands(CommandGroup):
         _answer_offset(connection, request, offset)
 
     def _is_long_past(self, topic: str, queue_id: int) -> bool:
-        """Whether the first message of a queue is not there any more, or stands far before the end."""
+        """Whether the first message of a queue is deleted, or is far before the end of the log."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return False
@@ -113,7 +113,7 @@ class OffsetCommands(CommandGroup):
         self._metadata.consumer_offsets.commit(group, topic, queue_id, offset, self._wall_ms())
         connection.answer(request)
 
-    # -- what queues hold ------------------------------------------------------------------------
+    # -- bounds of queues ------------------------------------------------------------------------
 
     def _queue(self, request: RemotingCommand) -> ConsumeQueue | None:
         fields = Fields(request.ext_fields)
@@ -164,7 +164,7 @@ class OffsetCommands(CommandGroup):
 
 
 def _reading(read: Callable[[], _T]) -> _T:
-    """@raise Refused: the store cannot be read."""
+    """Call C{read}. @raise Refused: the store cannot be read."""
     try:
         return read()
     except (OSError, StoreError) as error:

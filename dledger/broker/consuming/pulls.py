@@ -1,19 +1,19 @@
 # -*- test-case-name: tests.broker.consuming.test_pulls -*-
 """
-PULL_MESSAGE (11): messages of one queue from an offset on, at once or as soon as there are any.
+PULL_MESSAGE (11): messages of one queue from an offset on, now or as soon as one arrives.
 
-    0   here they are                   20  none of these was wanted: ask again, further on
-    19  nothing there yet               21  that offset is not there: ask at this one
+    0   messages follow                 20  no message matched: ask again, further on
+    19  no message yet                  21  the offset is outside: ask at the corrected one
 
-A request that finds nothing, and may wait, is held until its queue has a message that it wants, its time
-is over, or its connection ends.
+A request that finds no message, and may wait, is held until its queue has a matching message, its deadline
+passes, or its connection ends.
 
-Rule 1: a request is answered once. Who is held for messages with other tags is not answered for those that
-arrive, but goes on behind them.
-Rule 2: what is held is bounded, for all together; who does not fit is answered at once. One sweep looks at
-the deadlines.
-Rule 3: work and output are bounded, too: so many requests are looked at in one turn of the reactor, and a
-connection that does not read its answers gets no more of them until it does.
+Rule 1: a request is answered once. New messages with other tags do not answer a held request; its offset
+advances behind them.
+Rule 2: at most C{held_max} requests are held; the next one is answered at once. One sweep checks the
+deadlines.
+Rule 3: work and output are bounded, too: a turn of the reactor examines at most L{WOKEN_MAX} woken requests,
+and a connection that does not read its answers gets no more of them until it does.
 Rule 4: a slave does not correct offsets (it may only be behind), and commits none.
 
 Source: PullMessageProcessor, PullRequestHoldService (4.9.8, 5.3.3).
@@ -57,18 +57,18 @@ LITE_PULL_MESSAGE = 361
 #: Bits of C{sysFlag}.
 FLAG_COMMIT_OFFSET, FLAG_SUSPEND, FLAG_SUBSCRIPTION = 1, 2, 4
 
-#: Requests that are held, all together.
+#: The most held requests of all connections together.
 HELD_MAX = 65_536
-#: Nobody waits for longer; consumers ask for 15 s or 20 s.
+#: The longest wait; consumers ask for 15 s or 20 s.
 SUSPEND_MS_MAX = 600_000
-#: Without long polling.
+#: The wait without long polling.
 SHORT_POLLING_MS = 1_000
-#: Requests that are looked at in one turn because messages have arrived.
+#: The most requests that one turn examines because messages have arrived.
 WOKEN_MAX = 64
 #: Bytes of answers that one connection may have unread before its further requests wait.
 UNREAD_BYTES_MAX = 8 * 1024 * 1024
 
-#: The queue that a consumer asks about, by topic and number.
+#: Topic and number of a queue.
 Key = tuple[str, int]
 
 _CODES = {
@@ -86,17 +86,17 @@ _NO_QUEUE = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
 def usual_slow_bytes() -> int:
-    """How far behind a consumer is slow: 40 percent of the memory, as accessMessageInMemoryMaxRatio."""
+    """Bytes behind the end that make a consumer slow: 40 % of memory, as accessMessageInMemoryMaxRatio."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
 
 
 @attrs.frozen(kw_only=True)
 class _Pull:
     """
-    What is asked for.
+    The parameters of a request.
 
-    @ivar codes: hashes of the tags that are wanted; None for any.
-    @ivar suspend_ms: how long it may be held; 0: not at all.
+    @ivar codes: hashes of the requested tags; None for any.
+    @ivar suspend_ms: longest time to hold it; 0: do not hold it.
     """
 
     group: GroupConfig
@@ -111,11 +111,11 @@ class _Pull:
 @attrs.define(eq=False)
 class _Held:
     """
-    A request that waits.
+    A held request.
 
-    @ivar pull: what it asks for; its offset moves on behind messages that are not wanted.
-    @ivar has_moved: it has.
-    @ivar is_postponed: its connection has too much to read; it may be answered at any moment.
+    @ivar pull: its parameters; its offset advances behind messages that do not match.
+    @ivar has_moved: whether its offset has advanced.
+    @ivar is_postponed: its connection has too much unread output; it may be answered at any time.
     """
 
     connection: CommandConnection
@@ -131,11 +131,11 @@ class PullCommands(CommandGroup):
     """
     The group of commands.
 
-    Invariant: what is held stands in C{_held} and in C{_by_connection}; what is answered in neither.
+    Invariant: a held request is in C{_held} and in C{_by_connection}; an answered one is in neither.
 
-    @ivar found: answers with messages.
-    @ivar missed: other answers that are no refusals.
-    @ivar messages: that were sent.
+    @ivar found: number of answers with messages.
+    @ivar missed: number of other answers, except refusals.
+    @ivar messages: number of messages sent.
     """
 
     log = Logger()
@@ -146,7 +146,7 @@ class PullCommands(CommandGroup):
     ) -> None:
         """
         @param wall_ms: milliseconds since 1970.
-        @param slow_bytes: a consumer that is so far behind the end of the log is sent to a slave, if
+        @param slow_bytes: a consumer further than this behind the end of the log is directed to a slave, if
             C{slave_read_enable} allows it; 0: never.
         """
         self._config = config
@@ -169,7 +169,7 @@ class PullCommands(CommandGroup):
         self.messages = 0
 
     def __len__(self) -> int:
-        """Requests that are held."""
+        """Number of held requests."""
         return self._count
 
     def handlers(self) -> Handlers:
@@ -199,7 +199,7 @@ class PullCommands(CommandGroup):
             self._metadata.consumer_offsets.commit(pull.group.group_name, *pull.key, commit, self._wall_ms())
 
     def _read(self, fields: Fields) -> _Pull:
-        """@raise Refused: it must not be answered with messages."""
+        """@raise Refused: a field, a permission or the subscription forbids an answer with messages."""
         config = self._config
         group_name, topic = fields.text("consumerGroup"), fields.text("topic")
         queue_id, flags = fields.number("queueId"), fields.number("sysFlag")
@@ -308,17 +308,17 @@ class PullCommands(CommandGroup):
         })  # fmt: skip
 
     def _lack(self, got: Got) -> int:
-        """How far the last message stands before the end of the log, bytes."""
+        """Bytes from the last message to the end of the log."""
         return self._store.log.end_offset - int.from_bytes(got.records[-1][28:36], "big")
 
     def _is_clogged(self, connection: CommandConnection) -> bool:
         before = connection.unsent_bytes if connection.is_congested else 0
         return max(before, self._unread.get(connection, 0)) >= UNREAD_BYTES_MAX
 
-    # -- what is held ----------------------------------------------------------------------------
+    # -- held requests ---------------------------------------------------------------------------
 
     def _hold(self, connection: CommandConnection, request: RemotingCommand, pull: _Pull) -> _Held | None:
-        """@return: None if it cannot be held."""
+        """Hold a request. @return: None if it cannot be held."""
         if self._count >= self._held_max or self._is_stopped or connection.is_lost or request.is_oneway:
             return None
         held = _Held(connection, request, pull, self._clock.seconds() + pull.suspend_ms / 1000)
@@ -350,11 +350,11 @@ class PullCommands(CommandGroup):
 
     def _turn(self) -> None:
         self._call = None
-        self._unread.clear()  # what was answered before is in the transport's hands by now
+        self._unread.clear()  # the transport has the earlier answers by now
         self._look()
 
     def _look(self) -> None:
-        """Look at those that were woken, unless it has been done in this turn."""
+        """Examine the woken requests now, or in the next turn if one is scheduled."""
         if self._call is not None:
             return
         for _ in range(min(len(self._woken), WOKEN_MAX)):
@@ -366,7 +366,7 @@ class PullCommands(CommandGroup):
             self._call = self._clock.callLater(0, self._turn)
 
     def _try_again(self, held: _Held, *, is_over: bool = False) -> None:
-        """Answer if there is something to say, or if its time is over."""
+        """Answer if messages match, if the answer is another than "no message yet", or at its deadline."""
         if self._is_clogged(held.connection):
             held.is_postponed = True
             return
@@ -388,7 +388,7 @@ class PullCommands(CommandGroup):
                 held.has_moved = True
             return
         if code == Code.PULL_NOT_FOUND and held.has_moved:
-            code = Code.PULL_RETRY_IMMEDIATELY  # so that it asks further on next time
+            code = Code.PULL_RETRY_IMMEDIATELY  # so that its next request uses the advanced offset
         self._release(held)
         self._answer(held.connection, held.request, pull, got, code)
 
@@ -396,11 +396,11 @@ class PullCommands(CommandGroup):
         if isinstance(error, Refused):
             held.connection.answer(held.request, code=error.code, remark=error.remark)
         else:
-            self.log.failure("a request that was held has failed")
+            self.log.failure("a held request failed")
             held.connection.answer(held.request, code=Code.SYSTEM_ERROR, remark=str(error))
 
     def sweep(self) -> None:
-        """Answer what has waited for long enough. To be called about once a second."""
+        """Answer the requests whose deadline has passed. Called about once a second."""
         now_s = self._clock.seconds()
         due = [held for of_key in self._held.values() for held in of_key
                if held.is_postponed or held.deadline_s <= now_s]  # fmt: skip
@@ -408,20 +408,20 @@ class PullCommands(CommandGroup):
             self._try_again(held, is_over=held.deadline_s <= now_s)
 
     def drained(self, connection: CommandConnection) -> None:
-        """It reads again."""
+        """The connection takes output again."""
         for held in list(self._by_connection.get(connection, ())):
             if held.is_postponed:
                 self._wake(held)
         self._look()
 
     def connection_lost(self, connection: CommandConnection) -> None:
-        """Nobody waits there any more."""
+        """Release the requests of an ended connection."""
         self._unread.pop(connection, None)
         for held in list(self._by_connection.get(connection, ())):
             self._release(held)
 
     def stop(self) -> None:
-        """Answer everything that is held; what comes now is answered at once."""
+        """Answer all held requests; later requests are not held."""
         self._is_stopped = True
         for held in [held for of_key in self._held.values() for held in of_key]:
             self._release(held)

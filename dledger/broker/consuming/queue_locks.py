@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.broker.consuming.test_queue_locks -*-
 """
-Which client of a group consumes a queue in order: a master lends each queue to one client at a time.
+Locks for consumption in order: a master lends each queue to one client of a group at a time.
 
     41  LOCK_BATCH_MQ    42  UNLOCK_BATCH_MQ
 
-A lock lasts 60 s after it was asked for last; clients ask every 20 s. It is not kept anywhere: after a
-restart whoever asks first has it, as in RocketMQ.
+A lock lasts 60 s after the last request for it; clients repeat the request every 20 s. Locks are not stored:
+after a restart the first client that asks gets the lock, as in RocketMQ.
 
 Source: RebalanceLockManager, AdminBrokerProcessor (4.9.8, 5.3.3).
 """
@@ -27,11 +27,11 @@ LOCK_BATCH_MQ = 41
 UNLOCK_BATCH_MQ = 42
 
 EXPIRED_MS = 60_000
-#: Locks of all groups together, and queues of one request.
+#: The most locks of all groups together, and the most queues of one request.
 LOCKS_MAX = 131_072
 QUEUES_MAX = 16_384
 
-#: Topic, broker name, number.
+#: Topic, broker name and number of a queue.
 _Queue = tuple[str, str, int]
 
 
@@ -51,7 +51,7 @@ class QueueLocks(CommandGroup):
         self._locks: dict[tuple[str, _Queue], _Lock] = {}
 
     def __len__(self) -> int:
-        """Locks that are kept, those that have run out among them."""
+        """Number of locks, including expired ones before the next L{sweep}."""
         return len(self._locks)
 
     def handlers(self) -> Handlers:
@@ -59,7 +59,7 @@ class QueueLocks(CommandGroup):
         return {LOCK_BATCH_MQ: self._lock, UNLOCK_BATCH_MQ: self._unlock}
 
     def sweep(self) -> None:
-        """Forget what has run out. To be called now and then."""
+        """Remove expired locks. Called regularly."""
         now_ms = self._wall_ms()
         self._locks = {at: one for at, one in self._locks.items() if now_ms - one.asked_ms <= EXPIRED_MS}
 
@@ -93,7 +93,7 @@ class QueueLocks(CommandGroup):
 
 
 def _read(body: bytes) -> tuple[str, str, list[_Queue]]:
-    """Group, client and queues. @raise Refused: the body makes no sense."""
+    """@return: group, client and queues. @raise Refused: the body is malformed."""
     try:
         document = read_document(body)
         queues = document.get("mqSet")

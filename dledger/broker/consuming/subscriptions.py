@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.consuming.test_subscriptions -*-
 """
-What a consumer wants of a topic: all of it, or messages with certain tags.
+A consumer's subscription to a topic: all messages, or messages with certain tags.
 
-A broker compares the hashes of tags, which stand in the consume queues; a consumer compares the tags
-themselves. Expressions of any other kind (SQL92) are refused, as by a broker without enablePropertyFilter.
+A broker compares the hashes of tags, which are in the consume queues; a consumer compares the tags
+themselves. Expressions of other kinds (SQL92) are refused, as by a broker without enablePropertyFilter.
 
 Source: FilterAPI, SubscriptionData, ExpressionMessageFilter, HeartbeatData (4.9.8, 5.3.3).
 """
@@ -20,7 +20,7 @@ from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, shown, to_int
 from protocols.wire.rocketmq.message import java_hash
 
-#: Tags, topics of one group, groups of one client: more make no sense.
+#: The most tags of a subscription, topics of one group, and groups of one client.
 TAGS_MAX = 1024
 TOPICS_MAX = 1024
 GROUPS_MAX = 256
@@ -28,19 +28,19 @@ GROUPS_MAX = 256
 SUB_ALL = "*"
 TAG = "TAG"
 
-#: As Java spells them in a heartbeat.
+#: Java's names in a heartbeat.
 BROADCASTING = "BROADCASTING"
 
 
 @attrs.frozen(kw_only=True)
 class Subscription:
     """
-    A topic and what is wanted of it.
+    A topic and the requested tags.
 
     @ivar expression: C{*}, or tags separated by C{||}.
     @ivar codes: hashes of the tags; None for any.
-    @ivar version: rises when the consumer changes it; ms since 1970.
-    @ivar kind: C{TAG}, or another that is refused when messages are asked for.
+    @ivar version: rises when the consumer changes the subscription; ms since 1970.
+    @ivar kind: C{TAG}; pulls with another kind are refused.
     """
 
     topic: str
@@ -52,7 +52,7 @@ class Subscription:
 
 def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version: int = 0) -> Subscription:
     """
-    A subscription as a pull request has it.
+    Read the subscription of a pull request.
 
     @raise Refused: SUBSCRIPTION_PARSE_FAILED: too many tags.
     """
@@ -70,7 +70,7 @@ def parse_subscription(topic: str, expression: str, *, kind: str = TAG, version:
 
 
 def refuse_expression(subscription: Subscription) -> None:
-    """@raise Refused: SYSTEM_ERROR: it is none of tags."""
+    """@raise Refused: SYSTEM_ERROR: the subscription's kind is not C{TAG}."""
     if subscription.kind != TAG:
         raise Refused(
             Code.SYSTEM_ERROR,
@@ -96,7 +96,7 @@ class ConsumerData:
 
 @attrs.frozen(kw_only=True)
 class Heartbeat:
-    """What a client says of itself every 30 s."""
+    """The heartbeat that a client sends every 30 s."""
 
     client_id: str
     consumers: tuple[ConsumerData, ...] = ()
@@ -125,9 +125,9 @@ def _items(document: Mapping[str, object], name: str, most: int) -> list[JsonObj
 
 def read_subscription(document: Mapping[str, object]) -> Subscription:
     """
-    A subscription as a heartbeat has it.
+    Read a subscription of a heartbeat.
 
-    @raise BodyError: it makes no sense.
+    @raise BodyError: it is malformed.
     @raise Refused: too many tags.
     """
     topic = _text(document, "topic")
@@ -140,7 +140,7 @@ def read_subscription(document: Mapping[str, object]) -> Subscription:
     codes = document.get("codeSet")
     if found.codes is None or not isinstance(codes, list) or len(codes) > TAGS_MAX:
         return found
-    # A client may know better than we how it writes its tags.
+    # Add the client's own hashes: it may write its tags in another way.
     given = (to_int(code, INT_BITS, "item of codeSet") for code in codes)
     return attrs.evolve(found, codes=found.codes | {code for code in given if code is not None})
 
@@ -158,9 +158,9 @@ def _read_consumer(document: Mapping[str, object]) -> ConsumerData:
 
 def read_heartbeat(body: bytes) -> Heartbeat:
     """
-    The body of request 34.
+    Read the body of request 34.
 
-    @raise Refused: SYSTEM_ERROR: it makes no sense.
+    @raise Refused: SYSTEM_ERROR: it is malformed.
     """
     try:
         document = read_document(body)
