@@ -2,9 +2,9 @@
 """
 All tables of a broker's metadata, and their files in C{config/}.
 
-A file is replaced by rename after fsync; before that its old content goes to C{.bak} in the same way. So
-at any moment one of the two is whole, and C{.bak} is read where the file itself is missing or makes no
-sense, as RocketMQ does.
+A file is replaced by rename after fsync; before that its old content goes to C{.bak} in the same way. So one
+of the two is whole at any time, and C{.bak} is read if the file itself is missing or malformed, as RocketMQ
+does.
 
 Source: ConfigManager, MixAll.string2File (4.9.8).
 """
@@ -24,9 +24,9 @@ from protocols.wire.errors import BodyError
 
 class Metadata:
     """
-    Invariant: a table that is not dirty is what its file says.
+    Invariant: a table that is not dirty equals its file.
 
-    @ivar restored: paths of files that made no sense or were gone, and were read from C{.bak}.
+    @ivar restored: paths of malformed or missing files that were read from C{.bak}.
     """
 
     def __init__(self, disk: Disk, directory: str, *, now_ms: int) -> None:
@@ -53,10 +53,10 @@ class Metadata:
 
     def load(self) -> None:
         """
-        Read what files there are.
+        Read the files that exist.
 
-        @raise DirectoryError: a file makes no sense, and neither does its C{.bak}.
-        @raise StoreError: one cannot be read.
+        @raise DirectoryError: a file and its C{.bak} are both unusable.
+        @raise StoreError: reading failed.
         """
         for table in self.tables:
             path = f"{self._directory}/{table.file_name}"
@@ -88,11 +88,11 @@ class Metadata:
 
     def save(self, run_in_thread: RunInThread) -> Deferred[None]:
         """
-        Write the tables that have changed, as they are now, off the reactor. One at a time: a call while
-        one is under way waits for that and goes on.
+        Write the changed tables, in their current state, off the reactor. A call while a save is under way
+        waits for that save first.
 
-        @return: fires when they are on stable storage. Fails with L{StoreError} if one is not; it stays
-            dirty then and is written again by the next call.
+        @return: fires when they are on stable storage. Fails with L{StoreError} if a write failed; that table
+            stays dirty and the next call writes it again.
         """
         return self._saving.run(lambda: Deferred.fromCoroutine(self._save(run_in_thread)))
 

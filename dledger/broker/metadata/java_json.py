@@ -2,12 +2,12 @@
 """
 Documents of RocketMQ's metadata, as fastjson writes them.
 
-Read: strict JSON, or with integer keys that are not quoted (C{{0:5,1:6}}), which is how Java writes its
-maps of queues; of any size that the caller allows. Other liberties are those of
+Read: strict JSON, or with unquoted integer keys (C{{0:5,1:6}}), as Java writes its maps of queues; of any
+size that the caller allows. Other deviations from JSON belong to
 L{protocols.wire.fastjson}.
 
-Written: for the wire strict JSON, which fastjson reads as well; for files what Java writes there, tabs and
-all, so that a file that we load and save again keeps its bytes.
+Written: for the wire strict JSON, which fastjson reads, too; for files Java's own format, tabs included, so
+that a file that we load and save again keeps its bytes.
 
 Source: RemotingSerializable.toJson, JSON.toJSONString with PrettyFormat (fastjson 1.2.69, 1.2.83).
 """
@@ -25,13 +25,13 @@ import attrs
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
 
-#: Longest document that is read: a remoting frame.
+#: The longest document to read: a remoting frame.
 DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
 
 _BARE_KEY = re.compile(rb'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?[0-9]{1,19})(?=\s*:)')
 
 
-#: A surrogate is always escaped: what is raw is UTF-8.
+#: A surrogate is always escaped, as unescaped text is UTF-8.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -39,7 +39,7 @@ def read_document(data: bytes) -> JsonObject:
     """
     One JSON object; integer keys become text.
 
-    @raise BodyError: anything else, half a surrogate pair in a text, more than L{DOCUMENT_BYTES_MAX} bytes.
+    @raise BodyError: it is no object, has half a surrogate pair, or more than L{DOCUMENT_BYTES_MAX} bytes.
     """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BodyError(f"document of {len(data)} bytes; {DOCUMENT_BYTES_MAX} are allowed")
@@ -48,13 +48,13 @@ def read_document(data: bytes) -> JsonObject:
         try:
             wire_json(document)
         except UnicodeEncodeError:
-            # It could be kept, but neither be written to a file nor be sent.
+            # Such a text could neither be written to a file nor be sent.
             raise BodyError("a text holds half a surrogate pair") from None
     return document
 
 
 def _quoted(match: re.Match[bytes]) -> bytes:
-    text = match[1]  # what stands in quotes stays as it is
+    text = match[1]  # quoted text stays unchanged
     return text if text is not None else match[2] + b'"' + match[3] + b'"'
 
 
@@ -67,7 +67,7 @@ def wire_json(document: Mapping[str, object]) -> bytes:
 
 
 def _fraction(value: object) -> object:
-    """What was read as a fraction, as one again; as text if it is beyond what a double holds."""
+    """A fraction in the form in which it was read; as text if a double cannot hold it."""
     if not isinstance(value, Decimal):
         raise TypeError(f"{type(value).__name__} in a document")
     number = float(value)
@@ -100,9 +100,9 @@ def _text(value: object) -> str:
 
 def to_long(value: object, name: str) -> int:
     """
-    A number of 64 bits.
+    Check a number of 64 bits.
 
-    @raise BodyError: it is none.
+    @raise BodyError: C{value} is not one.
     """
     number = to_int(value, LONG_BITS, name)
     if number is None:
@@ -120,11 +120,11 @@ def to_object(value: object, name: str) -> JsonObject:
 @attrs.frozen(kw_only=True)
 class DataVersion:
     """
-    Which state of a table this is: equal means the same, different says nothing about which is newer.
+    The version of a table: equal versions mean equal tables; different ones have no order.
 
-    @ivar timestamp: of the last change, ms since 1970.
-    @ivar counter: changes so far.
-    @ivar state_version: of 5.x; None where it was not written.
+    @ivar timestamp: time of the last change, ms since 1970.
+    @ivar counter: number of changes so far.
+    @ivar state_version: a field of 5.x; None if the document lacks it.
     """
 
     timestamp: int = 0
@@ -136,23 +136,23 @@ class DataVersion:
         return attrs.evolve(self, timestamp=now_ms, counter=self.counter + 1)
 
     def is_same(self, other: DataVersion) -> bool:
-        """Whether the two name one state."""
+        """Whether both name the same state."""
         ours, theirs = self.state_version or 0, other.state_version or 0
         return (self.timestamp, self.counter, ours) == (other.timestamp, other.counter, theirs)
 
     def document(self) -> dict[str, int]:
-        """As it stands in files."""
+        """The object for files."""
         if self.state_version is None:
             return {"counter": self.counter, "timestamp": self.timestamp}
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 
     def wire_document(self) -> dict[str, int]:
-        """As it goes to a slave: complete, since one of 5.x stumbles over what is missing."""
+        """The object for slaves, with all fields: a slave of 5.x fails on a missing one."""
         return attrs.evolve(self, state_version=self.state_version or 0).document()
 
     @classmethod
     def read(cls, value: object) -> DataVersion:
-        """@raise BodyError: C{value} is no version."""
+        """Read a version. @raise BodyError: C{value} is no version."""
         document = to_object(value, "dataVersion")
         state = document.get("stateVersion")
         return cls(

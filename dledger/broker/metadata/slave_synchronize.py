@@ -78,7 +78,7 @@ def metadata_answer(metadata: Metadata, code: int) -> bytes | None:
     Body of the answer to a slave's request, for any of the broker's ports.
 
     A slave that requests a page (after 5.3.3) gets the whole table: without a total in the header it takes
-    that as complete.
+    the answer as complete.
 
     @return: None if C{code} is none of L{ITEMS}.
     """
@@ -90,7 +90,7 @@ class MasterAsker(Protocol):
     """Sends requests: L{dledger.broker.command_client.CommandClient}."""
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
-        """@return: fires with the answer; fails if it does not come in time."""
+        """@return: fires with the answer; fails if none arrives in time."""
 
 
 @attrs.frozen(kw_only=True)

@@ -1,15 +1,15 @@
 # -*- test-case-name: tests.broker.metadata.test_tables -*-
 """
-What a broker knows beside messages: topics, subscription groups, offsets of consumers and of delay levels.
+The metadata of a broker: topics, subscription groups, offsets of consumers and of delay levels.
 
 Each table is the same document in three places: in memory, in a file of C{config/}, in the answer to a
-slave. A slave takes over the whole of it or nothing.
+slave. A slave adopts a whole table or nothing of it.
 
-Rule 1: a table with another data version replaces ours; one with the same is not looked at. Consumer
-offsets are merged always, since their version does not step with every change: the master's number counts,
-but where a consumer has committed more here, until the master has caught up.
-Rule 2: fields that we do not know are kept, and written again.
-Rule 3: tables are changed on the reactor's thread, and written as they were then, elsewhere; see
+Rule 1: a table with another data version replaces ours; a table with the same version is ignored. Consumer
+offsets are always merged, since their version does not change with every commit: the master's offset
+replaces ours, except where a consumer has committed more here, until the master has caught up.
+Rule 2: unknown fields are kept, and written again.
+Rule 3: tables are changed on the reactor's thread; a copy of their state is written in another thread, see
 L{dledger.broker.metadata.files}.
 
 Source: TopicConfigManager, SubscriptionGroupManager, ConsumerOffsetManager, ScheduleMessageService,
@@ -46,7 +46,7 @@ _Entry = TypeVar("_Entry", bound="_Config")
 
 
 def _field_names(cls: type[Any]) -> dict[str, str]:
-    """Attribute to name in documents: C{read_queue_nums} to C{readQueueNums}."""
+    """Attribute names to names in documents: C{read_queue_nums} to C{readQueueNums}."""
     names = {}
     for field in attrs.fields(cls):
         if field.name != "rest":
@@ -83,7 +83,7 @@ class _Config:
 
     @classmethod
     def read(cls: type[_Entry], value: object, name: str) -> _Entry:
-        """@raise BodyError: a field that we know has another type."""
+        """Read an entry. @raise BodyError: a known field has another type."""
         document = dict(to_object(value, name))
         fields: JsonObject = {}
         for attribute, key in _field_names(cls).items():
@@ -149,9 +149,9 @@ class GroupConfig(_Config):
 
 class Table(Protocol):
     """
-    One document.
+    A table, which is one document.
 
-    @ivar is_dirty: it has changed since it was last written.
+    @ivar is_dirty: whether it has changed since it was last written.
     """
 
     file_name: ClassVar[str]
@@ -164,22 +164,22 @@ class Table(Protocol):
         """Body of the answer to a slave."""
 
     def load(self, data: bytes) -> None:
-        """Take what a file says. @raise BodyError: it makes no sense; nothing has changed."""
+        """Replace the content by that of a file. @raise BodyError: it is malformed; nothing has changed."""
 
     def adopt(self, data: bytes) -> bool:
         """
-        Take what a master says.
+        Adopt a master's table.
 
-        @return: whether anything has changed.
-        @raise BodyError: it makes no sense; nothing has changed.
+        @return: whether the table has changed.
+        @raise BodyError: C{data} is malformed; nothing has changed.
         """
 
 
 class ConfigTable(Generic[_Entry]):
     """
-    Entries by name, with a data version that steps with each change. See L{Table}.
+    Entries by name, with a data version that rises with each change. See L{Table}.
 
-    @ivar entries: to be read only.
+    @ivar entries: read only for callers.
     """
 
     file_name: ClassVar[str]
@@ -204,7 +204,7 @@ class ConfigTable(Generic[_Entry]):
             self._changed(now_ms)
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """@return: whether it was there."""
+        """Delete an entry. @return: whether it existed."""
         if self.entries.pop(name, None) is None:
             return False
         self._changed(now_ms)
@@ -222,9 +222,9 @@ class ConfigTable(Generic[_Entry]):
 
     def wire_document(self) -> JsonObject:
         """
-        What a slave or a name server is told.
+        The document for a slave or a name server.
 
-        Attributes are left empty: slaves of 5.3.2 and 5.3.3 refuse the whole table for the names of any.
+        Attributes are left empty: slaves of 5.3.2 and 5.3.3 refuse a table with any attribute.
         """
         table = {name: {**entry.document(), "attributes": {}} for name, entry in self.entries.items()}
         return {"dataVersion": self.version.wire_document(), self._table_key: table}
@@ -241,7 +241,7 @@ class ConfigTable(Generic[_Entry]):
         for name, value in table.items():
             entry = self._entry.read(value, name)
             if entry.name != name:  # type: ignore[attr-defined]
-                raise BodyError(f"{self._table_key}: {shown(name)} stands for another name")
+                raise BodyError(f"{self._table_key}: {shown(name)} is the key of another name")
             entries[name] = entry
         return version, entries, document
 
@@ -268,7 +268,7 @@ class Topics(ConfigTable[TopicConfig]):
     _entry = TopicConfig
 
     def add_system_topics(self, *, cluster: str, broker: str, now_ms: int) -> None:
-        """The topics that every broker has, where they are missing."""
+        """Add the topics that every broker has, if they are missing."""
         inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
         for name, queues, perm in (
             ("SELF_TEST_TOPIC", 1, 6), (AUTO_CREATE_TOPIC, 8, inherit), ("BenchmarkTest", 1024, 6),
@@ -285,11 +285,11 @@ class Topics(ConfigTable[TopicConfig]):
         topic_sys_flag: int | None = None,
     ) -> TopicConfig | None:
         """
-        The topic of a message that a producer sends; made if the default topic may be inherited from.
+        The topic of a producer's message; created if the default topic allows inheritance.
 
-        @param queue_nums: what the producer asks for; not more than the default topic has.
-        @param topic_sys_flag: of a new topic; None: as the default topic has.
-        @return: None if there is no such topic and none may be made.
+        @param queue_nums: number of queues that the producer requests; the default topic's is the maximum.
+        @param topic_sys_flag: flag of a new topic; None: as the default topic.
+        @return: None if the topic does not exist and cannot be created.
         """
         found = self.entries.get(name)
         if found is not None:
@@ -325,7 +325,7 @@ class Groups(ConfigTable[GroupConfig]):
     _entry = GroupConfig
 
     def find(self, name: str, now_ms: int) -> GroupConfig:
-        """The group; made with the usual settings on first use, as RocketMQ does."""
+        """The group; created with the default settings on first use, as RocketMQ does."""
         found = self.entries.get(name)
         if found is None:
             found = GroupConfig(group_name=name)
@@ -338,18 +338,18 @@ class Groups(ConfigTable[GroupConfig]):
 
 
 def _queues(value: object, name: str) -> dict[int, int]:
-    """A map of numbers to offsets."""
+    """Check a map of queue or level numbers to offsets."""
     found = {}
     for key, offset in to_object(value, name).items():
         number = to_int(key, INT_BITS, f"key in {name}")
         if number is None or number < 0:
-            raise BodyError(f"{name}: {shown(key)} is no number of a queue or level")
+            raise BodyError(f"{name}: {shown(key)} is not a number of a queue or level")
         found[number] = to_long(offset, f"{name}, {number}")
     return found
 
 
 class _Offsets:
-    """What the two tables of offsets share: an optional version."""
+    """Common base of the two tables of offsets: an optional version."""
 
     def __init__(self, now_ms: int) -> None:
         self.version: DataVersion | None = DataVersion(timestamp=now_ms)
@@ -364,7 +364,7 @@ class _Offsets:
         return file_json({**head, "offsetTable": self._document()})
 
     def wire_bytes(self) -> bytes:
-        """See L{Table.wire_bytes}; with a version always, since a slave of 5.x stumbles over none."""
+        """See L{Table.wire_bytes}; always with a version, since a slave of 5.x fails without."""
         version = self.version or DataVersion()
         return wire_json({"dataVersion": version.wire_document(), "offsetTable": self._document()})
 
@@ -384,7 +384,7 @@ class ConsumerOffsets(_Offsets):
     """
     C{consumerOffset.json}; answers request 43.
 
-    Invariant: C{_ahead} holds what consumers have committed here beyond what the master said last.
+    Invariant: C{_ahead} holds the offsets that consumers have committed here beyond the master's last ones.
     """
 
     file_name: ClassVar[str] = "consumerOffset.json"
@@ -395,7 +395,7 @@ class ConsumerOffsets(_Offsets):
         self._ahead: dict[tuple[str, int], int] = {}
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """A consumer has consumed everything before C{offset}."""
+        """Record that a consumer has consumed all messages before C{offset}."""
         key = f"{topic}@{group}"
         queues = self._table.setdefault(key, {})
         if queues.get(queue_id) != offset:
@@ -404,7 +404,7 @@ class ConsumerOffsets(_Offsets):
             self._changed(now_ms)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The next message to consume; None if the group never committed there."""
+        """Offset of the next message to consume; None if the group never committed there."""
         return self._table.get(f"{topic}@{group}", {}).get(queue_id)
 
     def topics_of(self, group: str) -> list[str]:
@@ -416,11 +416,11 @@ class ConsumerOffsets(_Offsets):
         return [key.rpartition("@")[2] for key in self._table if key.rpartition("@")[0] == topic]
 
     def delete_topic(self, topic: str, now_ms: int) -> None:
-        """Forget what was consumed of a topic."""
+        """Delete the offsets of a topic."""
         self._delete([key for key in self._table if key.rpartition("@")[0] == topic], now_ms)
 
     def delete_group(self, group: str, now_ms: int) -> None:
-        """Forget what a group has consumed."""
+        """Delete the offsets of a group."""
         self._delete([key for key in self._table if key.rpartition("@")[2] == group], now_ms)
 
     def _delete(self, gone: list[str], now_ms: int) -> None:
@@ -442,7 +442,7 @@ class ConsumerOffsets(_Offsets):
         self.is_dirty = False
 
     def adopt(self, data: bytes) -> bool:
-        """See L{Table.adopt}. Keys that the master does not name stay."""
+        """See L{Table.adopt}. Keys that the master lacks stay."""
         version, table = _parse_offsets(data)
         theirs = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
         changed = False
@@ -473,11 +473,11 @@ class DelayOffsets(_Offsets):
         self._table: dict[int, int] = {}
 
     def get(self, level: int) -> int:
-        """The next message to deliver of a level."""
+        """Queue offset of the next message of a level to deliver."""
         return self._table.get(level, 0)
 
     def put(self, level: int, offset: int, now_ms: int) -> None:
-        """Every message before C{offset} of this level has been delivered."""
+        """Record that all messages of this level before C{offset} are delivered."""
         if self._table.get(level) != offset:
             self._table[level] = offset
             self._changed(now_ms)

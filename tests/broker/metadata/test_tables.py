@@ -261,7 +261,7 @@ class AtomicTests(SynchronousTestCase):
             (Topics(1), JAVA_TOPICS_5, b'"perm":"x"', "perm of C1='x' is not a number"),
             (Topics(1), JAVA_TOPICS_5, b'"perm":true', "perm"),
             (Topics(1), JAVA_TOPICS_5, b'"order":1,"perm":7', "order of C1=1 is neither true nor false"),
-            (Topics(1), JAVA_TOPICS_5, b'"topicName":"C2","perm":7', "'C1' stands for another name"),
+            (Topics(1), JAVA_TOPICS_5, b'"topicName":"C2","perm":7', "'C1' is the key of another name"),
         ]
         for table, data, change, part in cases[:1] + cases[2:]:
             if b"topicName" in change:
