@@ -1,16 +1,17 @@
 # -*- test-case-name: tests.broker.admin.test_commands -*-
 """
-What administrators change and ask: topics and groups, the broker's options, how it fares.
+Requests of administrators: change topics and groups, read the broker's options and status.
 
     17   UPDATE_AND_CREATE_TOPIC             26   GET_BROKER_CONFIG
     215  DELETE_TOPIC_IN_BROKER              28   GET_BROKER_RUNTIME_INFO
     200  UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 907  GET_BROKER_HA_STATUS
     207  DELETE_SUBSCRIPTIONGROUP
 
-Rule 1: a change is answered when it is on stable storage, and name servers have been told to be told.
-Rule 2: a slave changes nothing: its tables are its master's.
-Rule 3: a topic is deleted with its consume queues and with what was consumed of it, when everything that
-was sent to it before has been dispatched; so one of the same name begins at 0.
+Rule 1: a change is answered when it is on stable storage. A change of topics also starts a registration with
+name servers.
+Rule 2: a slave refuses changes: it copies its master's tables.
+Rule 3: a topic is deleted with its consume queues and its consumer offsets, after all messages sent to it
+before are dispatched; so a new topic of the same name begins at 0.
 
 Source: AdminBrokerProcessor (4.9.8, 5.3.3).
 """
@@ -55,7 +56,7 @@ GET_BROKER_HA_STATUS = 907
 
 QUEUES_MAX = 65_535
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
-#: What a topic of 5.x has if nobody says otherwise.
+#: Default attributes of a topic of 5.x.
 _USUAL_ATTRIBUTES = ("", "+message.type=NORMAL")
 
 SYSTEM_TOPICS = frozenset({
@@ -68,12 +69,12 @@ SYSTEM_TOPICS = frozenset({
 @attrs.frozen(kw_only=True)
 class AdminParts:
     """
-    Of the broker that is administrated.
+    The parts of the broker that these requests need.
 
     @ivar save: brings changed tables to stable storage; fails with L{StoreError}.
-    @ivar topics_changed: name servers are to be told.
-    @ivar ha_status: of its replication; None: there is none yet.
-    @ivar stored: messages that were put since the start.
+    @ivar topics_changed: called after a change of topics, for name servers.
+    @ivar ha_status: returns the status of replication; None before replication starts.
+    @ivar stored: returns the number of messages put since the start.
     @ivar wall_ms: milliseconds since 1970.
     """
 
@@ -112,7 +113,7 @@ class AdminCommands(CommandGroup):
         }
 
     def sweep(self) -> None:
-        """Read the counters. To be called about once a second."""
+        """Read the counters. Called about once a second."""
         self.stats.sweep()
 
     def _counters(self) -> dict[str, int]:
@@ -182,18 +183,18 @@ class AdminCommands(CommandGroup):
         self._answer_when(done, connection, request)
 
     async def _destroy(self, name: str) -> None:
-        """@raise StoreError: the queues cannot be deleted, or the tables not be kept."""
+        """@raise StoreError: deleting the queues or writing the tables failed."""
         store = self._parts.store
         await store.reput.caught_up()
         if self._parts.metadata.topics.get(name) is None:
-            # From here to the end of the block nothing can be appended.
+            # No append can happen from here to the end of the block.
             try:
                 store.queues.destroy(name)
             except OSError as error:
                 raise StoreError(f"deleting the queues of {name}: {error}") from error
             for key in [key for key in store.log.queue_offsets if key[0] == name]:
                 del store.log.queue_offsets[key]
-            # What was dispatched must not be dispatched once more after a crash.
+            # Dispatched records must not be dispatched again after a crash.
             await store.checkpoint()
         await self._parts.save()
 
@@ -229,7 +230,7 @@ class AdminCommands(CommandGroup):
         self, done: Deferred[None], connection: CommandConnection, request: RemotingCommand
     ) -> None:
         def failed(failure: Failure) -> None:
-            self.log.failure("what an administrator has changed is not kept", failure)
+            self.log.failure("an administrator's change could not be written", failure)
             connection.answer(request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage())
 
         done.addCallbacks(lambda _: connection.answer(request), failed)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_ha_info -*-
 """
-What a broker says of its replication (GET_BROKER_HA_STATUS, 907): the document that mqadmin haStatus of
+The status of a broker's replication (GET_BROKER_HA_STATUS, 907): the document that mqadmin haStatus of
 RocketMQ 5.x reads.
 
 Source: HARuntimeInfo, DefaultHAService.getRuntimeInfo (5.3.3).
@@ -15,12 +15,12 @@ from dledger.broker.ha.service import HAStatus
 from dledger.broker.ha.slave import FollowerStatus
 from protocols.wire.fastjson import JsonObject
 
-#: Names of the counters of bytes.
+#: Name of the counter of bytes received from the master.
 RECEIVED = "ha received"
 
 
 def sent_to(address: str) -> str:
-    """Name of the counter of bytes that a slave was sent."""
+    """Name of the counter of bytes sent to a slave."""
     return f"ha sent {address}"
 
 
@@ -36,8 +36,8 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> Json
     """
     The document.
 
-    A slave's acknowledged offset is -1 before its first report, as in RocketMQ. A slave is not told how far
-    its master has flushed; C{masterNextOffset}, which RocketMQ does not know, is what it is sent next.
+    A slave's acknowledged offset is -1 before its first report, as in RocketMQ. A slave does not know its
+    master's flushed offset; C{masterNextOffset}, a field of ours, is the next offset that it receives.
 
     @param wall_ms: milliseconds since 1970.
     """
@@ -80,5 +80,5 @@ def _client_info(
 
 
 def _moment(wall_ms: int, ago_ms: int) -> int:
-    """Milliseconds since 1970; 0 if it never was."""
+    """The time C{ago_ms} before C{wall_ms}, milliseconds since 1970; 0 for never."""
     return wall_ms - ago_ms if ago_ms >= 0 else 0

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.admin.test_info -*-
 """
-How a broker fares, in RocketMQ's words: its options as its files have them, and a table of texts.
+The status of a broker in RocketMQ's form: its options by RocketMQ's names, and a table of texts.
 
 Source: BrokerController.getRuntimeInfo, AdminBrokerProcessor.prepareRuntimeInfo, DefaultMessageStore,
 Configuration.getAllConfigsFormatString (4.9.8, 5.3.3).
@@ -20,7 +20,7 @@ from dledger.broker.store.records import store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import VERSION
 
-#: What L{VERSION} means.
+#: The name of L{VERSION}.
 VERSION_NAME = "V4_9_8"
 
 #: Options whose name in RocketMQ is not the camel case of ours.
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def java_name(name: str) -> str:
-    """An option as RocketMQ spells it: C{broker_name} is C{brokerName}."""
+    """RocketMQ's name of an option: C{broker_name} is C{brokerName}."""
     head, *words = name.split("_")
     return _NAMES.get(name) or head + "".join(word.title() for word in words)
 
@@ -61,7 +61,7 @@ def runtime_info(
     """
     The table that mqadmin brokerStatus shows, and clusterList reads.
 
-    @param held: pulls that wait for messages.
+    @param held: number of held pulls.
     """
     log = store.log
     table: dict[str, object] = {
@@ -97,7 +97,7 @@ def _room(config: BrokerConfig, disk: Disk) -> dict[str, object]:
 
 
 def earliest_ms(store: MessageStore) -> int:
-    """When the first message of the log was stored, ms since 1970; -1 if none can be read."""
+    """Store timestamp of the first message of the log, ms since 1970; -1 if it cannot be read."""
     log = store.log
     if log.begin_offset >= log.record_end:
         return -1

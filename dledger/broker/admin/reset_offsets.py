@@ -1,10 +1,10 @@
 # -*- test-case-name: tests.broker.admin.test_reset_offsets -*-
 """
-INVOKE_BROKER_TO_RESET_OFFSET (222): a group is to consume a topic once more, or from another time on.
+INVOKE_BROKER_TO_RESET_OFFSET (222): an administrator lets a group consume a topic again from a given time on.
 
-Offsets are the consumers': they hold them in memory and would commit them again. So they are told (220),
-stop, and commit the new ones. If there are no consumers the administrator is told so (206), and his tool
-commits the offsets itself.
+Consumers hold their offsets in memory and would commit them again. So the broker sends them the new offsets
+(220); they stop, and commit the new ones. Without consumers the answer says so (206), and the administrator's
+tool commits the offsets.
 
 Source: Broker2Client.resetOffset (4.9.8).
 """
@@ -83,7 +83,7 @@ class ResetOffsets(CommandGroup):
     def _offsets(
         self, topic: TopicConfig, group: str, timestamp_ms: int, *, is_forced: bool
     ) -> Iterator[tuple[str, int, bytes]]:
-        """Of each queue, where the group is to go on. @raise Refused: it has never been there."""
+        """The group's new offset in each queue. @raise Refused: the group has no offset in a queue."""
         name = topic.topic_name
         for queue_id in range(topic.write_queue_nums):
             consumed = self._metadata.consumer_offsets.query(group, name, queue_id)

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.admin.test_runtime_stats -*-
 """
-How fast a broker's counters rise, and where they stood at midnight.
+The rates of a broker's counters, and their values at midnight.
 
-Counters are read about once a second, and kept for ten minutes. A rate is that of the last ten seconds, of
-the last minute, or of all ten, as RocketMQ tells them.
+Counters are read about once a second, and samples are kept for ten minutes. Rates are those of the last ten
+seconds, of the last minute, and of the last ten minutes, as in RocketMQ.
 
 Source: StoreStatsService, BrokerStats (4.9.8).
 """
@@ -16,7 +16,7 @@ from time import localtime
 
 from twisted.internet.interfaces import IReactorTime
 
-#: Less than a second, as a sweep that comes a little early counts, too.
+#: The least time between samples: less than a second, so that a slightly early sweep counts, too.
 INTERVAL_S = 0.9
 SAMPLES_MAX = 601
 WINDOWS_S = (10, 60, 600)
@@ -26,14 +26,14 @@ class RuntimeStats:
     """
     Invariant: samples are at least L{INTERVAL_S} apart, the newest last.
 
-    @ivar boot_ms: when it began, ms since 1970.
+    @ivar boot_ms: time of the start, ms since 1970.
     """
 
     def __init__(
         self, read: Callable[[], Mapping[str, int]], *, clock: IReactorTime, wall_ms: Callable[[], int]
     ) -> None:
         """
-        @param read: counters by name; they do not fall. One that comes later counts from then on.
+        @param read: returns counters by name, which never fall. A new name counts from its first sample on.
         @param wall_ms: milliseconds since 1970.
         """
         self._read = read
@@ -51,7 +51,7 @@ class RuntimeStats:
         return now.tm_year, now.tm_yday
 
     def sweep(self) -> None:
-        """Read the counters. To be called about once a second."""
+        """Read the counters. Called about once a second."""
         now_s = self._clock.seconds()
         if self._samples and now_s - self._samples[-1][0] < INTERVAL_S:
             return
@@ -62,7 +62,7 @@ class RuntimeStats:
             self._day, self._yesterday, self._morning = day, self._morning, now
 
     def per_second(self, name: str, window_s: float = WINDOWS_S[0]) -> float:
-        """How much a counter rose in a second, on average over so many; 0.0 while that is not known."""
+        """Average rise of a counter per second over the last C{window_s} seconds; 0.0 while unknown."""
         if not self._samples:
             return 0.0
         now_s, now = self._samples[-1]
@@ -72,18 +72,18 @@ class RuntimeStats:
         return (now[name] - then[name]) / (now_s - then_s)
 
     def rates(self, *names: str) -> str:
-        """The sum of counters, per second, for each of L{WINDOWS_S}: three numbers with blanks between."""
+        """The sum of the counters' rates for each of L{WINDOWS_S}: three numbers separated by blanks."""
         return " ".join(
             f"{sum(self.per_second(name, window_s) for name in names):.2f}" for window_s in WINDOWS_S
         )
 
     def totals(self, name: str) -> tuple[int, int, int]:
-        """What a counter said yesterday at midnight (or at the start), today at midnight, and says now."""
+        """Values of a counter: yesterday at midnight (or at the start), today at midnight, and now."""
         return self._yesterday.get(name, 0), self._morning.get(name, 0), self._read().get(name, 0)
 
     @property
     def running(self) -> str:
-        """For how long, in RocketMQ's words."""
+        """The time since the start, in RocketMQ's words."""
         seconds = max(self._wall_ms() - self.boot_ms, 0) // 1000
         days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
         return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"

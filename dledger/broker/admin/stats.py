@@ -1,12 +1,12 @@
 # -*- test-case-name: tests.broker.admin.test_stats -*-
 """
-What administrators ask about topics and groups.
+Queries of administrators about topics and groups.
 
     202  GET_TOPIC_STATS_INFO            300  QUERY_TOPIC_CONSUME_BY_WHO
     203  GET_CONSUMER_CONNECTION_LIST    351  GET_TOPIC_CONFIG
     208  GET_CONSUME_STATS               352  GET_SUBSCRIPTIONGROUP_CONFIG
 
-Tables by queue have objects for keys, which is no JSON, but what fastjson writes and reads.
+Tables by queue have objects as keys: this is not JSON, but fastjson writes and reads it.
 
 Source: AdminBrokerProcessor (4.9.8, 5.3.3).
 """
@@ -38,7 +38,7 @@ GET_SUBSCRIPTIONGROUP_CONFIG = 352
 
 CONSUMER_NOT_ONLINE = 206
 
-#: Queues in one answer: each costs up to 200 bytes, and reads.
+#: The most queues in one answer: each takes up to 200 bytes, and reads of the store.
 QUEUES_MAX = 16_384
 
 _HEAD_BYTES = 128
@@ -46,11 +46,11 @@ _HEAD_BYTES = 128
 
 def queue_table(broker_name: str, entries: Iterable[tuple[str, int, bytes]], **more: Any) -> bytes:
     """
-    A document with C{offsetTable}, which has a queue for each key.
+    A document with C{offsetTable}, whose keys are queues.
 
     @param entries: topic, number of the queue, and the value as JSON.
-    @param more: what else stands in the document.
-    @raise Refused: too many queues.
+    @param more: further fields of the document.
+    @raise Refused: more than L{QUEUES_MAX} queues.
     """
     parts = []
     for topic, queue_id, value in entries:
@@ -101,7 +101,7 @@ class StatsCommands(CommandGroup):
         return (0, 0) if queue is None else (queue.begin_index, queue.next_index)
 
     def _stored_ms(self, topic: str, queue_id: int, index: int) -> int:
-        """When a message was stored, ms since 1970; 0 if it is not there."""
+        """Store timestamp of a message, ms since 1970; 0 if the message does not exist."""
         queue = self._store.queues.get(topic, queue_id)
         if queue is None or not queue.begin_index <= index < queue.next_index:
             return 0
@@ -124,7 +124,7 @@ class StatsCommands(CommandGroup):
         connection.answer(request, body=self._table_body(entries))
 
     def _consume_stats(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        """How far a group is, in one topic, or in every topic that it wants or has committed in."""
+        """Answer a group's offsets in one topic, or in all topics of its subscriptions and commits."""
         fields = Fields(request.ext_fields)
         group, wanted = fields.text("consumerGroup"), fields.text("topic", "")
         topics = {wanted} if wanted else {
@@ -183,7 +183,7 @@ class StatsCommands(CommandGroup):
 
 
 class TableCommands(CommandGroup):
-    """The group of commands by which slaves copy the tables of their master; see L{ITEMS}."""
+    """The commands by which slaves copy the tables of their master; see L{ITEMS}."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata

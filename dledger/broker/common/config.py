@@ -2,8 +2,8 @@
 """
 Options of a broker, with RocketMQ's names in snake_case and its defaults, and how they are read from files.
 
-A broker is told everything in one place: its own options, those of its store, those of replication. A
-file is TOML, or what RocketMQ's brokers read: lines of C{brokerName=broker-a}.
+One file has all options of a broker: its own, those of its store, those of replication. The file is TOML, or
+has RocketMQ's format: lines of C{brokerName=broker-a}.
 
 Knows values and their limits. Touches neither disk nor network.
 
@@ -25,12 +25,12 @@ from dledger.base.option_values import converted, listed, our_name, unknown_opti
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
 
-#: RocketMQ's number of the broker that is written to.
+#: RocketMQ's number of the master.
 MASTER_ID = 0
 
 LISTEN_PORT = 10911
 
-#: Slaves ask for topics so far below the port that they are told of.
+#: Slaves ask for topics at the listen port minus this number.
 FAST_PORT_DISTANCE = 2
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
@@ -49,7 +49,7 @@ def _text(default: str = "") -> Any:
 
 
 def _addresses(attribute: str, text: str) -> tuple[str, ...]:
-    """C{host:port} of each part of C{a;b}. @raise ValueError: a part that is none."""
+    """The addresses in C{a;b}. @raise ValueError: a part is not C{host:port}."""
     found = listed(text)
     for part in found:
         try:
@@ -62,32 +62,32 @@ def _addresses(attribute: str, text: str) -> tuple[str, ...]:
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
     """
-    One broker. Times in milliseconds.
+    The options of one broker. Times are in milliseconds.
 
     @ivar store, ha: the options of its store, and of replication.
-    @ivar broker_name: one for a master and its slaves.
+    @ivar broker_name: the same for a master and its slaves.
     @ivar broker_id: 0 for a master, above 0 for a slave.
-    @ivar broker_ip1: where clients reach it, as it is told to name servers; empty: found out at the start.
-    @ivar broker_ip2: where slaves reach its HA port; empty: as C{broker_ip1}.
-    @ivar listen_port: for clients; slaves also ask at C{listen_port - 2}.
-    @ivar ha_listen_port: for slaves; 0: C{listen_port + 1}.
-    @ivar ha_master_address: C{host:port} of a master's HA port; empty: as a name server says.
-    @ivar master_address: C{host:port} of a master's listen port; empty: as a name server says, or else one
-        below C{ha_master_address}.
+    @ivar broker_ip1: address for clients, registered with name servers; empty: detected at the start.
+    @ivar broker_ip2: address of its HA port for slaves; empty: as C{broker_ip1}.
+    @ivar listen_port: port for clients; slaves also ask at C{listen_port - 2}.
+    @ivar ha_listen_port: port for slaves; 0: C{listen_port + 1}.
+    @ivar ha_master_address: C{host:port} of a master's HA port; empty: a name server supplies it.
+    @ivar master_address: C{host:port} of a master's listen port; empty: a name server supplies it, or else
+        the port below C{ha_master_address}.
     @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
-    @ivar auto_create_topic_enable: a message makes its topic, as C{TBW102} says.
-    @ivar default_topic_queue_nums: queues of C{TBW102}, so of a new topic at most.
+    @ivar auto_create_topic_enable: a message creates its topic, with the settings of C{TBW102}.
+    @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
     @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
-    @ivar reject_transaction_message: there are no transactions here, so it is always true.
-    @ivar register_name_server_period: how often a name server is told that we are here.
-    @ivar register_broker_timeout_mills: how long one may take to answer.
-    @ivar flush_consumer_offset_interval: how often what consumers have committed is written.
-    @ivar long_polling_enable: a consumer that asks for what is not there yet may wait.
-    @ivar slave_read_enable: consumers that are far behind are sent to a slave.
+    @ivar reject_transaction_message: always true, as transactions are not implemented.
+    @ivar register_name_server_period: time between two registrations with a name server.
+    @ivar register_broker_timeout_mills: time that a name server may take to answer.
+    @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
+    @ivar long_polling_enable: a consumer may wait for messages that do not exist yet.
+    @ivar slave_read_enable: consumers that are far behind are directed to a slave.
     @ivar offset_check_in_slave: a slave corrects offsets that its log does not have.
-    @ivar region_id, trace_on: told to producers with each answer.
-    @ivar max_transfer_bytes_on_message_in_memory, max_transfer_count_on_message_in_memory: of one pull.
-    @ivar stop_timeout: how long sends that wait may take to be answered when the broker stops.
+    @ivar region_id, trace_on: part of each answer to producers.
+    @ivar max_transfer_bytes_on_message_in_memory, max_transfer_count_on_message_in_memory: limits of a pull.
+    @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     """
 
@@ -146,7 +146,7 @@ class BrokerConfig:
             raise ValueError(f"{attribute.name}={value!r}: a slave has one master")
         if value and not self.ha.is_slave:
             raise ValueError(f"{attribute.name}={value!r}, but broker_role={self.ha.broker_role} follows "
-                             f"nobody: for a slave say broker_role={SLAVE}")  # fmt: skip
+                             f"no master: for a slave say broker_role={SLAVE}")  # fmt: skip
 
     @broker_ip1.validator
     @broker_ip2.validator
@@ -175,7 +175,7 @@ class BrokerConfig:
 
     @property
     def ha_port(self) -> int:
-        """Where slaves connect to; 0 for any."""
+        """The port for slaves; 0: the system assigns one."""
         return self.ha_listen_port or (self.listen_port + 1 if self.listen_port else 0)
 
     @property
@@ -185,7 +185,7 @@ class BrokerConfig:
 
     @property
     def master_remoting_address(self) -> str | None:
-        """C{host:port} where a slave asks its master for metadata; None: a name server has to tell."""
+        """C{host:port} at which a slave asks its master for metadata; None: a name server supplies it."""
         if self.master_address:
             return self.master_address
         if not self.ha_master_address:
@@ -194,7 +194,7 @@ class BrokerConfig:
         return str(Address(host, port - 1)) if port > 1 else None
 
 
-#: Spellings of RocketMQ that differ from the camel case of our names, and short ones of our own.
+#: Names of RocketMQ that differ from the camel case of ours, and short names of our own.
 ALIASES: Mapping[str, str] = {
     "brokerIP1": "broker_ip1",
     "brokerIP2": "broker_ip2",
@@ -214,7 +214,7 @@ ALIASES: Mapping[str, str] = {
     "flush": "flush_disk_type",
 }
 
-#: What stands in many a broker's file and tunes threads, memory or parts that are not here.
+#: Frequent options of RocketMQ's files for threads, memory or parts that we do not have.
 _MEANINGLESS = re.compile(
     r".*(ThreadPool|threadPool).*|rocketmqHome|storePathIndex|storePathConsumeQueue|storeCheckpoint|abortFile"
     r"|waitTimeMillsIn\w+Queue|useReentrantLockWhenPutMessage|transientStorePool\w*|warmMap+edFileEnable"
@@ -248,9 +248,9 @@ _KNOWN: Mapping[str, tuple[type[Any], attrs.Attribute[Any]]] = _fields()
 
 def option_name(name: str) -> str | None:
     """
-    Our name of an option in any spelling; None for one of RocketMQ's that means nothing here.
+    Our name of an option in any spelling; None for an option of RocketMQ that has no meaning here.
 
-    @raise ValueError: it is neither; the message names the nearest that is.
+    @raise ValueError: the name is unknown; the text contains the nearest known name.
     """
     target = our_name(name, ALIASES, _KNOWN)
     if target in _KNOWN:
@@ -264,9 +264,9 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     """
     Build a configuration from names in our or RocketMQ's spelling.
 
-    @param values: strings are converted to the type that the option has.
-    @raise ValueError: an unknown name (with the nearest known one), a value that does not fit, one option
-        under two spellings, or no C{store_path_root_dir}.
+    @param values: strings are converted to the option's type.
+    @raise ValueError: a name is unknown (the nearest known one is named), a value does not fit, an option is
+        given twice, or C{store_path_root_dir} is missing.
     """
     given: dict[type[Any], dict[str, object]] = {StoreConfig: {}, HAConfig: {}, BrokerConfig: {}}
     ignored = []
@@ -303,9 +303,9 @@ def _value(name: str, value: object, default: object) -> object:
 
 def read_properties(text: str) -> dict[str, str]:
     """
-    Lines of C{name=value}, as RocketMQ's brokers have them; C{#} and C{!} begin comments.
+    Read lines of C{name=value}, RocketMQ's format; C{#} and C{!} begin comments.
 
-    @raise ValueError: a line without C{=}, or a name twice.
+    @raise ValueError: a line has no C{=}, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.test_parts -*-
 """
-The events inside one broker: one interface, told by direct calls.
+The events inside one broker: one interface, with direct calls.
 
     event             told by                                   heard by, in this order
     ----------------  ----------------------------------------  ----------------------------------------------
@@ -15,7 +15,7 @@ L{dledger.broker.parts.BrokerParts} implements the interface; only that module h
 new bytes first, because a producer may wait for them.
 
 Rule 1: an event is a call on the reactor's thread that returns when every listener has returned.
-Rule 2: the teller has its own state in order before it tells. A listener neither appends nor cuts.
+Rule 2: a part updates its own state before it emits an event. A listener neither appends nor cuts.
 Rule 3: only C{cut} raises, with L{dledger.base.errors.StoreError}: consume queues that cannot follow the log
 end the broker.
 """
@@ -27,14 +27,14 @@ Arrived = set[tuple[str, int]]
 
 
 class BrokerEvents:
-    """A broker, as its parts tell it of events. An object of this class has no listeners: a log alone."""
+    """The event interface of a broker. An instance of this class has no listeners, for a log alone."""
 
     def grown(self) -> None:
         """The log has new bytes: readable now, not yet flushed."""
 
     def cut(self, end_offset: int) -> None:
         """
-        The log ends at C{end_offset} now; an empty log that begins elsewhere is cut, too.
+        The log now ends at C{end_offset}. Also emitted when an empty log begins elsewhere.
 
         @raise StoreError: the consume queues could not follow.
         """

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.consuming.test_consumers -*-
 """
-Consumer groups: which names are allowed, and the settings of a group that is made on first use.
+Consumer groups: their allowed names, and their creation on first use.
 
 Source: SubscriptionGroupManager, TopicConfigManager.createTopicInSendMessageBackMethod (4.9.8).
 """
@@ -12,24 +12,24 @@ from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.broker.store.consume_queues import is_topic
 
-#: Groups that are made on first use; administrators may add more.
+#: With this many groups, first use creates no more; administrators may.
 KNOWN_GROUPS_MAX = 65_536
 GROUP_CHARACTERS_MAX = 120
 
-#: Queues of a topic for retries, or as many as its group says.
+#: The most queues of a topic for retries; its group sets the number.
 RETRY_QUEUES_MAX = 65_535
 
 
 def is_group(name: str) -> bool:
-    """Whether a group can have this name, which becomes part of a topic's; as TopicValidator."""
+    """Whether a group may have this name, which becomes part of a topic's name; as TopicValidator."""
     return is_topic(name) and len(name) <= GROUP_CHARACTERS_MAX
 
 
 def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int) -> GroupConfig | None:
     """
-    Settings of a group. A master makes it on first use; a slave gives an unknown one the usual settings.
+    Settings of a group. A master creates it on first use; a slave only assumes the default settings.
 
-    @return: None if it is unknown and may not, or cannot, be made.
+    @return: None if it is unknown and cannot be created.
     """
     found = metadata.groups.get(name)
     if found is not None or not config.auto_create_subscription_group:
@@ -42,7 +42,7 @@ def find_group(metadata: Metadata, config: BrokerConfig, name: str, wall_ms: int
 
 
 def retry_topic(metadata: Metadata, config: BrokerConfig, group: GroupConfig, wall_ms: int) -> str:
-    """Name of the topic for messages that the group could not consume; made at a master if missing."""
+    """Name of the group's topic for retries; a master creates it if missing."""
     name = RETRY_PREFIX + group.group_name
     if not config.is_slave and metadata.topics.get(name) is None:
         queues = min(max(group.retry_queue_nums, 0), RETRY_QUEUES_MAX)

@@ -1,9 +1,9 @@
 # -*- test-case-name: tests.broker.test_parts -*-
 """
-The address of a broker: in every message that it stores, and in its registrations.
+The address of a broker, for the messages that it stores and for its registrations.
 
-With port 0 the system assigns the port, so the address is known when the first port listens. Parts of the
-broker are made before that; they read the address when a request comes, which is after that.
+With port 0 the system assigns the port, so the address is known when the first port listens. The parts of the
+broker are made before that, but read the address only when a request arrives, which is later.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class OwnAddress:
     """
     Invariant: it changes once, from unknown to known.
 
-    @ivar text: C{host:port} as clients and name servers are told; empty while it is unknown.
-    @ivar host: the same as part of messages; 0.0.0.0:0 while it is unknown.
+    @ivar text: C{host:port} for clients and name servers; empty while unknown.
+    @ivar host: the same for messages; 0.0.0.0:0 while unknown.
     @ivar id_start: the first part of the id of each message: the host in hexadecimal.
     """
 
@@ -27,10 +27,10 @@ class OwnAddress:
 
     def bind(self, host: str, port: int) -> None:
         """
-        The broker listens.
+        Set the address; called when the first port listens.
 
-        @param host: IPv4 or IPv6 address under which clients reach it.
-        @raise ValueError: not an address.
+        @param host: IPv4 or IPv6 address for clients.
+        @raise ValueError: C{host} is not an IP address.
         """
         assert not self.text, f"the address is {self.text} already"
         self.text = f"{bracketed(host)}:{port}"
@@ -42,5 +42,5 @@ class OwnAddress:
 
 
 def bracketed(host: str) -> str:
-    """An address as part of C{host:port}: IPv6 in brackets."""
+    """The host part of C{host:port}: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.broker.common.test_refusals -*-
 """
-Groups of commands, the codes with which they refuse, and the fields of a request, read with their limits.
+Groups of commands, the codes of their refusals, and the fields of a request, checked against their limits.
 
 L{dledger.broker.router.CommandRouter} has all groups of a broker, and answers for a handler that raises
 L{Refused}.
@@ -26,7 +26,7 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
 class CommandGroup:
-    """A base class; a group that keeps state of connections overrides more than L{handlers}."""
+    """Base of the groups; a group with state of connections overrides more than L{handlers}."""
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -40,7 +40,7 @@ class CommandGroup:
 
 
 class Code(IntEnum):
-    """RocketMQ's codes in answers, as far as brokers here give them."""
+    """The codes of RocketMQ that our brokers use in answers."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -65,10 +65,10 @@ class Code(IntEnum):
 
 class Refused(Exception):
     """
-    A request that is answered with something else than success.
+    A request is answered with another code than success.
 
-    @ivar code: of the answer, see L{Code}.
-    @ivar remark: what is wrong, and what is allowed.
+    @ivar code: code of the answer, see L{Code}.
+    @ivar remark: text for the client: the fault, and the allowed values.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -82,7 +82,7 @@ class Refused(Exception):
 
 class Fields:
     """
-    The C{extFields} of a request. What is missing or makes no sense is refused with SYSTEM_ERROR, as in Java.
+    The C{extFields} of a request. Missing or malformed fields are refused with SYSTEM_ERROR, as in Java.
     """
 
     def __init__(self, fields: Mapping[str, str]) -> None:
@@ -90,8 +90,8 @@ class Fields:
 
     def text(self, name: str, default: str | None = None) -> str:
         """
-        @param default: what an absent field means; None: it must be there.
-        @raise Refused: it is not.
+        @param default: value of an absent field; None: the field is required.
+        @raise Refused: the field is missing.
         """
         value = self._fields.get(name, default)
         if value is None:
@@ -102,8 +102,8 @@ class Fields:
         self, name: str, default: int | None = None, *, least: int = INT_MIN, most: int = INT_MAX
     ) -> int:
         """
-        @param default: what an absent field means; None: it must be there.
-        @raise Refused: it is not, or it is no number from C{least} to C{most}.
+        @param default: value of an absent field; None: the field is required.
+        @raise Refused: the field is missing, or is no number from C{least} to C{most}.
         """
         text = self._fields.get(name)
         if text is None:
@@ -120,8 +120,8 @@ class Fields:
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         """
-        @param default: what an absent field means; None: it must be there.
-        @raise Refused: it is not, or it is neither true nor false.
+        @param default: value of an absent field; None: the field is required.
+        @raise Refused: the field is missing, or is neither true nor false.
         """
         text = self._fields.get(name)
         if text is None:

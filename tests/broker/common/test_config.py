@@ -89,7 +89,7 @@ class ValueTests(SynchronousTestCase):
         self.refused("write true or false", autoCreateTopicEnable="yes")
         self.refused("for a slave say broker_role=SLAVE", broker_id=2)
         self.refused("a slave has one above 0", role="slave", broker_id=0)
-        self.refused("follows nobody", ha_master_address="a:1")
+        self.refused("follows no master", ha_master_address="a:1")
         self.refused("a slave has one master", role="slave", ha_master_address="a:1;b:1")
         self.refused("is not an address", namesrv_addr="localhost")
         self.refused("is not an address", namesrv_addr="localhost:70000")
