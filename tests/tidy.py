@@ -235,7 +235,7 @@ def rules_for(path: str) -> tuple[Rule, ...]:
         rules += (no_print,)
     if _matches(path, DOCUMENTED):
         rules += (public_docstrings,)
-    if _matches(path, PROSE) and not path.startswith("dledger/broker/"):
+    if _matches(path, PROSE):
         rules += (plain_english,)
     if not path.endswith("__init__.py"):
         rules += (test_case_name,)
