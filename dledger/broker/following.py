@@ -70,7 +70,7 @@ class Following:
         self.synchronize.stop()
 
     def learned(self, master: str | None, ha_address: str | None) -> None:
-        """A name server has told the master's addresses."""
+        """Follow the master in a name server's answer, except where the options name one."""
         if master and master != self._own.text and not self._config.master_address:
             if self.synchronize.master_address != master:
                 self.log.info("the master is at {address}", address=master)

@@ -173,12 +173,12 @@ class NameServerRegistrar:
                                              timeout_s=UNREGISTER_TIMEOUT_S))  # fmt: skip
         return DeferredList(asked, consumeErrors=True).addCallback(lambda _: None)
 
-    # -- what is due -----------------------------------------------------------------------------
+    # -- due registrations -----------------------------------------------------------------------
 
     def _loop(self, count: int) -> None:
         if count > STALL_TICKS:
             self.log.warn(
-                "reactor stalled for {seconds} s: name servers were not told", seconds=count * TICK_S
+                "reactor stalled for {seconds} s: no registration was sent", seconds=count * TICK_S
             )
         self._tick()
 

@@ -2,7 +2,7 @@
 """
 The events inside one broker: one interface, with direct calls.
 
-    event             told by                                   heard by, in this order
+    event             emitted by                                heard by, in this order
     ----------------  ----------------------------------------  ----------------------------------------------
     grown             the commit log, once for each append      slaves; waiting readers; dispatch
     cut               the commit log, after each cut            consume queues and dispatch

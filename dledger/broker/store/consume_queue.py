@@ -34,7 +34,7 @@ from protocols.wire.layout import struct_of
 UNIT_DECLARATION = Struct(
     "offset" / Int64sb,  # of the record in the log
     "size" / Int32sb,  # of the record
-    "tags_code" / Int64sb,  # hash of its tags, or when it is to be delivered
+    "tags_code" / Int64sb,  # hash of its tags, or its delivery time, ms
 )
 UNIT = struct_of(UNIT_DECLARATION)
 assert UNIT.size == UNIT_SIZE
@@ -200,7 +200,7 @@ class ConsumeQueue:
 
         @param index: the record's own queue offset.
         @return: False if the queue had it already.
-        @raise OSError: writing earlier units failed.
+        @raise OSError: writing units, or deleting the queue's files (rule 4), failed.
         """
         if offset + size <= self.log_end:
             return False

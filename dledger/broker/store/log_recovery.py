@@ -99,7 +99,7 @@ def check_first(segments: SegmentList) -> None:
     if any(data[:START_SIZE]) and not store_timestamp_of(data) and START.unpack_from(data)[1] != MAGIC_BLANK:
         raise DirectoryError(
             f"{segments.path(offset)} does not begin with a record: is it a commit log, and is {OPTION}="
-            f"{segments.file_size} what it was made with?"
+            f"{segments.file_size} the size of its files?"
         )
 
 

@@ -201,5 +201,5 @@ def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int)
             else:
                 high = middle
     except OSError as error:
-        raise StoreError(f"searching a time in {topic}, queue {queue_id}: {error}") from error
+        raise StoreError(f"searching for a time in {topic}, queue {queue_id}: {error}") from error
     return low

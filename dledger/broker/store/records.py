@@ -204,7 +204,7 @@ def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> t
     head, body_at, topic_at, properties_at = _measure(data, at, offset, room)
     size = head[0]
     if head[6] != offset:
-        raise WireError(f"log at {offset}: the record says that it stands at {head[6]}")
+        raise WireError(f"log at {offset}: the record's own offset is {head[6]}")
     view = memoryview(data)
     crc = crc32(view[body_at : body_at + head[-1]]) & 0x7FFFFFFF
     if crc != head[2] and head[-1]:
@@ -392,7 +392,7 @@ class RecordWalk:
         return sure + start
 
     def _size(self, data: bytes | memoryview, index: int, at: int, left: int, room: int) -> int:
-        """Size of the blank or record at C{at} without a whole sound head; 0 if more bytes are needed."""
+        """Size of the blank at C{at}, where no whole sound head begins; 0 if more bytes are needed."""
         if left >= START_SIZE and START.unpack_from(data, index)[1] == MAGIC_BLANK:
             return room
         if left < min(HEAD_SIZE, room):
@@ -404,4 +404,4 @@ class RecordWalk:
             raise WireError(f"log at {at}: magic={magic & 0xFFFFFFFF:08x} is none of a message or blank")
         if not MIN_MESSAGE_SIZE <= size <= room:
             raise WireError(f"log at {at}: size={size} outside {MIN_MESSAGE_SIZE}..{room}")
-        raise WireError(f"log at {at}: the record says that it stands at {offset}")
+        raise WireError(f"log at {at}: the record's own offset is {offset}")

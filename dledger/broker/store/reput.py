@@ -7,7 +7,7 @@ reactor, a slice per turn, whenever the log has grown.
 
 Rule 1: a record is put when it is whole and ends at or below the bound. An incomplete record at the end of
 the log is no damage: its rest arrives later.
-Rule 2: bytes that cannot become a record stop the service, and the owner is told. Damage is not treated as
+Rule 2: bytes that cannot become a record stop the service and fail the store. Damage is not treated as
 the end of the log.
 Rule 3: prepared and rolled back transactions are skipped. Bodies are not examined.
 

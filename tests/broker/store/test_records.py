@@ -154,7 +154,7 @@ class ReadTests(SynchronousTestCase):
 
     def test_checked(self) -> None:
         """The body's checksum and the record's own offset are compared."""
-        for at, part in ((90, "bodyCRC"), (35, "says that it stands at")):
+        for at, part in ((90, "bodyCRC"), (35, "own offset is")):
             damaged = bytearray(GOLDEN)
             damaged[at] ^= 1
             with self.assertRaises(WireError) as caught:
@@ -259,7 +259,7 @@ class WalkTests(SynchronousTestCase):
         """Refused as soon as its head is there."""
         sound = packed(message(), queue_offset=0, offset=0, now_ms=1)
         for at, value, part in (
-            (7, 0, "magic"), (3, 5, "size=5"), (0, 0x7F, "size="), (35, 9, "stands at 9")
+            (7, 0, "magic"), (3, 5, "size=5"), (0, 0x7F, "size="), (35, 9, "own offset is 9")
         ):  # fmt: skip
             data = bytearray(sound)
             data[at] = value
