@@ -75,7 +75,7 @@ def _fraction(value: object) -> object:
 
 
 def file_json(document: Mapping[str, object]) -> bytes:
-    """What Java writes into files. A mapping with integer keys stands in one line, keys unquoted."""
+    """The text of a file as Java writes it. A mapping with integer keys is one line, keys unquoted."""
     return _pretty(document, 0).encode("utf-8")
 
 

@@ -77,7 +77,7 @@ class _Config:
     rest: Mapping[str, object] = attrs.Factory(dict)
 
     def document(self) -> JsonObject:
-        """As it stands in files, keys in order."""
+        """As in files, keys in order."""
         named = {name: getattr(self, attribute) for attribute, name in _field_names(type(self)).items()}
         return dict(sorted({**self.rest, **named}.items()))
 
