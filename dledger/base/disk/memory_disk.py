@@ -26,10 +26,13 @@ class _Content:
 class MemoryFile:
     """An open file; see L{dledger.base.disk.disk.File}."""
 
-    def __init__(self, path: str, content: _Content, locked: set[str] | None = None) -> None:
+    def __init__(
+        self, path: str, content: _Content, locked: set[str] | None = None, modified_s: float = math.inf
+    ) -> None:
         self.path = path
         self._content = content
         self._locked = locked
+        self._modified_s = modified_s
 
     def pread(self, size: int, position: int) -> bytes:
         """See L{dledger.base.disk.disk.File.pread}."""
@@ -54,8 +57,8 @@ class MemoryFile:
         return self._content.size
 
     def modified_s(self) -> float:
-        """Infinity: a file in memory never grows old."""
-        return math.inf
+        """See L{MemoryDisk}."""
+        return self._modified_s
 
     def close(self) -> None:
         """See L{dledger.base.disk.disk.File.close}."""
@@ -67,7 +70,12 @@ class MemoryFile:
 class MemoryDisk:
     """A file system; see L{dledger.base.disk.disk.Disk}."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, modified_s: float = math.inf) -> None:
+        """
+        @param modified_s: time of the last write of every file, in seconds since 1970. Infinity by default: a
+            file in memory never grows old, so expiry keeps it.
+        """
+        self._modified_s = modified_s
         self.files: dict[str, _Content] = {}
         self.directories: set[str] = {"", "/", "."}
         self._locked: set[str] = set()
@@ -85,7 +93,7 @@ class MemoryDisk:
             if path in self.files:
                 raise FileExistsError(errno.EEXIST, "exists", path)
             self.files[path] = _Content(size=size)
-        return MemoryFile(path, self._find(path))
+        return MemoryFile(path, self._find(path), modified_s=self._modified_s)
 
     def read_file(self, path: str) -> bytes:
         """See L{dledger.base.disk.disk.Disk.read_file}."""
@@ -143,7 +151,7 @@ class MemoryDisk:
 
     def clone(self) -> MemoryDisk:
         """A disk with the same files, no lock held."""
-        twin = MemoryDisk()
+        twin = MemoryDisk(modified_s=self._modified_s)
         twin.directories = set(self.directories)
         twin.files = {path: _Content(bytearray(one.data), one.size) for path, one in self.files.items()}
         return twin

@@ -19,7 +19,7 @@ class QueriesTests(SynchronousTestCase):
     """A queue of thirty messages, a third of them with another tag."""
 
     def setUp(self) -> None:
-        self.disk = MemoryDisk()
+        self.disk = MemoryDisk(modified_s=0.0)
         self.opened = Opened(self.disk)
         self.opened.settle()
         self.store = self.opened.store

@@ -31,7 +31,7 @@ class LifeTests(SynchronousTestCase):
     """From open to close and back."""
 
     def setUp(self) -> None:
-        self.disk = MemoryDisk()
+        self.disk = MemoryDisk(modified_s=0.0)
 
     def open(self, **options: bool) -> Opened:
         """The store, started and caught up."""
