@@ -59,7 +59,7 @@ class OptionsTests(ExportCase):
             (("--out", "o"), "either --source"),
             ((*source, "--bootstrap", "n0-h:1", "--out", "o"), "either --source"),
             (source, "give --out"),
-            (("--bootstrap", "h:1", "--out", "o"), "n0-10.0.0.1:20911"),
+            (("--bootstrap", "h:1", "--out", "o"), "port of 1 to 65535 (as in n0-127.0.0.1:20911)"),
             ((*source, "--out", "o", "--format", "csv"), "allowed are parquet, jsonl"),
             ((*source, "--out", "o", "--columns", "terms"), "did you mean term"),
             ((*source, "--out", "o", "--interval", "soon"), "is not a number"),
