@@ -148,8 +148,8 @@ def unit_suites(root: Path = ROOT) -> list[str]:
 #: Summary of the simulator, which stops early after a few failures.
 SCHEDULES = r"^(?P<total>\d+) schedules, (?P<failed>\d+) failed\b"
 
-#: Seconds for all stages together, so that they and the installation take less than forty minutes.
-DEADLINE_S = 2280
+#: Seconds for all stages together, so that they and the installation take less than an hour.
+DEADLINE_S = 3240
 
 #: Summary of the mutants: those that the simulator noticed, and those that it did not.
 MUTANTS = r"^\d+ mutants, (?P<passed>\d+) noticed, (?P<failed>\d+) not\s*$"
@@ -174,20 +174,20 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
     return [
         Stage(name="lint", command=(PYTHON, "-m", "ruff", "check", *sources), limit_s=60,
               read=read_check, counts="check"),
-        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=120, read=read_check, counts="check"),
-        Stage(name="unit", command=(*trial, "--reporter=text", *(suites or unit_suites())), limit_s=400,
+        Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=240, read=read_check, counts="check"),
+        Stage(name="unit", command=(*trial, "--reporter=text", *(suites or unit_suites())), limit_s=600,
               read=read_trial, counts="tests"),
-        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=400,
+        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=700,
               read=read_total(SCHEDULES), counts="schedules"),
-        Stage(name="sim-ha", command=(PYTHON, "-m", *simulate_ha), limit_s=240,
+        Stage(name="sim-ha", command=(PYTHON, "-m", *simulate_ha), limit_s=400,
               read=read_total(SCHEDULES), counts="schedules"),
-        Stage(name="mutants", command=(PYTHON, "-m", "tests.mutants"), limit_s=400,
+        Stage(name="mutants", command=(PYTHON, "-m", "tests.mutants"), limit_s=700,
               read=read_total(MUTANTS), counts="mutants"),
-        Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=150, counts="targets", **summed_up),
-        Stage(name="processes", command=(*trial, "tests.processes"), limit_s=400, **of_trial),
+        Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=300, counts="targets", **summed_up),
+        Stage(name="processes", command=(*trial, "tests.processes"), limit_s=800, **of_trial),
         # Without PySpark the test modules cannot be imported, which counts as a failure.
-        Stage(name="spark", command=(*trial, "tests.spark"), limit_s=600, **of_trial),
-        Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1000,
+        Stage(name="spark", command=(*trial, "tests.spark"), limit_s=800, **of_trial),
+        Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1200,
               counts="tests", **summed_up),
     ]
 

@@ -128,8 +128,8 @@ class StagesTests(SynchronousTestCase):
     """The stages of this project."""
 
     def test_limits(self) -> None:
-        """All stages take less than forty minutes, installation included; none may use up all the time."""
-        self.assertLessEqual(run_all.DEADLINE_S, 38 * 60)
+        """All stages take less than an hour, installation included; none may use up all the time."""
+        self.assertLessEqual(run_all.DEADLINE_S, 55 * 60)
         self.assertLess(max(each.limit_s for each in run_all.stages()), run_all.DEADLINE_S / 2)
 
     def test_every_test_package_has_a_stage(self) -> None:
