@@ -467,8 +467,9 @@ class DLedgerCore:
         if member.config.is_sync and member.has_java_peer:
             # A Java follower acknowledges from its page cache: one copy, this one, is to be on a disk.
             index = min(index, member.flushed_index)
-        # The flush may end before this term: earlier terms commit with an entry of this one (5.4.2).
-        if index < self._quorum.term_start_index or not member.commit(index):
+            if index < self._quorum.term_start_index:
+                return  # the flush ended before this term: earlier terms commit with an entry of this one
+        if not member.commit(index):
             return
         self._appends.committed(member.committed_index)
         if not self._is_ready and member.committed_index >= self._quorum.term_start_index - 1:

@@ -78,9 +78,23 @@ class LanesTests(SynchronousTestCase):
 
     def test_progress(self) -> None:
         """The running jobs are told now and then."""
-        out = io.StringIO()
-        slow = Job(name="slow", command=(sys.executable, "-c", "print('1 passed, 0 failed')"),
-                   read=read_total(SUMMARY))
+        told = Path(self.mktemp())
+
+        class Out(io.StringIO):
+            """Lets the program end once it was told to be running."""
+
+            def write(self, text: str) -> int:
+                if "slow running" in text:
+                    told.touch()
+                return super().write(text)
+
+        code = (
+            "import pathlib, time\n"
+            f"while not pathlib.Path({str(told.absolute())!r}).exists(): time.sleep(0.01)\n"
+            "print('1 passed, 0 failed')"
+        )
+        out = Out()
+        slow = Job(name="slow", command=(sys.executable, "-c", code), read=read_total(SUMMARY))
         Lanes([slow], out, tell_s=0.001).run(1)
         self.assertIn("slow begins", out.getvalue())
         self.assertIn("slow running", out.getvalue())
