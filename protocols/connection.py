@@ -8,6 +8,9 @@ Rule 2: unanswered requests are bounded: a server stops reading, a client refuse
 Rule 3: when the connection ends, by either side, its owner is told once, after everything outstanding has
 failed.
 
+Rule 4: the memory that a stranger can take is bounded, for one connection and for all of them together
+(L{Budgets}): unfinished frames, and large answers that are not sent yet.
+
 This module starts no timers: owners call C{sweep}.
 """
 
@@ -21,6 +24,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from protocols.budgets import FRAME_S, STALL_S, Account, Budgets
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.outlet import Outlet, read_directly
 from protocols.turn import Turn
@@ -38,6 +42,11 @@ UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 
 #: Bytes that may wait for a congested transport.
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
+
+#: Largest native frame to a member from a connection that has not identified itself; our clients begin
+#: with METADATA. Other frames may be larger, as the first frame of a Java client can be an append. All
+#: their unfinished frames share L{Budgets.strangers}.
+STRANGER_FRAME_BYTES_MAX = 64 * 1024
 
 
 @implementer(IPushProducer)
@@ -104,9 +113,15 @@ class Connection(Protocol):
         if frames:
             # The valid frames before the damage are handled, even if they came in the same read.
             broken = self._frames_received(frames) or broken
+        if broken is None:
+            broken = self._frames_cut()
         if broken is not None and not self.is_lost:
             self._wire_broken(broken)
             self.abort(f"broken format: {broken}")
+
+    def _frames_cut(self) -> WireError | None:
+        """A read has been handled; an end that answers counts the bytes of the unfinished frame."""
+        return None
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """See L{Protocol.connectionLost}."""
@@ -188,8 +203,10 @@ class AnsweringConnection(Connection):
     An end that answers. It stops reading while too many requests are unanswered, or while the other end
     does not read the answers.
 
-    Subclasses count requests and answers, and call C{_regulate} after each read.
+    Subclasses count requests and answers, and call C{_regulate} after each read. Code that makes large
+    answers asks C{may_answer} before, and tells C{account.hold} after each.
 
+    @ivar account: the connection's part of the memory that the process may use.
     @ivar unanswered: number of unanswered requests.
     @ivar unanswered_bytes: memory that they hold, approximately.
     """
@@ -197,21 +214,34 @@ class AnsweringConnection(Connection):
     #: Owner of the connection; this class calls its C{drained} and C{wire_broken}.
     _sink: Any
 
+    #: Bytes of a native frame before the other end has identified itself.
+    _stranger_frame_bytes_max: int = FRAME_BYTES_MAX
+
     def __init__(
         self, turn: Turn, *, unanswered_max: int, unanswered_bytes_max: int, frame_bytes_max: int,
-        idle_s: float,
+        idle_s: float, budgets: Budgets | None = None,
     ) -> None:
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
         self._is_reading = True
+        self.account = Account(
+            budgets if budgets is not None else Budgets(),
+            stranger_frame_bytes_max=self._stranger_frame_bytes_max,
+        )
         self.unanswered = 0
         self.unanswered_bytes = 0
+
+    @property
+    def may_answer(self) -> bool:
+        """Whether another large answer may be made now; if not, C{drained} of the owner follows."""
+        return not self.is_congested and self.account.may_answer
 
     def resumeProducing(self) -> None:
         """See L{IPushProducer}."""
         super().resumeProducing()
         if not self.is_lost:
+            self.account.release()
             self._sink.drained(self)
             self._regulate()
 
@@ -221,14 +251,34 @@ class AnsweringConnection(Connection):
         self._regulate()
 
     def sweep(self, now_s: float) -> None:
-        """Abort the connection if it is idle. Called regularly."""
+        """
+        Abort the connection if it is idle, if a frame is not complete in time, or if it does not read its
+        answers while others need the memory. Called regularly.
+        """
         if self.is_idle(now_s):
             self.abort(f"idle for {self._idle_s:g} s")
+        elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):
+            self.abort(f"a frame was not complete within {FRAME_S:g} s")
+        elif self.account.is_stalled(now_s):
+            self.abort(f"{self.account.held_bytes} bytes of answers were not read within {STALL_S:g} s")
 
     def _flush(self) -> None:
         super()._flush()
         if not self.is_lost:
+            if self.account.held_bytes and not self.is_congested:
+                self.account.release()
             self._regulate()
+
+    def _frames_cut(self) -> WireError | None:
+        if self.is_lost or self._buffer.kept_bytes == self.account.unfinished_bytes:
+            return None
+        refused = self.account.count_unfinished(self._buffer)
+        return None if refused is None else WireError(refused)
+
+    def _lose(self, reason: str) -> None:
+        if not self.is_lost:
+            self.account.close()
+        super()._lose(reason)
 
     def _regulate(self) -> None:
         wanted = not (

@@ -60,6 +60,8 @@ class FrameBuffer:
 
     Invariant: C{_kept} is the beginning of at most one frame; C{_needed} is the size at which it can be
     examined again: of the frame, or of the part that tells its length.
+
+    @ivar unfinished_serial: rises when another unfinished frame begins.
     """
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -69,12 +71,23 @@ class FrameBuffer:
         self._frame_bytes_max = frame_bytes_max
         self._kept = bytearray()
         self._needed = 1
+        self.unfinished_serial = 0
         self._failure: str | None = None
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the unfinished frame."""
+        """Bytes of the unfinished frame that have come."""
         return len(self._kept)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of the unfinished frame, as its length says; 0 if there is none."""
+        return self._needed if self._kept else 0
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the unfinished frame is a native one."""
+        return bool(self._kept) and self._kept[0] == NATIVE_FIRST_BYTE
 
     def feed(self, data: bytes) -> list[Frame]:
         """
@@ -114,6 +127,7 @@ class FrameBuffer:
             if available < needed:
                 self._needed = needed
                 self._kept = bytearray(view[at:])
+                self.unfinished_serial += 1
                 break
             whole = bytes(view[at + start : at + needed])
             frames.append(Frame("remoting" if start else "native", whole))

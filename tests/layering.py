@@ -340,7 +340,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="twistd common",
         covers=("dledger.twistd.common",),
-        ours=("dledger.base.tuning", "dledger.base.reactor"),
+        ours=("dledger.base.descriptors", "dledger.base.reactor", "dledger.base.tuning"),
         third=("twisted",),
         refused=("logging", "asyncio"),
     ),

@@ -2,6 +2,10 @@
 """
 The common part of all listening sides: a bounded number of connections, closed together.
 
+Rule: at the bound, a new connection takes the place of the oldest one that has not sent a valid request.
+So idle connections of strangers do not keep clients and peers out. If every connection has sent one, the
+new one is refused.
+
 Knows nothing of the messages on them.
 """
 
@@ -13,29 +17,36 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 
+from dledger.base.folding import Folding
 from protocols.connection import AnsweringConnection
+from protocols.turn import Turn
 
 _C = TypeVar("_C", bound=AnsweringConnection)
 
 
 class ListeningSide(ServerFactory, Generic[_C]):
     """
-    Invariant: C{_connections} are the connections that are ready and not lost.
+    Invariant: C{_connections} are the connections that are ready and not lost, oldest first.
 
+    @ivar folding: decides which repeated log lines of strangers are written.
     @ivar connections_refused: number of connections refused, beyond the bound or during the close.
+    @ivar connections_replaced: number of connections that ended for a newer one.
     """
 
     log = Logger()
     noisy = False
 
-    def __init__(self, *, connections_max: int) -> None:
+    def __init__(self, turn: Turn, *, connections_max: int) -> None:
         """
-        @param connections_max: at most this many connections are open; further ones are closed at once.
+        @param connections_max: at most this many connections are open.
         """
-        self._connections: set[_C] = set()
+        self._turn = turn
+        self._connections: dict[_C, None] = {}
         self._connections_max = connections_max
         self._is_closing = False
+        self.folding = Folding(turn.seconds)
         self.connections_refused = 0
+        self.connections_replaced = 0
 
     @property
     def connections(self) -> int:
@@ -44,32 +55,50 @@ class ListeningSide(ServerFactory, Generic[_C]):
 
     def buildProtocol(self, addr: IAddress | None) -> _C | None:
         """See L{ServerFactory.buildProtocol}."""
-        if self._is_closing or len(self._connections) >= self._connections_max:
+        if self._is_closing or not self._has_room():
             self.connections_refused += 1
-            self.log.warn(
-                "connection from {address} refused: {connections} are open, {connections_max} are allowed",
-                address=str(addr), connections=len(self._connections), connections_max=self._connections_max,
-            )
+            repeated = self.folding.happened(("connection refused",))
+            if repeated is not None:
+                self.log.warn(
+                    "connection from {address} refused: {connections} are open, {connections_max} are "
+                    "allowed", address=str(addr), connections=len(self._connections),
+                    connections_max=self._connections_max, **repeated,
+                )
             return None
         connection = self._make_connection()
         connection.factory = self
         return connection
+
+    def _has_room(self) -> bool:
+        if len(self._connections) < self._connections_max:
+            return True
+        stranger = next((one for one in self._connections if not one.account.is_proven), None)
+        if stranger is None:
+            return False
+        self.connections_replaced += 1
+        stranger.abort("its place was needed, and it has sent no valid request")
+        return True
 
     def _make_connection(self) -> _C:
         raise NotImplementedError
 
     def connected(self, connection: _C) -> None:
         """A connection is ready."""
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def connection_lost(self, connection: _C, reason: str) -> None:
         """A connection has ended."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
     def sweep(self, now_s: float) -> None:
-        """Close idle connections. Called regularly."""
+        """Close idle connections; report repeated events that are over. Called regularly."""
         for connection in list(self._connections):
             connection.sweep(now_s)
+        for key, episode in self.folding.sweep(now_s):
+            self.log.warn(
+                "{event}: {times} times in {since_s} s, now over", event=" ".join(map(str, key)),
+                times=episode.times, since_s=round(episode.last_s - episode.begin_s),
+            )
 
     def close_all(self) -> None:
         """Accept no more connections, and end each one when its output has been sent."""

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 
 from dledger.base.listening import ListeningSide
 from dledger.broker.common.refusals import Code, CommandGroup, Handler, Refused
+from protocols.budgets import Budgets
 from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
 from protocols.rocketmq.commands import CommandConnection
 from protocols.turn import Turn
@@ -49,6 +50,7 @@ class CommandRouter(ListeningSide[CommandConnection]):
     """
     A L{CommandSink} for the connections that it makes.
 
+    @ivar budgets: the memory that the connections share.
     @ivar wire_errors: connections that were aborted because the peer broke the format.
     @ivar unknown: requests without a handler.
     @ivar failures: requests at which a handler failed.
@@ -65,8 +67,8 @@ class CommandRouter(ListeningSide[CommandConnection]):
         @param plain: takes the usual sends before they are decoded as commands; None: decode all sends.
         @param native: answers native frames; None: native frames are format errors.
         """
-        super().__init__(connections_max=connections_max)
-        self._turn = turn
+        super().__init__(turn, connections_max=connections_max)
+        self.budgets = Budgets()
         self._groups = tuple(groups)
         self._together = together
         self._together_codes = together.codes
@@ -89,7 +91,9 @@ class CommandRouter(ListeningSide[CommandConnection]):
         return tuple(sorted(self._handlers.keys() | self._together_codes))
 
     def _make_connection(self) -> CommandConnection:
-        return BrokerConnection(self, self._turn, native=self._native, sends=self._plain)
+        return BrokerConnection(
+            self, self._turn, native=self._native, sends=self._plain, budgets=self.budgets
+        )
 
     # -- CommandSink -----------------------------------------------------------------------------
 
@@ -146,8 +150,10 @@ class CommandRouter(ListeningSide[CommandConnection]):
     def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
         """See L{CommandSink.wire_broken}."""
         self.wire_errors += 1
-        self.log.warn("{address} broke the format, connection aborted: {reason}",
-                      address=connection.address, reason=str(error))  # fmt: skip
+        repeated = self.folding.happened(("format broken",))
+        if repeated is not None:
+            self.log.warn("{address} broke the format, connection aborted: {reason}",
+                          address=connection.address, reason=str(error), **repeated)  # fmt: skip
 
     def connection_lost(self, connection: CommandConnection, reason: str) -> None:
         """See L{CommandSink.connection_lost}."""

@@ -170,6 +170,7 @@ class Node:
             self_id=config.self_id, group=config.group, peer_ids=frozenset(config.peers) - {config.self_id},
             body_bytes_max=config.body_bytes_max, core=self._core, feed=feed,
             is_running=lambda: not self._driver.is_stopped, broken=self.broken,
+            report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
             appends=self._appends, reads=self._reads,
         )

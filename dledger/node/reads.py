@@ -5,9 +5,12 @@ Serves entries: single ones by GET, ranges by PULL, and both to local callers.
 Rule 1: only committed entries are shown. A linearizable read is served up to its read index from the
 core, any other read up to the committed index that this member knows.
 Rule 2: all linearizable reads of a reactor turn are one input of the core.
-Rule 3: no entries are read for a congested connection: its reads are parked until it drains.
-Rule 4: PULLs that wait for entries are bounded in number (C{PULL_WAITERS_MAX}) and time
-(C{PULL_WAIT_MS_MAX}).
+Rule 3: no entries are read for a connection that is congested or holds its share of the budget of answers:
+its reads are parked until it drains.
+Rule 4: PULLs that wait for entries are bounded in number (C{PULL_WAITERS_MAX}, of one connection
+C{PULL_WAITERS_OF_ONE_MAX}) and time (C{PULL_WAIT_MS_MAX}).
+Rule 5: one reactor turn serves at most C{READS_PER_TURN} reads and C{READ_BYTES_PER_TURN} bytes; the next
+ones are parked, and served in the next turn, connection by connection.
 """
 
 from __future__ import annotations
@@ -42,6 +45,12 @@ PULL_BYTES_MAX = 4 * 1024 * 1024
 #: A PULL waits at most this long for entries; at most this many PULLs and local callers wait.
 PULL_WAIT_MS_MAX = 30_000
 PULL_WAITERS_MAX = 4096
+#: At most this many PULLs of one connection wait.
+PULL_WAITERS_OF_ONE_MAX = 256
+
+#: Reads that one reactor turn serves, and bytes of their records.
+READS_PER_TURN = 256
+READ_BYTES_PER_TURN = 8 * 1024 * 1024
 
 
 class Readable(Protocol):
@@ -94,7 +103,8 @@ class _Waiter:
 class Reads:
     """
     Invariant: a read is in exactly one of C{_asked}, C{_waiters} and C{_parked}, or it was answered;
-    C{_tokens} are those of C{_asked} that the core has not been given yet.
+    C{_tokens} are those of C{_asked} that the core has not been given yet. C{_waits_of} counts the
+    C{_waiters} of each connection.
     """
 
     def __init__(
@@ -123,6 +133,9 @@ class Reads:
         self._asked: dict[int, _Asked | _LocalRead] = {}
         self._waiters: list[_Waiter] = []
         self._parked: dict[ServerConnection, deque[tuple[Ticket, GetRequest | PullRequest, int]]] = {}
+        self._waits_of: dict[ServerConnection, int] = {}
+        self._reads_left = READS_PER_TURN
+        self._bytes_left = READ_BYTES_PER_TURN
         self._is_wake_asked = False
         self._is_stopped = False
 
@@ -197,6 +210,12 @@ class Reads:
             error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters=len(self._waiters))
             self._refuse(connection, ticket, request, error)
             return
+        waits = self._waits_of.get(connection, 0)
+        if waits >= PULL_WAITERS_OF_ONE_MAX:
+            error = DLedgerError(ResponseCode.LEADER_PENDING_FULL, waiters_of_connection=waits)
+            self._refuse(connection, ticket, request, error)
+            return
+        self._waits_of[connection] = waits + 1
         deadline_s = self._seconds() + min(request.wait_ms, PULL_WAIT_MS_MAX) / 1000
         self._waiters.append(_Waiter(index=request.begin_index, deadline_s=deadline_s, asked=asked))
 
@@ -243,7 +262,9 @@ class Reads:
         self._end_waits(lambda waiter: waiter.index <= committed_index)
 
     def sweep(self, now_s: float) -> None:
-        """End waits whose time is over, without entries. Called regularly."""
+        """End waits whose time is over, without entries; serve parked reads. Called regularly."""
+        if self._parked:  # the budget may have been exhausted by other connections
+            self._serve_parked(list(self._parked))
         if self._waiters:
             self._end_waits(lambda waiter: waiter.deadline_s <= now_s)
 
@@ -255,14 +276,22 @@ class Reads:
         committed_index = self._committed_index()
         for waiter in over:
             if waiter.asked is not None:
+                self._waited(waiter.asked[0])
                 self._serve(*waiter.asked, committed_index)
             elif waiter.local is not None and not waiter.local.called:
                 waiter.local.callback(committed_index)
 
+    def _waited(self, connection: ServerConnection) -> None:
+        waits = self._waits_of.get(connection, 0)
+        if waits > 1:
+            self._waits_of[connection] = waits - 1
+        else:
+            self._waits_of.pop(connection, None)
+
     def connection_lost(self, connection: ServerConnection) -> None:
         """The connection is lost: forget its parked and waiting reads."""
         self._parked.pop(connection, None)
-        if self._waiters:
+        if self._waits_of.pop(connection, 0):
             self._waiters = [
                 waiter
                 for waiter in self._waiters
@@ -271,12 +300,39 @@ class Reads:
 
     def drained(self, connection: ServerConnection) -> None:
         """The connection takes answers again: serve its parked reads."""
-        parked = self._parked.pop(connection, None)
-        while parked and not connection.is_congested:
-            ticket, request, read_index = parked.popleft()
-            self._serve(connection, ticket, request, read_index)
-        if parked:
-            self._parked[connection] = parked
+        if connection in self._parked:
+            self._serve_parked([connection])
+
+    def _may_serve(self, connection: ServerConnection) -> bool:
+        return self._reads_left > 0 and self._bytes_left > 0 and connection.may_answer
+
+    def _spend(self, connection: ServerConnection, size: int) -> None:
+        if self._reads_left == READS_PER_TURN:
+            self._at_end_of_turn(self._next_turn)
+        self._reads_left -= 1
+        self._bytes_left -= size
+        connection.account.hold(size)
+
+    def _next_turn(self) -> None:
+        """Another turn may serve as much again, parked reads first."""
+        self._reads_left, self._bytes_left = READS_PER_TURN, READ_BYTES_PER_TURN
+        if self._parked:
+            self._serve_parked(list(self._parked))
+
+    def _serve_parked(self, connections: list[ServerConnection]) -> None:
+        """Serve one parked read of each connection, then the next of each, while they may be served."""
+        while connections:
+            waiting, connections = connections, []
+            for connection in waiting:
+                parked = self._parked.get(connection)
+                if parked is None or not self._may_serve(connection):
+                    continue
+                ticket, request, read_index = parked.popleft()
+                if parked:
+                    connections.append(connection)
+                else:
+                    del self._parked[connection]
+                self._serve_now(connection, ticket, request, read_index)
 
     def stop(self) -> None:
         """The member has stopped: answer all reads that still wait."""
@@ -294,9 +350,14 @@ class Reads:
     ) -> None:
         if connection.is_lost:
             return
-        if connection.is_congested:
+        if connection in self._parked or not self._may_serve(connection):
             self._parked.setdefault(connection, deque()).append((ticket, request, read_index))
             return
+        self._serve_now(connection, ticket, request, read_index)
+
+    def _serve_now(
+        self, connection: ServerConnection, ticket: Ticket, request: GetRequest | PullRequest, read_index: int
+    ) -> None:
         try:
             if isinstance(request, PullRequest):
                 self._serve_pull(connection, ticket, request, read_index)
@@ -313,6 +374,7 @@ class Reads:
         self._check_index(index, read_index)
         entries = self._store.read_batch(index, max_count=1, max_bytes=1)
         self._counters.gets += 1
+        self._spend(connection, len(entries.records))
         connection.answer(ticket, GetResponse(group=self._group, entries=entries))
 
     def _check_index(self, index: int, read_index: int) -> None:
@@ -344,6 +406,7 @@ class Reads:
             entries = read(first, end_index=end_index, max_bytes=max_bytes)
             self._counters.pulled_bytes += len(entries.records)
         self._counters.pulls += 1
+        self._spend(connection, 0 if entries is None else len(entries.records))
         if code is not ResponseCode.SUCCESS:
             count(self._counters.refusals, code.name)
         connection.answer(ticket, PullResponse(

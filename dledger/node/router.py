@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.core.effects import Report
 from dledger.core.inputs import (
     Input,
     PeerDisconnected,
@@ -111,8 +111,6 @@ class RequestRouter:
     each open connection.
     """
 
-    log = Logger()
-
     def __init__(
         self,
         *,
@@ -124,6 +122,7 @@ class RequestRouter:
         feed: Callable[..., None],
         is_running: Callable[[], bool],
         broken: Callable[[BaseException], None],
+        report: Callable[[Report], None],
         next_token: Callable[[], int],
         counters: Counters,
         refusals: Refusals,
@@ -131,6 +130,7 @@ class RequestRouter:
         reads: Reads,
     ) -> None:
         self._broken = broken
+        self._report = report
         self._self_id = self_id
         self._group = group
         self._peer_ids = peer_ids
@@ -175,6 +175,10 @@ class RequestRouter:
     def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
         self._counters.requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
+        if not connection.account.is_proven:
+            first = requests[0][1]
+            if (first.remote_id, first.group) == (self_id, group):
+                connection.account.prove()
         for_core: list[tuple[Ticket, Request]] = []
         is_running = self._is_running()
         for ticket, request in requests:
@@ -259,10 +263,9 @@ class RequestRouter:
     def _refuse_append(self, connection: ServerConnection, ticket: Ticket, request: AppendRequest) -> None:
         if request.bodies:
             longest = max(map(len, request.bodies))
-            self.log.warn(
-                "append of {body_bytes} bytes from {address} refused: {body_bytes_max} are allowed",
-                body_bytes=longest, address=connection.address, body_bytes_max=self._body_bytes_max,
-            )
+            self._report(Report(event="append-too-large", facts={
+                "body_bytes": longest, "body_bytes_max": self._body_bytes_max, "address": connection.address,
+            }))
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest)
         elif ticket[1]:
             error = DLedgerError(ResponseCode.REQUEST_WITH_EMPTY_BODYS)

@@ -5,7 +5,8 @@ The listening side of a member: its connections, and which of them belong to pee
 Rule 1: a peer has one incoming connection. When it sends on a newer one, the older is aborted and its
 queued requests are dropped first: pushes between a pair must be FIFO, and a late TRUNCATE of an old
 connection must not be obeyed. If the older connection sends last, it is still the one aborted.
-Rule 2: the number of connections is bounded.
+Rule 2: the number of connections is bounded. Clients get all places but L{PEER_PLACES}: when they have more,
+the newest of them end.
 
 The L{RequestSink} behind this server decides the meaning of requests.
 """
@@ -13,6 +14,7 @@ The L{RequestSink} behind this server decides the meaning of requests.
 from __future__ import annotations
 
 from dledger.base.listening import ListeningSide
+from protocols.budgets import Budgets
 from protocols.ledger.connection import RequestSink, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
@@ -22,6 +24,9 @@ from protocols.wire.ledger.messages import Request
 #: At most this many connections are open; further ones are closed at once.
 CONNECTIONS_MAX = 4096
 
+#: Places that only members of the group keep.
+PEER_PLACES = 16
+
 #: At most this many different complaints about bodies are remembered and logged, each once.
 _COMPLAINTS_MAX = 1024
 
@@ -30,14 +35,19 @@ class MemberServer(ListeningSide[ServerConnection]):
     """
     Invariant: C{_by_peer} holds only open connections of C{_connections}.
 
+    @ivar budgets: the memory that the connections share.
     @ivar wire_errors: number of connections aborted because the peer broke the format.
     @ivar body_errors: number of requests refused because of a malformed body.
     """
 
-    def __init__(self, sink: RequestSink, turn: Turn, *, connections_max: int = CONNECTIONS_MAX) -> None:
-        super().__init__(connections_max=connections_max)
+    def __init__(
+        self, sink: RequestSink, turn: Turn, *, connections_max: int = CONNECTIONS_MAX,
+        budgets: Budgets | None = None,
+    ) -> None:
+        """@param budgets: shared by the connections."""
+        super().__init__(turn, connections_max=connections_max)
+        self.budgets = budgets if budgets is not None else Budgets()
         self._sink = sink
-        self._turn = turn
         self._by_peer: dict[str, ServerConnection] = {}
         self._complaints: set[tuple[str, str]] = set()
         self._next_serial = 1
@@ -45,7 +55,7 @@ class MemberServer(ListeningSide[ServerConnection]):
         self.body_errors = 0
 
     def _make_connection(self) -> ServerConnection:
-        connection = ServerConnection(self, self._turn, serial=self._next_serial)
+        connection = ServerConnection(self, self._turn, serial=self._next_serial, budgets=self.budgets)
         self._next_serial += 1
         return connection
 
@@ -71,6 +81,16 @@ class MemberServer(ListeningSide[ServerConnection]):
             current.abort(f"{peer_id} opened a newer connection")
         self.log.info("peer {peer_id} connected from {address}", peer_id=peer_id, address=connection.address)
         return True
+
+    def sweep(self, now_s: float) -> None:
+        """See L{ListeningSide.sweep}; also ends the newest clients that have taken places of peers."""
+        super().sweep(now_s)
+        places = max(self._connections_max - PEER_PLACES, self._connections_max // 2)
+        if len(self._connections) > places:
+            clients = [one for one in self._connections if one.account.is_proven and one.peer_id is None]
+            for connection in clients[places:]:
+                self.connections_replaced += 1
+                connection.abort(f"{places} clients are connected, which is the limit")
 
     # -- RequestSink of the connections ------------------------------------------------------
 
@@ -106,10 +126,12 @@ class MemberServer(ListeningSide[ServerConnection]):
     def wire_broken(self, connection: ServerConnection, error: WireError) -> None:
         """See L{RequestSink.wire_broken}."""
         self.wire_errors += 1
-        self.log.error(
-            "{peer_id} at {address} broke the format, connection aborted: {reason}",
-            peer_id=connection.peer_id, address=connection.address, reason=str(error),
-        )
+        repeated = self.folding.happened(("format broken by", connection.peer_id))
+        if repeated is not None:
+            self.log.error(
+                "{peer_id} at {address} broke the format, connection aborted: {reason}",
+                peer_id=connection.peer_id, address=connection.address, reason=str(error), **repeated,
+            )
         self._sink.wire_broken(connection, error)
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:

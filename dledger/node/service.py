@@ -28,6 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.addresses import parse_address
+from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
@@ -36,7 +37,7 @@ from dledger.config import DLedgerConfig
 from dledger.node.driver import Terms
 from dledger.node.node import Node, Store
 from dledger.node.peers import Peers
-from dledger.node.server import MemberServer
+from dledger.node.server import CONNECTIONS_MAX, MemberServer
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermFile, TermVote
@@ -168,7 +169,9 @@ class MemberService(MultiService):
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
         self._flush_thread.start()
-        self._server = MemberServer(node.router, node.turn)
+        self._server = MemberServer(
+            node.router, node.turn, connections_max=connections_allowed(CONNECTIONS_MAX)
+        )
         endpoints = self._endpoints
         if endpoints is None:
             endpoints = peer_endpoints(self.config, self._reactor)

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from dledger.base.descriptors import raise_limit
 from dledger.base.reactor import Reactor
 from dledger.base.tuning import keep_freed_memory, spare_the_collector
 
@@ -130,8 +131,9 @@ def make_reactor_monotonic(reactor: Reactor) -> None:
 
 
 def prepare_process(reactor: Reactor) -> None:
-    """Set up the reactor, the allocator and the garbage collector for a long-lived server."""
+    """Set up reactor, descriptors, allocator and garbage collector for a long-lived server."""
     make_reactor_monotonic(reactor)
+    raise_limit()
     keep_freed_memory()
     reactor.callWhenRunning(spare_the_collector)
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
+from protocols.budgets import Budgets
 from protocols.connection import (
     IDLE_S,
+    STRANGER_FRAME_BYTES_MAX,
     UNANSWERED_BYTES_MAX,
     UNANSWERED_MAX,
     UNSENT_BYTES_MAX,
@@ -110,6 +112,8 @@ class ServerConnection(AnsweringConnection):
     @ivar peer_id: the member at the other end, once it has identified itself; None for clients.
     """
 
+    _stranger_frame_bytes_max = STRANGER_FRAME_BYTES_MAX
+
     def __init__(
         self,
         sink: RequestSink,
@@ -120,10 +124,11 @@ class ServerConnection(AnsweringConnection):
         unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_s: float = IDLE_S,
+        budgets: Budgets | None = None,
     ) -> None:
         super().__init__(
             turn, unanswered_max=unanswered_max, unanswered_bytes_max=unanswered_bytes_max,
-            frame_bytes_max=frame_bytes_max, idle_s=idle_s,
+            frame_bytes_max=frame_bytes_max, idle_s=idle_s, budgets=budgets,
         )  # fmt: skip
         self._reader = NativeReader()
         self._sink: RequestSink = sink

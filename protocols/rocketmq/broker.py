@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from protocols.budgets import Budgets
 from protocols.connection import UNSENT_BYTES_MAX
 from protocols.rocketmq.commands import (
     OUTSTANDING_MAX,
@@ -91,14 +92,15 @@ class BrokerConnection(CommandConnection):
 
     def __init__(
         self, sink: CommandSink, turn: Turn, *, native: NativeSink | None = None,
-        sends: SendSink | None = None, outstanding_max: int = OUTSTANDING_MAX, **options: int,
+        sends: SendSink | None = None, outstanding_max: int = OUTSTANDING_MAX,
+        budgets: Budgets | None = None, **options: int,
     ) -> None:
         """
         @param native: answers native requests; None if a native request is a format error.
         @param sends: answers plain sends; None if they are handed over as commands.
         @param options: further options of L{CommandConnection}.
         """
-        super().__init__(sink, turn, outstanding_max=outstanding_max, **options)
+        super().__init__(sink, turn, outstanding_max=outstanding_max, budgets=budgets, **options)
         self._native = native
         self._native_asked: dict[int, tuple[BrokerKind, NativeDone]] = {}
         self._native_max = outstanding_max
@@ -138,6 +140,7 @@ class BrokerConnection(CommandConnection):
             if opaque not in self._native_asked:
                 break
         self._native_asked[opaque] = (request.kind, done)
+        self.account.prove()
         self._write(request_parts(request, opaque))
         return opaque
 

@@ -22,6 +22,7 @@ from typing import Protocol
 import attrs
 from twisted.internet.defer import Deferred
 
+from protocols.budgets import Budgets
 from protocols.connection import (
     IDLE_S,
     UNANSWERED_BYTES_MAX,
@@ -122,11 +123,11 @@ class CommandConnection(AnsweringConnection):
     def __init__(
         self, sink: CommandSink, turn: Turn, *, unanswered_max: int = UNANSWERED_MAX,
         outstanding_max: int = OUTSTANDING_MAX, frame_bytes_max: int = FRAME_BYTES_MAX,
-        idle_s: float = IDLE_S,
+        idle_s: float = IDLE_S, budgets: Budgets | None = None,
     ) -> None:
         super().__init__(
             turn, unanswered_max=unanswered_max, unanswered_bytes_max=UNANSWERED_BYTES_MAX,
-            frame_bytes_max=frame_bytes_max, idle_s=idle_s,
+            frame_bytes_max=frame_bytes_max, idle_s=idle_s, budgets=budgets,
         )  # fmt: skip
         self._sink: CommandSink = sink
         self._outstanding_max = outstanding_max
@@ -156,6 +157,7 @@ class CommandConnection(AnsweringConnection):
                 NotAsked(f"{len(self._asked)} requests are outstanding, {self.unsent_bytes} bytes unsent")
             )
         else:
+            self.account.prove()
             opaque = self._next_opaque()
             self._asked[opaque] = done
             self._write((encode_command(attrs.evolve(command, opaque=opaque, flag=0, version=VERSION)),))
@@ -232,6 +234,8 @@ class CommandConnection(AnsweringConnection):
                     answers.append((done, command))
         except WireError as error:
             broken = error
+        if not self.account.is_proven and broken is None:
+            self.account.prove()
         for request in requests:
             if not request.is_oneway:
                 self.unanswered += 1

@@ -157,7 +157,9 @@ class ConnectionTests(RouterCase):
     def test_bound(self) -> None:
         """The third is refused, until one of the others has gone."""
         first, _ = self.connect()
-        self.connect()
+        second, _ = self.connect()
+        first.account.prove()
+        second.account.prove()
         self.assertIsNone(self.router.buildProtocol(None))
         self.assertEqual(self.router.connections_refused, 1)
         first.abort("gone")

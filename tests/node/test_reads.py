@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError, StoreError
@@ -10,8 +12,9 @@ from dledger.core.effects import AnswerRead
 from dledger.core.inputs import ReadRequested
 from dledger.node import reads as module
 from dledger.node.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
+from protocols import budgets
 from protocols.wire.ledger.codes import Consistency, ResponseCode
-from protocols.wire.ledger.entry import bodies_of
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
 from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
 from tests.node.rig import Rig
 
@@ -343,3 +346,99 @@ class LocalTests(ReadsTestCase):
         """The client here may append as well."""
         answer = self.client.ask(AppendRequest(bodies=(b"x",), **self.rig.base()))
         self.assertEqual(answer.index, 10)
+
+
+class TurnTests(ReadsTestCase):
+    """One turn serves a bounded number of reads and bytes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.turns: list[Callable[[], None]] = []
+        self.rig.node._reads._at_end_of_turn = self.turns.append
+
+    def bound(self, name: str, value: int) -> None:
+        """Another bound of a turn."""
+        self.patch(module, name, value)
+        self.rig.node._reads._next_turn()
+
+    def end_turn(self) -> None:
+        """What was asked for the end of the turn happens."""
+        turns, self.turns[:] = list(self.turns), []
+        for call in turns:
+            call()
+
+    def test_reads_of_a_turn(self) -> None:
+        """More of them wait for the next turn; all are answered, in order."""
+        self.bound("READS_PER_TURN", 4)
+        self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(10)])
+        sizes, bodies = [], []
+        for _ in range(4):
+            answers = self.client.answers()
+            sizes.append(len(answers))
+            bodies += [bodies_of(answer.entries)[0] for answer in answers]
+            self.end_turn()
+        self.assertEqual(bodies, [b"body %d" % number for number in range(10)])
+        self.assertEqual(sizes, [4, 4, 2, 0])
+        self.assertEqual(self.turns, [])
+
+    def test_bytes_of_a_turn(self) -> None:
+        """A turn ends with the answer that reaches the bound."""
+        self.bound("READ_BYTES_PER_TURN", 100)
+        self.client.send(*[self.get(index, Consistency.COMMITTED) for index in range(5)])
+        sizes = []
+        for _ in range(4):
+            sizes.append(len(self.client.answers()))
+            self.end_turn()
+        self.assertEqual(sizes, [2, 2, 1, 0])
+
+    def test_connections_take_turns(self) -> None:
+        """A connection with few reads does not wait for all of another one."""
+        self.bound("READS_PER_TURN", 4)
+        other = self.rig.client()
+        self.client.send(*[self.get(index % 10, Consistency.COMMITTED) for index in range(100)])
+        other.send(self.get(3, Consistency.COMMITTED))
+        self.end_turn()
+        self.assertEqual(len(other.answers()), 1)
+        self.assertEqual(len(self.client.answers()), 4 + 3)
+
+    def test_bytes_of_one_read_are_bounded(self) -> None:
+        """
+        A connection that asks for far more than it reads holds its share; the rest waits, and comes when
+        it reads.
+        """
+        for _ in range(20):
+            self.rig.node.append(b"x" * 30_000)
+            self.rig.clock.advance(0)
+        self.patch(budgets, "HELD_BYTES_MAX", 100_000)
+        connection = self.client.connection
+        connection._turn.read = lambda deal, data: deal(data)  # type: ignore[method-assign]
+        self.client.send(*[self.get(10 + number % 20, Consistency.COMMITTED) for number in range(200)])
+        self.assertEqual(connection.account.held_bytes, 4 * (30_000 + ENTRY_HEADER_SIZE))
+        answers = 0
+        for _ in range(60):
+            connection.resumeProducing()
+            self.end_turn()
+            answers += len(self.client.answers())
+        self.assertEqual(answers, 200)
+        self.assertEqual(connection.account.held_bytes, 0)
+        self.assertEqual(self.rig.server.budgets.answers.held, 0)
+        self.assertEqual(self.rig.node._reads._parked, {})
+
+    def test_waits_of_one_connection(self) -> None:
+        """One connection cannot take all places."""
+        self.patch(module, "PULL_WAITERS_OF_ONE_MAX", 3)
+        self.client.send(*[self.pull(10, wait_ms=1000) for _ in range(5)])
+        refused = self.client.answers()
+        self.assertEqual([answer.code for answer in refused], [ResponseCode.LEADER_PENDING_FULL] * 2)
+        other = self.rig.client()
+        other.send(self.pull(10, wait_ms=1000))
+        self.assertEqual(other.answers(), [])
+        self.rig.node.append(b"more")
+        self.rig.clock.advance(0)
+        self.end_turn()
+        self.assertEqual((len(self.client.answers()), len(other.answers())), (3, 1))
+        self.assertEqual(self.rig.node._reads._waits_of, {})
+        self.client.send(*[self.pull(11, wait_ms=1000) for _ in range(3)])
+        self.assertEqual(self.client.answers(), [])
+        self.client.connection.abort("test")
+        self.assertEqual(self.rig.node._reads._waits_of, {})

@@ -8,8 +8,9 @@ from typing import Any
 from twisted.logger import Logger, LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.folding import AGAIN_S, QUIET_S
 from dledger.core.effects import Report
-from dledger.node.reports import AGAIN_S, QUIET_S, Reports
+from dledger.node.reports import Reports
 from tests.node.rig import Rig
 
 REFUSED = Report(event="push-refused", facts={"code": "INCONSISTENT_STATE", "reason": "expected pos=7",

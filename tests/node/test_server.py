@@ -7,6 +7,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.folding import QUIET_S
+from dledger.node import server as server_module
 from dledger.node.server import MemberServer
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.errors import BodyError
@@ -45,6 +47,8 @@ class ConnectionTests(ServerTestCase):
     def test_bound(self) -> None:
         """One too many is refused, and told to the log; when another ends there is room again."""
         connections = [self.connect()[0] for _ in range(3)]
+        for connection in connections:
+            connection.account.prove()
         with capturedLogs() as events:
             self.assertIsNone(self.server.buildProtocol(None))
         self.assertEqual((events[0]["connections"], events[0]["connections_max"]), (3, 3))
@@ -52,6 +56,44 @@ class ConnectionTests(ServerTestCase):
         unplug(connections[0])
         self.assertIsNotNone(self.server.buildProtocol(None))
         self.assertEqual(self.sink.lost, ["Connection was closed cleanly."])
+
+    def test_refusals_are_folded(self) -> None:
+        """A flood of connections makes one line, and a last one with their number."""
+        for _ in range(3):
+            self.connect()[0].account.prove()
+        with capturedLogs() as events:
+            for _ in range(500):
+                self.server.buildProtocol(None)
+            self.clock.advance(QUIET_S)
+            self.server.sweep(self.clock.seconds())
+        self.assertEqual([event.get("times") for event in events], [None, 500])
+
+    def test_a_stranger_makes_room(self) -> None:
+        """The oldest connection without a valid request ends for a new one."""
+        known, silent, newer = [self.connect()[0] for _ in range(3)]
+        known.account.prove()
+        self.connect()
+        self.assertEqual([one.is_lost for one in (known, silent, newer)], [False, True, False])
+        self.assertEqual((self.server.connections, self.server.connections_replaced), (3, 1))
+
+    def test_clients_leave_places_for_peers(self) -> None:
+        """The newest clients beyond their share end; peers do not."""
+        self.patch(server_module, "PEER_PLACES", 1)
+        peer, *clients = [self.connect()[0] for _ in range(3)]
+        self.server.claim(peer, "n1")
+        extra, _ = self.connect_beyond()
+        for connection in (peer, *clients, extra):
+            connection.account.prove()
+        self.server.sweep(self.clock.seconds())
+        self.assertEqual([one.is_lost for one in (peer, *clients, extra)], [False, False, False, True])
+
+    def connect_beyond(self) -> tuple[ServerConnection, FakeTransport]:
+        """One more than the bound, which was accepted before the others spoke."""
+        self.server._connections_max += 1
+        try:
+            return self.connect()
+        finally:
+            self.server._connections_max -= 1
 
     def test_close_all(self) -> None:
         """Everything ends, and nothing new is accepted."""

@@ -1,0 +1,277 @@
+# -*- test-case-name: tests.protocols.test_budgets -*-
+"""The memory that strangers, half frames and unread answers can take is bounded."""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from protocols.budgets import (
+    ANSWER_BYTES_MAX,
+    FRAME_S,
+    HELD_BYTES_MAX,
+    MIB,
+    SMALL_FRAME_BYTES,
+    STALL_S,
+    Budgets,
+)
+from protocols.connection import STRANGER_FRAME_BYTES_MAX
+from protocols.ledger.connection import ServerConnection
+from protocols.rocketmq.commands import CommandConnection, OnlyAsking
+from protocols.wire.ledger.messages import AppendRequest, MetadataRequest
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.protocols.fakes import (
+    FakeTransport,
+    SeenRequests,
+    native_request,
+    plug,
+    remoting_request,
+    turn_of,
+)
+
+ASK = MetadataRequest(group="g", remote_id="n0")
+
+
+def large_append(size: int) -> AppendRequest:
+    """An append of one body."""
+    return AppendRequest(group="g", remote_id="n0", bodies=(b"x" * size,))
+
+
+class ShareTests(SynchronousTestCase):
+    """How the budget of answers is shared."""
+
+    def test_alone(self) -> None:
+        """A single connection may hold its bound, and no more."""
+        budgets = Budgets()
+        self.assertTrue(budgets.may_answer(0))
+        self.assertTrue(budgets.may_answer(HELD_BYTES_MAX - 1))
+        self.assertFalse(budgets.may_answer(HELD_BYTES_MAX))
+
+    def test_the_less_is_free_the_less_may_be_held(self) -> None:
+        """Connections that hold answers stop before those that hold none."""
+        budgets = Budgets(answers=64 * MIB)
+        budgets.answers.held = 48 * MIB
+        self.assertFalse(budgets.may_answer(2 * MIB))
+        self.assertTrue(budgets.may_answer(2 * MIB - 1))
+        self.assertTrue(budgets.may_answer(0))
+
+    def test_exhausted(self) -> None:
+        """Without room for another answer nobody is served."""
+        budgets = Budgets(answers=64 * MIB)
+        budgets.answers.held = 64 * MIB - 2 * ANSWER_BYTES_MAX + 1
+        self.assertFalse(budgets.may_answer(0))
+
+    def test_greedy_connections_leave_room(self) -> None:
+        """Connections that take all they may, and read nothing, leave room for one that reads."""
+        budgets = Budgets(answers=256 * MIB)
+        held = [0] * 20
+        for _ in range(1000):
+            for number, mine in enumerate(held):
+                if budgets.may_answer(mine):
+                    held[number] += MIB
+                    budgets.answers.held += MIB
+        self.assertTrue(budgets.may_answer(0))
+        self.assertLessEqual(sum(held), 256 * MIB)
+
+
+class ServerCase(SynchronousTestCase):
+    """Connections to one member that share budgets."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.sink = SeenRequests()
+        self.budgets = Budgets(unfinished=8 * MIB)
+
+    def open(self) -> tuple[ServerConnection, FakeTransport]:
+        """One more connection."""
+        connection = ServerConnection(self.sink, turn_of(self.clock), budgets=self.budgets)
+        return connection, plug(connection)
+
+
+class UnfinishedTests(ServerCase):
+    """Frames whose end does not come."""
+
+    def test_counted_and_given_back(self) -> None:
+        """While the frame is unfinished, and no longer."""
+        connection, _ = self.open()
+        frame = remoting_request(large_append(100_000), 1)
+        connection.dataReceived(frame[:1000])
+        self.assertEqual((self.budgets.unfinished.held, self.budgets.strangers.held), (1000, 1000))
+        connection.dataReceived(frame[1000:5000])
+        self.assertEqual(self.budgets.unfinished.held, 5000)
+        connection.dataReceived(frame[5000:])
+        self.assertEqual((self.budgets.unfinished.held, self.budgets.strangers.held), (0, 0))
+        self.assertEqual(len(self.sink.requests), 1)
+
+    def test_given_back_when_the_connection_ends(self) -> None:
+        """However it ends, proven or not."""
+        for is_proven in (False, True):
+            connection, _ = self.open()
+            connection.dataReceived(remoting_request(large_append(100_000), 1)[:9000])
+            if is_proven:
+                connection.account.prove()
+                self.assertEqual(self.budgets.strangers.held, 0)
+            connection.abort("test")
+            self.assertEqual((self.budgets.unfinished.held, self.budgets.strangers.held), (0, 0))
+
+    def test_strangers_share_a_bound(self) -> None:
+        """Whoever asks for more than all strangers may hold is cut off; the others stay."""
+        piece = remoting_request(large_append(3 * MIB), 1)[:MIB]
+        connections = [self.open()[0] for _ in range(8)]
+        for connection in connections:
+            connection.dataReceived(piece)
+        self.assertLessEqual(self.budgets.strangers.held, 2 * MIB)
+        self.assertEqual([connection.is_lost for connection in connections], [False] * 2 + [True] * 6)
+        self.assertIn("connections without a valid request hold", str(self.sink.broken[0]))
+
+    def test_members_and_clients_have_room_beside_strangers(self) -> None:
+        """The strangers' part is a quarter of the whole."""
+        piece = remoting_request(large_append(3 * MIB), 1)[:MIB]
+        for _ in range(8):
+            self.open()[0].dataReceived(piece)
+        known, _ = self.open()
+        known.account.prove()
+        known.dataReceived(remoting_request(large_append(3 * MIB), 1))
+        self.assertFalse(known.is_lost)
+        self.assertEqual(len(self.sink.requests), 1)
+
+    def test_all_share_a_bound(self) -> None:
+        """Known clients too."""
+        connections = [self.open()[0] for _ in range(12)]
+        for connection in connections:
+            connection.account.prove()
+            connection.dataReceived(remoting_request(large_append(3 * MIB), 1)[:MIB])
+        self.assertLessEqual(self.budgets.unfinished.held, 8 * MIB)
+        self.assertEqual(sum(connection.is_lost for connection in connections), 4)
+
+    def test_small_pieces_are_never_refused(self) -> None:
+        """A client whose request was cut by the network does not pay for others."""
+        self.budgets.strangers.held = 100 * MIB
+        connection, _ = self.open()
+        connection.dataReceived(remoting_request(large_append(SMALL_FRAME_BYTES), 1)[:SMALL_FRAME_BYTES])
+        self.assertFalse(connection.is_lost)
+
+    def test_large_native_frame_of_a_stranger(self) -> None:
+        """Refused as soon as its length is known: our clients begin with METADATA."""
+        connection, _ = self.open()
+        connection.dataReceived(native_request(large_append(STRANGER_FRAME_BYTES_MAX), 1)[:100])
+        self.assertTrue(connection.is_lost)
+        self.assertIn("before any valid request", str(self.sink.broken[0]))
+
+    def test_large_native_frame_of_a_client(self) -> None:
+        """Welcome, even if it begins in the read that has the client's first request."""
+        connection, _ = self.open()
+        self.sink.requests_received = (  # type: ignore[method-assign]
+            lambda connection, requests: connection.account.prove()
+        )
+        connection.dataReceived(native_request(ASK, 1) + native_request(large_append(MIB), 2)[:100])
+        self.assertFalse(connection.is_lost)
+
+    def test_a_frame_has_a_deadline(self) -> None:
+        """A byte now and then does not help."""
+        connection, _ = self.open()
+        frame = remoting_request(large_append(1000), 1)
+        for at in range(int(FRAME_S) + 2):
+            connection.dataReceived(frame[at : at + 1])
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        for _ in range(4):
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        self.assertTrue(connection.is_lost)
+        self.assertIn("not complete within", self.sink.lost[0])
+
+    def test_many_frames_cut_anywhere_are_in_time(self) -> None:
+        """A busy connection always has an unfinished frame; it is never the same one."""
+        connection, _ = self.open()
+        stream = remoting_request(ASK, 1) * 3
+        step = len(stream) // 3
+        rest = b""
+        for _ in range(3 * int(FRAME_S)):
+            rest += stream
+            connection.dataReceived(rest[: -step // 2])
+            rest = rest[-step // 2 :]
+            for ticket, _ in self.sink.requests:
+                connection.unanswered -= 1
+                connection.unanswered_bytes -= ticket[3]
+            self.sink.calls.clear()
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        self.assertFalse(connection.is_lost)
+
+    def test_time_in_which_this_end_does_not_read_does_not_count(self) -> None:
+        """The other end cannot finish a frame that we do not read."""
+        connection, _ = self.open()
+        connection.dataReceived(remoting_request(large_append(1000), 1)[:50])
+        connection.pauseProducing()
+        for _ in range(2 * int(FRAME_S)):
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        self.assertFalse(connection.is_lost)
+
+
+class HeldTests(ServerCase):
+    """Answers that are not read."""
+
+    def test_released_when_sent(self) -> None:
+        """At the flush if the transport takes it, else when it has drained."""
+        connection, _ = self.open()
+        connection.account.hold(1000)
+        connection._write((b"x",))
+        self.assertEqual(self.budgets.answers.held, 1000)
+        self.clock.advance(0)
+        self.assertEqual(self.budgets.answers.held, 0)
+        connection.account.hold(500)
+        connection.pauseProducing()
+        connection._write((b"x",))
+        self.clock.advance(0)
+        self.assertEqual((self.budgets.answers.held, connection.account.held_bytes), (500, 500))
+        self.assertFalse(connection.may_answer)
+        connection.resumeProducing()
+        self.assertEqual((self.budgets.answers.held, connection.account.held_bytes), (0, 0))
+        self.assertTrue(connection.may_answer)
+
+    def test_released_when_the_connection_ends(self) -> None:
+        """The memory is free."""
+        connection, _ = self.open()
+        connection.account.hold(1000)
+        connection.abort("test")
+        self.assertEqual(self.budgets.answers.held, 0)
+
+    def test_one_that_does_not_read_ends_when_memory_is_scarce(self) -> None:
+        """And only then: a slow reader may take its time otherwise."""
+        connection, _ = self.open()
+        connection.account.hold(1000)
+        connection.pauseProducing()
+        for _ in range(3 * int(STALL_S)):
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        self.assertFalse(connection.is_lost)
+        self.budgets.answers.held += self.budgets.answers.bytes_max
+        for _ in range(int(STALL_S)):
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        self.assertFalse(connection.is_lost)
+        connection.sweep(self.clock.seconds())
+        self.assertTrue(connection.is_lost)
+        self.assertIn("were not read within", self.sink.lost[0])
+
+
+class BrokerTests(SynchronousTestCase):
+    """Connections that carry RocketMQ's commands."""
+
+    def test_known_after_the_first_command(self) -> None:
+        """RocketMQ has no introduction: any valid command is one."""
+        budgets = Budgets()
+        connection = CommandConnection(OnlyAsking(), turn_of(Clock()), budgets=budgets)
+        plug(connection)
+        self.assertFalse(connection.account.is_proven)
+        connection.dataReceived(encode_command(RemotingCommand(code=10, opaque=1)))
+        self.assertTrue(connection.account.is_proven)
+
+    def test_the_asking_end_knows_the_other(self) -> None:
+        """Its answers may be large."""
+        connection = CommandConnection(OnlyAsking(), turn_of(Clock()))
+        plug(connection)
+        connection.ask(RemotingCommand(code=10, opaque=0))
+        self.assertTrue(connection.account.is_proven)
