@@ -28,8 +28,8 @@ from protocols.budgets import FRAME_S, STALL_S, Account, Budgets
 from protocols.framing import Frame, FrameBuffer, FrameError
 from protocols.outlet import Outlet, read_directly
 from protocols.turn import Turn
-from protocols.wire.errors import WireError
-from protocols.wire.remoting import FRAME_BYTES_MAX
+from protocols.wire.errors import LooseError, WireError
+from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
 
 #: Seconds without traffic in either direction after which a connection is closed, as in Java.
 IDLE_S = 120.0
@@ -42,6 +42,9 @@ UNANSWERED_BYTES_MAX = 32 * 1024 * 1024
 
 #: Bytes that may wait for a congested transport.
 UNSENT_BYTES_MAX = 32 * 1024 * 1024
+
+#: Headers and bodies of one read that may be loose JSON: the tolerant parser is slow.
+LOOSE_PER_READ = 4
 
 #: Largest native frame to a member from a connection that has not identified itself; our clients begin
 #: with METADATA. Other frames may be larger, as the first frame of a Java client can be an append. All
@@ -225,12 +228,56 @@ class AnsweringConnection(Connection):
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
         self._is_reading = True
+        self._put_off: list[bytes] = []
+        self._loose_left = LOOSE_PER_READ
         self.account = Account(
             budgets if budgets is not None else Budgets(),
             stranger_frame_bytes_max=self._stranger_frame_bytes_max,
         )
         self.unanswered = 0
         self.unanswered_bytes = 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether its reads are handled even when a turn has taken long."""
+        return False
+
+    def dataReceived(self, data: bytes) -> None:
+        """See L{Protocol.dataReceived}. When this turn has taken long, the next one handles the read."""
+        if self._put_off or (self._turn.is_late and not self.is_urgent):
+            self._put_off.append(data)
+            if len(self._put_off) == 1:
+                self._turn.put_off(self._deal_with_put_off)
+                self._regulate()
+        else:
+            super().dataReceived(data)
+
+    def _deal_with_put_off(self) -> None:
+        data, self._put_off = b"".join(self._put_off), []
+        super().dataReceived(data)
+        self._regulate()
+
+    def _deal_with(self, data: bytes) -> None:
+        self._loose_left = LOOSE_PER_READ
+        super()._deal_with(data)
+
+    def _command(self, frame: bytes) -> RemotingCommand:
+        """
+        Decode a remoting frame.
+
+        @raise WireError: malformed, or one loose header too many in this read.
+        """
+        try:
+            return decode_command(frame, tolerant_bytes_max=0)
+        except LooseError:
+            self._use_loose()
+            return decode_command(frame)
+
+    def _use_loose(self) -> None:
+        """@raise LooseError: too many in this read."""
+        if not self._loose_left:
+            raise LooseError(f"more than {LOOSE_PER_READ} requests of one read are not strict JSON")
+        self._loose_left -= 1
 
     @property
     def may_answer(self) -> bool:
@@ -283,6 +330,7 @@ class AnsweringConnection(Connection):
     def _regulate(self) -> None:
         wanted = not (
             self.is_congested
+            or self._put_off
             or self.unanswered >= self._unanswered_max
             or self.unanswered_bytes >= self._unanswered_bytes_max
         )

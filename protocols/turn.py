@@ -11,14 +11,21 @@ which saves an idle member one round of its reactor on each leg of an append. Wo
 L{soon<Turn.soon>} does the same; callers use it when there is no other work to gather it with.
 
 One timed call per turn, for any number of connections.
+
+When the reads of a turn have taken L{READS_S}, the turn is late: connections put further reads off, so that
+timers, peers and the other sockets come first. The next turns handle them in their order.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
+
+#: Seconds that the reads of one turn may take before further ones are put off.
+READS_S = 0.010
 
 
 class Turn:
@@ -28,6 +35,7 @@ class Turn:
 
     @param clock: the reactor.
     @ivar seconds: the clock's time.
+    @ivar is_late: whether reads should be put off to the next turn.
     @param failed: called with an exception of a call; the other calls still run.
     """
 
@@ -40,6 +48,9 @@ class Turn:
         self._soon: list[Callable[[], None]] = []
         self._is_scheduled = False
         self._is_reading = False
+        self._spent_s = self._ended_s = 0.0
+        self._put_off: deque[Callable[[], None]] = deque()
+        self.is_late = False
 
     def work(self, call: Callable[[], None]) -> None:
         """Run C{call} when this turn ends, before any output."""
@@ -66,6 +77,9 @@ class Turn:
             deal_with(data)
             return
         self._is_reading = True
+        began_s = self.seconds()
+        if began_s - self._ended_s > READS_S:
+            self._spent_s = 0.0  # the reactor has waited since: this is another turn
         try:
             deal_with(data)
         finally:
@@ -76,6 +90,21 @@ class Turn:
             if self._output:
                 output, self._output = self._output, []
                 self._run(output)
+            self._ended_s = self.seconds()
+            self._spent_s += self._ended_s - began_s
+            if self._spent_s >= READS_S and not self.is_late:
+                self.is_late = True
+                self._clock.callLater(0, self._next_reads)
+
+    def put_off(self, read: Callable[[], None]) -> None:
+        """The turn is late: call C{read} in one of the next turns, after the reads put off before it."""
+        self._put_off.append(read)
+
+    def _next_reads(self) -> None:
+        self.is_late = False
+        self._spent_s = 0.0
+        while self._put_off and not self.is_late:
+            self._run([self._put_off.popleft()])
 
     def act(self, call: Callable[[], None]) -> None:
         """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""

@@ -28,9 +28,10 @@ from protocols.ledger.interfaces import Dialect, Ticket
 from protocols.ledger.push import NativeDialect, NativeReader, appended
 from protocols.ledger.remoting import KNOWN_CODES, RemotingDialect, not_supported
 from protocols.turn import Turn
-from protocols.wire.errors import BodyError, IncompatibleError, WireError
+from protocols.wire.errors import BodyError, IncompatibleError, LooseError, WireError
+from protocols.wire.fastjson import VALUES_MAX
 from protocols.wire.ledger.codes import RequestCode
-from protocols.wire.ledger.json_bodies import decode_request, decode_response
+from protocols.wire.ledger.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
 from protocols.wire.ledger.messages import Request, Response
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
 
@@ -135,6 +136,11 @@ class ServerConnection(AnsweringConnection):
         self.serial = serial
         self.peer_id: str | None = None
 
+    @property
+    def is_urgent(self) -> bool:
+        """Heartbeats, votes and pushes do not wait for clients."""
+        return self.peer_id is not None
+
     def connectionMade(self) -> None:
         """See L{Protocol.connectionMade}."""
         super().connectionMade()
@@ -191,7 +197,7 @@ class ServerConnection(AnsweringConnection):
         requests: list[tuple[Ticket, Request]],
         refused: list[tuple[Ticket, BodyError]],
     ) -> None:
-        command = decode_command(frame)
+        command = self._command(frame)
         if command.is_response:
             return  # this end sends no requests
         kind = KNOWN_CODES.get(command.code)
@@ -200,9 +206,17 @@ class ServerConnection(AnsweringConnection):
             return
         ticket = (command.opaque, False, kind, len(frame))
         try:
-            requests.append((ticket, decode_request(kind, command.body)))
+            requests.append((ticket, self._decode(kind, command.body)))
         except BodyError as error:
             refused.append((ticket, error))
+
+    def _decode(self, kind: RequestCode, body: bytes) -> Request:
+        values_max = REQUEST_VALUES_MAX if self.peer_id is None else VALUES_MAX
+        try:
+            return decode_request(kind, body, values_max=values_max, tolerant_bytes_max=0)
+        except LooseError:
+            self._use_loose()
+            return decode_request(kind, body, values_max=values_max)
 
     def _ended(self, reason: str) -> None:
         self._sink.connection_lost(self, reason)

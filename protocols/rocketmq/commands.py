@@ -40,7 +40,6 @@ from protocols.wire.remoting import (
     NOT_SUPPORTED_REMARK,
     REQUEST_CODE_NOT_SUPPORTED,
     RemotingCommand,
-    decode_command,
     encode_command,
 )
 
@@ -227,7 +226,7 @@ class CommandConnection(AnsweringConnection):
                     continue
                 if short is not None and not requests and short(frame):
                     continue
-                command = decode_command(frame)
+                command = self._command(frame)
                 if not command.is_response:
                     requests.append(command)
                 elif (done := self._asked.pop(command.opaque, None)) is not None:

@@ -20,6 +20,10 @@ class BodyError(WireError):
     """
 
 
+class LooseError(BodyError):
+    """The body is not strict JSON. The tolerant parser may accept it, but it is slow."""
+
+
 class IncompatibleError(BodyError):
     """
     The body is of another version of the protocol, whose members cannot share a group with ours.

@@ -13,7 +13,7 @@ C{_} or C{-} in them.
 Rule 1: any bytes yield an object or L{BodyError}, nothing else. Rule 2: text that fastjson silently
 decodes to wrong bytes (URL-safe Base64, stray newlines) is refused. Rule 3: the tolerant parser takes at
 most L{TOLERANT_BYTES_MAX} bytes and L{DEPTH_MAX} levels; neither parser takes more than L{VALUES_MAX}
-values, because each costs many times its bytes.
+values, because each costs many times its bytes. Callers set lower bounds for bytes of strangers.
 
 Source: fastjson 1.2.69 and 1.2.83 as observed; see docs/wire-format.md.
 """
@@ -28,7 +28,7 @@ from decimal import Decimal
 from enum import IntEnum
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from protocols.wire.errors import BodyError
+from protocols.wire.errors import BodyError, LooseError
 
 INT_BITS = 32
 LONG_BITS = 64
@@ -79,16 +79,21 @@ def write_object(document: Mapping[str, object]) -> bytes:
     return _ENCODER.encode(document).encode("utf-8")
 
 
-def read_object(body: bytes) -> JsonObject:
+def read_object(
+    body: bytes, *, values_max: int = VALUES_MAX, tolerant_bytes_max: int = TOLERANT_BYTES_MAX
+) -> JsonObject:
     """
     Parse one JSON object, strictly or as tolerantly as fastjson.
 
-    @raise BodyError: anything else.
+    @param values_max: commas and opening brackets, at most.
+    @param tolerant_bytes_max: bytes of a body that is not strict JSON, at most.
+    @raise LooseError: not strict JSON, and longer than C{tolerant_bytes_max}.
+    @raise BodyError: not an object, too many values, or malformed.
     """
     if not body:
         raise BodyError("no body: a JSON object is needed")
-    if len(body) > VALUES_MAX and (count := sum(map(body.count, (b",", b"[", b"{")))) > VALUES_MAX:
-        raise BodyError(f"body has {count} values, at most {VALUES_MAX} are allowed")
+    if len(body) > values_max and (count := sum(map(body.count, (b",", b"[", b"{")))) > values_max:
+        raise BodyError(f"body has {count} values, at most {values_max} are allowed")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -96,8 +101,8 @@ def read_object(body: bytes) -> JsonObject:
     try:
         document = _DECODER.decode(text)
     except (ValueError, ArithmeticError, RecursionError):
-        if len(body) > TOLERANT_BYTES_MAX:
-            raise BodyError(f"body of {len(body)} bytes is not strict JSON") from None
+        if len(body) > tolerant_bytes_max:
+            raise LooseError(f"body of {len(body)} bytes is not strict JSON") from None
         document = _Tolerant(text).document()
     if not isinstance(document, dict):
         raise BodyError(f"body is not a JSON object but {shown(document)}")

@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 from construct import Int8ub, Int16sb, Int16ub, Int32sb, Int32ub, Struct
 
-from protocols.wire.errors import BodyError, WireError
+from protocols.wire.errors import BodyError, LooseError, WireError
 from protocols.wire.fastjson import (
     INT_BITS,
     TEXT_CHARACTERS_MAX,
@@ -51,6 +51,9 @@ _HEADER = re.compile(
 FRAME_BYTES_MAX = 16777216
 LENGTH_WORD_SIZE = 4
 HEADER_WORD_SIZE = 4
+#: Values in a header, and bytes of one that is not strict JSON, at most.
+_HEADER_VALUES_MAX = 4096
+_HEADER_TOLERANT_BYTES_MAX = 1024
 HEADER_BYTES_MAX = 0xFFFFFF
 
 JSON = 0
@@ -156,11 +159,13 @@ def encode_answer(opaque: int, body: bytes) -> bytes:
     return FRAME_START.pack(length, JSON << 24 | len(header)) + header + body
 
 
-def decode_command(frame: bytes) -> RemotingCommand:
+def decode_command(frame: bytes, *, tolerant_bytes_max: int = _HEADER_TOLERANT_BYTES_MAX) -> RemotingCommand:
     """
     Decode one frame.
 
     @param frame: all bytes after the length word.
+    @param tolerant_bytes_max: bytes of a header that is not strict JSON, at most.
+    @raise LooseError: longer than that, and not strict JSON.
     @raise WireError: not a header of either encoding.
     """
     if len(frame) < HEADER_WORD_SIZE:
@@ -172,7 +177,7 @@ def decode_command(frame: bytes) -> RemotingCommand:
         raise WireError(f"remoting header ends at byte {end}, the frame at byte {len(frame)}")
     header = frame[HEADER_WORD_SIZE:end]
     if serialize_type == JSON:
-        return _read_json_header(header, frame[end:])
+        return _read_json_header(header, frame[end:], tolerant_bytes_max)
     if serialize_type == ROCKETMQ:
         return _read_binary_header(header, frame[end:])
     raise WireError(f"remoting header: type={serialize_type}, known are 0 (JSON) and 1 (ROCKETMQ)")
@@ -220,14 +225,14 @@ def read_header(header: bytes) -> tuple[int, int, str, int, int] | None:
     return int(code), int(flag), language.decode(), int(opaque), int(version)
 
 
-def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
+def _read_json_header(header: bytes, body: bytes, tolerant_bytes_max: int) -> RemotingCommand:
     if (said := read_header(header)) is not None and said[2] in LANGUAGES:
         code, flag, language, opaque, version = said
         return RemotingCommand(
             code=code, opaque=opaque, flag=flag, language=language, version=version, ext_fields={}, body=body
         )
     try:
-        document = read_object(header)
+        document = read_object(header, values_max=_HEADER_VALUES_MAX, tolerant_bytes_max=tolerant_bytes_max)
         if not document.keys() <= _KNOWN_KEYS:
             document = canonical_keys(document, _HEADER_NAMES)
         return RemotingCommand(
@@ -241,6 +246,8 @@ def _read_json_header(header: bytes, body: bytes) -> RemotingCommand:
             serialize_type=JSON,
             body=body,
         )
+    except LooseError as error:
+        raise LooseError(f"remoting header: {error}") from None
     except BodyError as error:
         raise WireError(f"remoting header: {error}") from None
 

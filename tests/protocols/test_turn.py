@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from protocols.turn import Turn
+from protocols.turn import READS_S, Turn
 
 
 class TurnTests(SynchronousTestCase):
@@ -47,6 +47,36 @@ class TurnTests(SynchronousTestCase):
             self.turn.output(lambda: None)
         self.assertEqual(len(self.clock.getDelayedCalls()), 1)
         self.clock.advance(0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_late(self) -> None:
+        """Reads that take long put off the next ones; each turn handles some, in order."""
+
+        def slow(data: bytes) -> None:
+            self.done.append(data.decode())
+            self.clock.rightNow += 1.5 * READS_S
+
+        self.assertFalse(self.turn.is_late)
+        self.turn.read(slow, b"one")
+        self.assertTrue(self.turn.is_late)
+        for name in (b"two", b"three"):
+            self.turn.put_off(lambda name=name: self.turn.read(slow, name))  # type: ignore[misc]
+        self.assertEqual(self.done, ["one"])
+        turns = 0
+        while self.clock.getDelayedCalls():
+            (call,) = self.clock.getDelayedCalls()
+            call.func()
+            self.clock.calls.remove(call)
+            turns += 1
+        self.assertEqual((self.done, turns), (["one", "two", "three"], 3))
+        self.assertFalse(self.turn.is_late)
+
+    def test_quick_reads_are_never_late(self) -> None:
+        """However many there are, if the reactor waits in between."""
+        for _ in range(1000):
+            self.turn.read(lambda _: None, b"")
+            self.clock.advance(READS_S * 1.1)
+        self.assertFalse(self.turn.is_late)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_work_for_work_waits_for_the_next_turn(self) -> None:

@@ -54,6 +54,13 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
+#: Values in a request of a stranger or a client, at most: an append of 65,000 bodies has as many. A PUSH of a
+#: peer has ten for each entry, and may have L{VALUES_MAX}.
+REQUEST_VALUES_MAX = 1 << 16
+
+#: Bytes of a request that is not strict JSON, at most. No Java member or client writes loose JSON.
+REQUEST_TOLERANT_BYTES_MAX = 4096
+
 #: Members in one METADATA answer, at most.
 PEERS_MAX = 1024
 
@@ -336,8 +343,8 @@ class _Body:
                 document[key.name] = key.write(value)
         return document
 
-    def open(self, body: bytes) -> JsonObject:
-        document = read_object(body)
+    def open(self, body: bytes, **limits: int) -> JsonObject:
+        document = read_object(body, **limits)
         if not document.keys() <= self.known:
             return canonical_keys(document, self.names)
         return document
@@ -382,18 +389,23 @@ def encode_request(request: Request) -> bytes:
     return write_object(document)
 
 
-def decode_request(kind: RequestCode, body: bytes) -> Request:
+def decode_request(
+    kind: RequestCode, body: bytes, *, values_max: int = REQUEST_VALUES_MAX,
+    tolerant_bytes_max: int = REQUEST_TOLERANT_BYTES_MAX,
+) -> Request:
     """
     Decode the JSON body of a request.
 
     @param kind: the code in the remoting header.
+    @param values_max, tolerant_bytes_max: see L{read_object}.
+    @raise LooseError: longer than C{tolerant_bytes_max}, and not strict JSON.
     @raise BodyError: not such a request; its frame was valid, so it can be answered (411).
     @raise IncompatibleError: a push of DLedger 0.4.
     """
     if kind is RequestCode.PUSH and (push := read_push(body)) is not None:
         return push
     shape = _REQUEST_BODIES[kind]
-    document = shape.open(body)
+    document = shape.open(body, values_max=values_max, tolerant_bytes_max=tolerant_bytes_max)
     fields = shape.read(document)
     if kind is RequestCode.PUSH:
         _read_push(document, fields)
