@@ -63,6 +63,8 @@ class DLedgerConfig:
     @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
     @ivar never_lead: vote and store, but never be a candidate.
     @ivar pre_vote: ask before raising the term, if all peers understand the question.
+    @ivar admin_hosts: further host names under which the administration may be called; C{*} for any.
+    @ivar admin_access_log: write a log line for each request to the administration.
     @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
     Election, milliseconds:
@@ -105,6 +107,8 @@ class DLedgerConfig:
     never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
     pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))
     preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
 
     tick_ms: int = _count(20)
     heart_beat_time_interval_ms: int = _count(200)

@@ -16,24 +16,23 @@ Rule: it listens on the loopback interface unless an interface is named, as ther
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
 from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import combinedLogFormatter, datetimeToLogString
-from twisted.web.iweb import IAccessLogFormatter, IRequest
-from twisted.web.server import Site
+from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
-from zope.interface import provider
 
 from dledger.admin.cluster import ClusterSurvey, MemberReport
 from dledger.admin.metrics import exposition, make_registry
+from dledger.admin.site import AdminSite
 from dledger.base.reactor import Reactor
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
@@ -44,6 +43,10 @@ _INDEX = {
     "/healthz": "200 when this member serves, else 503 and the reason",
     "/metrics": "metrics for Prometheus",
 }
+#: Seconds for which a page, and the answers of the other members, are sent again.
+KEPT_S = 0.25
+SURVEY_KEPT_S = 1.0
+
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -83,16 +86,59 @@ class AdminApp:
     """
     The pages.
 
-    @param survey: asks every member; used by C{/cluster}.
+    Rule: a page is made at most once in L{KEPT_S}, that of the group once in L{SURVEY_KEPT_S}; requests in
+    between get the same bytes.
     """
 
     app = Klein()
     log = Logger()
 
-    def __init__(self, node: StatusSource, survey: Callable[[], Awaitable[tuple[MemberReport, ...]]]) -> None:
+    def __init__(
+        self, node: StatusSource, survey: Callable[[], Awaitable[tuple[MemberReport, ...]]],
+        seconds: Callable[[], float],
+    ) -> None:
+        """
+        @param survey: asks every member; used by C{/cluster}.
+        @param seconds: a monotonic clock.
+        """
         self._node = node
         self._survey = survey
+        self._seconds = seconds
+        self._kept: dict[str, tuple[float, bytes]] = {}
+        self._surveying: list[Deferred[tuple[MemberReport, ...]]] | None = None
+        self._surveyed: tuple[float, tuple[MemberReport, ...]] | None = None
         self._registry = make_registry(node.status)
+
+    def _page(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """A page that was made within L{KEPT_S}."""
+        now_s = self._seconds()
+        made_s, content = self._kept.get(name, (-KEPT_S, b""))
+        if now_s - made_s >= KEPT_S:
+            content = make()
+            self._kept[name] = (now_s, content)
+        return content
+
+    async def _reports(self) -> tuple[MemberReport, ...]:
+        """The answers of all members; concurrent callers share one survey."""
+        if self._surveyed is not None and self._seconds() - self._surveyed[0] < SURVEY_KEPT_S:
+            return self._surveyed[1]
+        if self._surveying is not None:
+            waiter: Deferred[tuple[MemberReport, ...]] = Deferred()
+            self._surveying.append(waiter)
+            return await waiter
+        self._surveying = []
+        try:
+            reports = await self._survey()
+        except BaseException:
+            waiting, self._surveying = self._surveying, None
+            for waiter in waiting:
+                waiter.errback(Failure())
+            raise
+        self._surveyed = (self._seconds(), reports)
+        waiting, self._surveying = self._surveying, None
+        for waiter in waiting:
+            waiter.callback(reports)
+        return reports
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
@@ -102,12 +148,12 @@ class AdminApp:
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:
         """Status of this member."""
-        return _json(request, 200, status_json(self._node.status()))
+        return _send(request, 200, self._page("status", lambda: _encoded(status_json(self._node.status()))))
 
     @app.route("/cluster", methods=["GET"])
     async def cluster(self, request: IRequest) -> bytes:
         """Status of every member."""
-        reports = await self._survey()
+        reports = await self._reports()
         leaders = sorted({report.member_id for report in reports if report.role == "leader"})
         return _json(
             request,
@@ -134,7 +180,7 @@ class AdminApp:
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
         request.setHeader(b"content-type", _METRICS_TYPE.encode("ascii"))
-        return exposition(self._registry)
+        return self._page("metrics", lambda: exposition(self._registry))
 
     @app.handle_errors(NotFound)
     def not_found(self, request: IRequest, failure: Failure) -> bytes:
@@ -158,10 +204,18 @@ class AdminApp:
 
 
 def _json(request: IRequest, status: int, document: Mapping[str, object]) -> bytes:
+    return _send(request, status, _encoded(document))
+
+
+def _encoded(document: Mapping[str, object]) -> bytes:
+    return json.dumps(document, indent=1, default=str).encode("utf-8") + b"\n"
+
+
+def _send(request: IRequest, status: int, content: bytes) -> bytes:
     request.setResponseCode(status)
     request.setHeader(b"content-type", b"application/json; charset=utf-8")
     request.setHeader(b"cache-control", b"no-store")
-    return json.dumps(document, indent=1, default=str).encode("utf-8") + b"\n"
+    return content
 
 
 def loopback_unless_told(endpoint: str) -> str:
@@ -183,7 +237,7 @@ def loopback_unless_told(endpoint: str) -> str:
 class AdminService(StreamServerEndpointService):
     """The HTTP server of a running member."""
 
-    def __init__(self, endpoint: Any, site: Site, survey: ClusterSurvey) -> None:
+    def __init__(self, endpoint: Any, site: AdminSite, survey: ClusterSurvey) -> None:
         super().__init__(endpoint, site)
         self._surveyor = survey
 
@@ -193,23 +247,9 @@ class AdminService(StreamServerEndpointService):
         return super().stopService()
 
 
-def access_line(wall_s: Callable[[], float]) -> Any:
-    """
-    A formatter for the access log that uses the time of C{wall_s} (seconds since 1970). Twisted passes the
-    reactor's time, which is monotonic in a member and no time of day.
-    """
-
-    @provider(IAccessLogFormatter)
-    def line(_timestamp: str, request: IRequest) -> str:
-        text: str = combinedLogFormatter(datetimeToLogString(wall_s()), request)
-        return text
-
-    return line
-
-
 def make_admin_service(
     node: StatusSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
-    admin_urls: Mapping[str, str] | None = None,
+    admin_urls: Mapping[str, str] | None = None, hosts: Iterable[str] = (), logs_access: bool = False,
 ) -> IService:
     """
     The service that serves the pages.
@@ -218,9 +258,9 @@ def make_admin_service(
     @param wall_s: seconds since 1970, for the access log.
     @param admin_urls: member id to the base URL of its administration; other members are asked on their
         log port.
+    @param hosts, logs_access: see L{AdminSite}.
     """
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
-    app = AdminApp(node, survey.run)
-    site = Site(app.app.resource(), reactor=reactor, logFormatter=access_line(wall_s))
-    site.displayTracebacks = False
+    app = AdminApp(node, survey.run, reactor.seconds)
+    site = AdminSite(app.app.resource(), reactor, hosts=hosts, wall_s=wall_s, logs_access=logs_access)
     return AdminService(serverFromString(reactor, loopback_unless_told(endpoint)), site, survey)

@@ -97,7 +97,10 @@ def _admin_maker(endpoint: str, reactor: Reactor) -> Callable[[Node], IService] 
         resource = importlib.import_module("dledger.admin.resource")
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
-    return lambda node: resource.make_admin_service(node, endpoint, reactor, wall_s=time.time)
+    return lambda node: resource.make_admin_service(
+        node, endpoint, reactor, wall_s=time.time, logs_access=node.config.admin_access_log,
+        hosts=(*node.config.admin_hosts, *node.config.peers.values()),
+    )
 
 
 def makeService(options: Options) -> MemberService:

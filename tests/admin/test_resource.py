@@ -8,12 +8,16 @@ from typing import Any
 import treq
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.cluster import MemberReport
 from dledger.admin.resource import (
+    KEPT_S,
+    SURVEY_KEPT_S,
     AdminApp,
     health_problem,
     loopback_unless_told,
@@ -26,12 +30,13 @@ class PageTests(SynchronousTestCase):
     """GET and what comes."""
 
     def setUp(self) -> None:
+        self.clock = Clock()
         self.node = FakeNode()
         self.reports: tuple[MemberReport, ...] | None = (
             MemberReport(member_id="n0", address="n0.test:1", source="self", role="leader", term=7),
             MemberReport(member_id="n1", address="n1.test:1", source="log", problem="connection refused"),
         )
-        app = AdminApp(self.node, self.survey)
+        app = AdminApp(self.node, self.survey, self.clock.seconds)
         self.treq = StubTreq(app.app.resource())
 
     async def survey(self) -> tuple[MemberReport, ...]:
@@ -41,7 +46,8 @@ class PageTests(SynchronousTestCase):
         return self.reports
 
     def ask(self, path: str, method: str = "GET") -> Any:
-        """The response."""
+        """The response, some time after the one before."""
+        self.clock.advance(SURVEY_KEPT_S)
         return self.successResultOf(self.treq.request(method, f"http://admin.test{path}"))
 
     def document(self, path: str, status: int = 200, method: str = "GET") -> Any:
@@ -102,6 +108,39 @@ class PageTests(SynchronousTestCase):
         text = self.successResultOf(response.text())
         self.assertIn('dledger_term{group="g",self_id="n0"} 7.0', text)
 
+    def test_pages_are_kept_for_a_moment(self) -> None:
+        """A flood of requests does not make as many pages."""
+        terms = []
+        for _ in range(3):
+            self.node.picture = picture(term=8 + len(terms))
+            response = self.successResultOf(self.treq.request("GET", "http://admin.test/status"))
+            terms.append(self.successResultOf(treq.json_content(response))["member"]["term"])
+            self.clock.advance(KEPT_S / 2)
+        self.assertEqual(terms, [8, 8, 10])
+
+    def test_one_survey_for_all(self) -> None:
+        """Who asks while a survey is under way gets its result; a failure too."""
+        surveys: list[Deferred[tuple[MemberReport, ...]]] = []
+
+        def survey() -> Deferred[tuple[MemberReport, ...]]:
+            surveys.append(Deferred())
+            return surveys[-1]
+
+        app = AdminApp(self.node, survey, self.clock.seconds)
+        waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(3)]
+        self.assertEqual(len(surveys), 1)
+        assert self.reports is not None
+        surveys[0].callback(self.reports)
+        self.assertEqual([self.successResultOf(one) for one in waiting], [self.reports] * 3)
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(app._reports())), self.reports)
+        self.clock.advance(SURVEY_KEPT_S)
+        waiting = [Deferred.fromCoroutine(app._reports()) for _ in range(2)]
+        surveys[1].errback(RuntimeError("a bug of ours"))
+        for one in waiting:
+            self.failureResultOf(one, RuntimeError)
+        Deferred.fromCoroutine(app._reports())
+        self.assertEqual(len(surveys), 3)
+
     def test_unknown_path(self) -> None:
         """404 as JSON, with what there is."""
         self.assertIn("/status", self.document("/nothing", 404)["pages"])
@@ -147,7 +186,8 @@ class ServiceTests(SynchronousTestCase):
     def test_access_log(self) -> None:
         """A request is dated by the wall clock, not by the reactor's."""
         reactor = MemoryReactorClock()
-        service = make_admin_service(FakeNode(), "8080", reactor, wall_s=lambda: 1_700_000_000.0)
+        service = make_admin_service(FakeNode(), "8080", reactor, wall_s=lambda: 1_700_000_000.0,
+                                     logs_access=True)
         service.startService()
         self.addCleanup(service.stopService)
         site = reactor.tcpServers[0][1]

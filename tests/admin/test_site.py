@@ -1,0 +1,195 @@
+# -*- test-case-name: tests.admin.test_site -*-
+"""Floods, bodies and foreign hosts at the port of the administration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import MemoryReactorClock, StringTransport
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.resource import Resource
+
+from dledger.admin import site as module
+from dledger.admin.site import CONNECTIONS_MAX, PIPELINED_MAX, AdminSite, host_name
+
+GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Page(Resource):
+    """Counts how often it is asked."""
+
+    isLeaf = True
+    times = 0
+
+    def render_GET(self, request: Any) -> bytes:
+        """A page."""
+        self.times += 1
+        return b"page"
+
+
+class Wire(StringTransport):
+    """A transport that says when it was aborted."""
+
+    is_aborted = False
+
+    def abortConnection(self) -> None:
+        """Remember."""
+        self.is_aborted = True
+        super().abortConnection()
+
+
+class SiteCase(SynchronousTestCase):
+    """A site without sockets."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.page = Page()
+        self.build(hosts=("n0.example.com:20911",))
+
+    def build(self, **options: Any) -> None:
+        """Another site."""
+        self.site = AdminSite(self.page, self.reactor, wall_s=lambda: 0.0, **options)
+        self.site.doStart()
+        self.addCleanup(self.site.doStop)
+
+    def connect(self) -> tuple[Any, Wire]:
+        """A browser connects."""
+        channel = self.site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 5))
+        transport = Wire()
+        channel.makeConnection(transport)
+        return channel, transport
+
+    def one_turn(self) -> None:
+        """The calls that are due run, and not those that they ask for."""
+        for call in list(self.reactor.getDelayedCalls()):
+            if call.getTime() <= self.reactor.seconds():
+                self.reactor.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+
+    def status(self, request: bytes) -> int:
+        """The status of the answer to one request on a connection of its own."""
+        channel, transport = self.connect()
+        channel.dataReceived(request)
+        answer = transport.value()
+        self.assertTrue(answer.startswith(b"HTTP/1."), answer)
+        channel.connectionLost(Failure(Exception()))
+        return int(answer.split()[1])
+
+
+class FloodTests(SiteCase):
+    """Many requests at once."""
+
+    def test_one_request_a_turn(self) -> None:
+        """The requests behind the first one wait for a turn each."""
+        channel, transport = self.connect()
+        channel.dataReceived(GET * (PIPELINED_MAX + 1))
+        for times in range(1, PIPELINED_MAX + 2):
+            self.assertEqual(self.page.times, times)
+            self.one_turn()
+        self.assertEqual(transport.value().count(b"200 OK"), PIPELINED_MAX + 1)
+        channel.dataReceived(GET)
+        self.assertEqual(self.page.times, PIPELINED_MAX + 2)
+        self.assertFalse(transport.is_aborted)
+
+    def test_too_many_at_once(self) -> None:
+        """The connection ends, and nothing more is made for it."""
+        channel, transport = self.connect()
+        channel.dataReceived(GET * 1700)
+        self.assertTrue(transport.is_aborted)
+        for _ in range(5):
+            self.one_turn()
+            channel.dataReceived(GET * 10)
+        self.assertEqual(self.page.times, 1)
+
+    def test_too_many_one_after_the_other(self) -> None:
+        """However they are cut."""
+        channel, transport = self.connect()
+        for _ in range(PIPELINED_MAX + 1):
+            channel.dataReceived(GET)
+        self.assertFalse(transport.is_aborted)
+        channel.dataReceived(GET)
+        self.assertTrue(transport.is_aborted)
+
+    def test_connections(self) -> None:
+        """So many, and one more when one has ended."""
+        channels = [self.connect()[0] for _ in range(CONNECTIONS_MAX)]
+        self.assertIsNone(self.site.buildProtocol(None))
+        channels[0].connectionLost(Failure(Exception()))
+        self.assertIsNotNone(self.site.buildProtocol(None))
+
+    def test_lost_between_two_requests(self) -> None:
+        """Nothing is left over."""
+        channel, _ = self.connect()
+        channel.dataReceived(GET * 2)
+        channel.connectionLost(Failure(Exception()))
+        self.assertEqual([call for call in self.reactor.getDelayedCalls() if call.func == channel._go_on], [])
+        self.assertEqual(self.page.times, 1)
+
+
+class BodyTests(SiteCase):
+    """No page takes a body."""
+
+    def test_refused(self) -> None:
+        """413 at the end of the headers; no byte of the body is kept."""
+        for header in (b"Content-Length: 2000000000", b"Transfer-Encoding: chunked"):
+            for more in (b"", b"Expect: 100-continue\r\n"):
+                channel, transport = self.connect()
+                head = b"POST /a HTTP/1.1\r\nHost: localhost\r\n" + more + header + b"\r\n\r\n"
+                channel.dataReceived(head + b"x" * 1000)
+                for _ in range(10):
+                    channel.dataReceived(b"y" * 65536)
+                    self.one_turn()
+                self.assertTrue(transport.value().startswith(b"HTTP/1.1 413"), transport.value())
+                self.assertEqual(transport.value().count(b"HTTP/1.1"), 1)
+                self.assertTrue(transport.disconnecting)
+        self.assertEqual(self.page.times, 0)
+
+    def test_empty_body(self) -> None:
+        """Is none."""
+        self.assertEqual(self.status(GET[:-2] + b"Content-Length: 0\r\n\r\n"), 200)
+
+
+class HostTests(SiteCase):
+    """A page of the operator's browser must not read ours under its own name."""
+
+    def test_hosts(self) -> None:
+        """Addresses and our names are allowed, others are not."""
+        self.patch(module.socket, "gethostname", lambda: "Machine")
+        self.build(hosts=("n0.example.com:20911", "[fe80::1]:5"))
+        for host, status in (
+            (b"localhost", 200), (b"LOCALHOST:8080", 200), (b"127.0.0.1:8080", 200), (b"10.1.2.3", 200),
+            (b"[::1]:8080", 200), (b"n0.example.com:8080", 200), (b"n0.example.com.", 200), (b"machine", 200),
+            (b"", 200), (b"evil.example.com", 421), (b"localhost.evil.com", 421),
+            (b"127.0.0.1.evil.com", 421), (b"n0.example.com.evil", 421), (b"*", 421),
+        ):
+            request = b"GET /a HTTP/1.1\r\nHost: " + host + b"\r\n\r\n"
+            self.assertEqual(self.status(request), status, host)
+        self.assertEqual(self.status(b"GET /a HTTP/1.0\r\n\r\n"), 200)
+
+    def test_any(self) -> None:
+        """If the operator says so."""
+        self.build(hosts=("*",))
+        self.assertEqual(self.status(b"GET /a HTTP/1.1\r\nHost: anything.test\r\n\r\n"), 200)
+
+    def test_names(self) -> None:
+        """Without port, brackets, capitals and final dot."""
+        for host, name in (("A.b:1", "a.b"), ("[::1]:5", "::1"), ("a.", "a"), (" x ", "x"), ("", "")):
+            self.assertEqual(host_name(host), name)
+
+
+class LogTests(SiteCase):
+    """Monitoring asks every second."""
+
+    def test_quiet(self) -> None:
+        """No line for a request, unless asked for."""
+        with capturedLogs() as events:
+            self.status(GET)
+        self.assertEqual(list(events), [])
+        self.build(hosts=(), logs_access=True)
+        with capturedLogs() as events:
+            self.status(GET)
+        self.assertEqual(len(events), 1)
