@@ -72,6 +72,7 @@ class Connection(Protocol):
         self._was_heard = False
         self._active_s = turn.seconds()
         self._is_closing = False
+        self._spent_s = 0.0
         self._outlet: Outlet | None = None
         self.is_lost = False
         self.is_congested = False
@@ -105,7 +106,7 @@ class Connection(Protocol):
         if self.is_lost or self._is_closing:
             return
         self._was_active = self._was_heard = True
-        self._turn.read(self._deal_with, data)
+        self._spent_s += self._turn.read(self._deal_with, data)
 
     def _deal_with(self, data: bytes) -> None:
         broken: WireError | None = None
@@ -243,11 +244,14 @@ class AnsweringConnection(Connection):
         return False
 
     def dataReceived(self, data: bytes) -> None:
-        """See L{Protocol.dataReceived}. When this turn has taken long, the next one handles the read."""
+        """
+        See L{Protocol.dataReceived}. When this turn has taken long, a later one handles the read: reads of
+        connections that have cost little time lately come first.
+        """
         if self._put_off or (self._turn.is_late and not self.is_urgent):
             self._put_off.append(data)
             if len(self._put_off) == 1:
-                self._turn.put_off(self._deal_with_put_off)
+                self._turn.put_off(self._deal_with_put_off, self._spent_s)
                 self._regulate()
         else:
             super().dataReceived(data)
@@ -302,6 +306,7 @@ class AnsweringConnection(Connection):
         Abort the connection if it is idle, if a frame is not complete in time, or if it does not read its
         answers while others need the memory. Called regularly.
         """
+        self._spent_s /= 2
         if self.is_idle(now_s):
             self.abort(f"idle for {self._idle_s:g} s")
         elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):

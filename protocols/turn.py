@@ -13,12 +13,12 @@ L{soon<Turn.soon>} does the same; callers use it when there is no other work to 
 One timed call per turn, for any number of connections.
 
 When the reads of a turn have taken L{READS_S}, the turn is late: connections put further reads off, so that
-timers, peers and the other sockets come first. The next turns handle them in their order.
+timers, peers and the other sockets come first. The next turns handle them, those of the least cost first.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
@@ -49,7 +49,8 @@ class Turn:
         self._is_scheduled = False
         self._is_reading = False
         self._spent_s = self._ended_s = 0.0
-        self._put_off: deque[Callable[[], None]] = deque()
+        self._put_off: list[tuple[float, int, Callable[[], None]]] = []
+        self._put_offs = 0
         self.is_late = False
 
     def work(self, call: Callable[[], None]) -> None:
@@ -71,11 +72,11 @@ class Turn:
         if not (self._is_scheduled or self._is_reading):
             self._schedule()
 
-    def read(self, deal_with: Callable[[bytes], None], data: bytes) -> None:
-        """Handle received C{data}, then run the output that this has caused."""
+    def read(self, deal_with: Callable[[bytes], None], data: bytes) -> float:
+        """Handle received C{data}, then run the output that this has caused. @return: the seconds it took."""
         if self._is_reading:
             deal_with(data)
-            return
+            return 0.0
         self._is_reading = True
         began_s = self.seconds()
         if began_s - self._ended_s > READS_S:
@@ -91,20 +92,27 @@ class Turn:
                 output, self._output = self._output, []
                 self._run(output)
             self._ended_s = self.seconds()
-            self._spent_s += self._ended_s - began_s
+            took_s = self._ended_s - began_s
+            self._spent_s += took_s
             if self._spent_s >= READS_S and not self.is_late:
                 self.is_late = True
                 self._clock.callLater(0, self._next_reads)
+        return took_s
 
-    def put_off(self, read: Callable[[], None]) -> None:
-        """The turn is late: call C{read} in one of the next turns, after the reads put off before it."""
-        self._put_off.append(read)
+    def put_off(self, read: Callable[[], None], cost_s: float) -> None:
+        """
+        The turn is late: call C{read} in one of the next turns.
+
+        @param cost_s: reads with a lower cost come first.
+        """
+        self._put_offs += 1
+        heapq.heappush(self._put_off, (cost_s, self._put_offs, read))
 
     def _next_reads(self) -> None:
         self.is_late = False
         self._spent_s = 0.0
         while self._put_off and not self.is_late:
-            self._run([self._put_off.popleft()])
+            self._run([heapq.heappop(self._put_off)[2]])
 
     def act(self, call: Callable[[], None]) -> None:
         """Run C{call} like a read: the output that it causes does not wait for the end of the turn."""

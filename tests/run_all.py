@@ -34,7 +34,7 @@ import attrs
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Parts of C{tests/} that are separate stages: slow, or in need of processes, a JVM or Spark.
-SEPARATE = ("interop", "mutants", "processes", "spark")
+SEPARATE = ("hostile", "interop", "mutants", "processes", "spark")
 
 PYTHON = sys.executable
 SOURCES = ("dledger", "protocols", "tests", "benchmarks", "demo", "twisted", "setup.py")
@@ -185,6 +185,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
               read=read_total(MUTANTS), counts="mutants"),
         Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=300, counts="targets", **summed_up),
         Stage(name="processes", command=(*trial, "tests.processes"), limit_s=800, **of_trial),
+        Stage(name="hostile", command=(*trial, "tests.hostile"), limit_s=420, **of_trial),
         # Without PySpark the test modules cannot be imported, which counts as a failure.
         Stage(name="spark", command=(*trial, "tests.spark"), limit_s=800, **of_trial),
         Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1200,

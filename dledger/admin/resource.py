@@ -23,7 +23,7 @@ import attrs
 from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -105,7 +105,8 @@ class AdminApp:
         self._survey = survey
         self._seconds = seconds
         self._kept: dict[str, tuple[float, bytes]] = {}
-        self._surveying: list[Deferred[tuple[MemberReport, ...]]] | None = None
+        self._surveying: list[Deferred[tuple[MemberReport, ...]]] = []
+        self._is_surveying = False
         self._surveyed: tuple[float, tuple[MemberReport, ...]] | None = None
         self._registry = make_registry(node.status)
 
@@ -122,23 +123,24 @@ class AdminApp:
         """The answers of all members; concurrent callers share one survey."""
         if self._surveyed is not None and self._seconds() - self._surveyed[0] < SURVEY_KEPT_S:
             return self._surveyed[1]
-        if self._surveying is not None:
-            waiter: Deferred[tuple[MemberReport, ...]] = Deferred()
-            self._surveying.append(waiter)
-            return await waiter
-        self._surveying = []
-        try:
-            reports = await self._survey()
-        except BaseException:
-            waiting, self._surveying = self._surveying, None
-            for waiter in waiting:
-                waiter.errback(Failure())
-            raise
-        self._surveyed = (self._seconds(), reports)
-        waiting, self._surveying = self._surveying, None
+        waiter: Deferred[tuple[MemberReport, ...]] = Deferred(lambda one: self._surveying.remove(one))
+        self._surveying.append(waiter)
+        if len(self._surveying) == 1 and not self._is_surveying:
+            # A browser that leaves cancels its own wait, not the survey of the others.
+            self._is_surveying = True
+            Deferred.fromCoroutine(self._run_survey()).addBoth(self._survey_ended)
+        return await waiter
+
+    async def _run_survey(self) -> tuple[MemberReport, ...]:
+        return await self._survey()
+
+    def _survey_ended(self, result: tuple[MemberReport, ...] | Failure) -> None:
+        self._is_surveying = False
+        waiting, self._surveying = self._surveying, []
+        if not isinstance(result, Failure):
+            self._surveyed = (self._seconds(), result)
         for waiter in waiting:
-            waiter.callback(reports)
-        return reports
+            waiter.callback(result)
 
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
@@ -197,6 +199,8 @@ class AdminApp:
     @app.handle_errors(Exception)
     def failed(self, request: IRequest, failure: Failure) -> bytes:
         """An error of ours: log it, and tell the client no details."""
+        if failure.check(CancelledError):
+            return b""  # the browser has left
         if isinstance(failure.value, HTTPException):
             return _json(request, failure.value.code or 500, {"error": failure.value.name.lower()})
         self.log.failure("a page of the administration failed", failure)

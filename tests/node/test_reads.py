@@ -411,9 +411,12 @@ class TurnTests(ReadsTestCase):
             self.rig.clock.advance(0)
         self.patch(budgets, "HELD_BYTES_MAX", 100_000)
         connection = self.client.connection
-        connection._turn.read = lambda deal, data: deal(data)  # type: ignore[method-assign]
+        read = connection._turn.read
+        # The output of this read waits for the end of the turn.
+        connection._turn.read = lambda deal, data: deal(data) or 0.0  # type: ignore[method-assign]
         self.client.send(*[self.get(10 + number % 20, Consistency.COMMITTED) for number in range(200)])
         self.assertEqual(connection.account.held_bytes, 4 * (30_000 + ENTRY_HEADER_SIZE))
+        connection._turn.read = read  # type: ignore[method-assign]
         answers = 0
         for _ in range(60):
             connection.resumeProducing()

@@ -33,16 +33,19 @@ class Member(Child):
     def __init__(
         self, self_id: str, peers: Mapping[str, str], directory: Path, *, group: str = "default",
         options: Mapping[str, object] | None = None, extra: tuple[str, ...] = (),
+        descriptors: int | None = None,
     ) -> None:
         """
         @param options: configuration by the names of L{dledger.config.DLedgerConfig}.
         @param extra: further words of the command line.
+        @param descriptors: soft and hard limit of open files; None: those of this process.
         """
         self.self_id = self_id
         self.address = peers[self_id]
         self.directory = directory
         self.ledger_path = directory / f"dledger-{self_id}"
-        command = [
+        command = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
+        command += [
             sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger", "--node-id", self_id,
             "--peers", peers_text(peers), "--store", str(directory), "--group", group,
         ]

@@ -60,7 +60,7 @@ class TurnTests(SynchronousTestCase):
         self.turn.read(slow, b"one")
         self.assertTrue(self.turn.is_late)
         for name in (b"two", b"three"):
-            self.turn.put_off(lambda name=name: self.turn.read(slow, name))  # type: ignore[misc]
+            self.turn.put_off(lambda name=name: self.turn.read(slow, name), 0.0)  # type: ignore[misc]
         self.assertEqual(self.done, ["one"])
         turns = 0
         while self.clock.getDelayedCalls():
@@ -70,6 +70,14 @@ class TurnTests(SynchronousTestCase):
             turns += 1
         self.assertEqual((self.done, turns), (["one", "two", "three"], 3))
         self.assertFalse(self.turn.is_late)
+
+    def test_cheap_reads_come_first(self) -> None:
+        """A connection that has cost much waits for those that have cost little."""
+        self.turn.is_late = True
+        for name, cost_s in (("dear", 0.5), ("cheap", 0.0), ("also cheap", 0.0)):
+            self.turn.put_off(lambda name=name: self.done.append(name), cost_s)  # type: ignore[misc]
+        self.turn._next_reads()
+        self.assertEqual(self.done, ["cheap", "also cheap", "dear"])
 
     def test_quick_reads_are_never_late(self) -> None:
         """However many there are, if the reactor waits in between."""

@@ -59,7 +59,7 @@ from protocols.wire.ledger.messages import (
 REQUEST_VALUES_MAX = 1 << 16
 
 #: Bytes of a request that is not strict JSON, at most. No Java member or client writes loose JSON.
-REQUEST_TOLERANT_BYTES_MAX = 4096
+REQUEST_TOLERANT_BYTES_MAX = 1024
 
 #: Members in one METADATA answer, at most.
 PEERS_MAX = 1024

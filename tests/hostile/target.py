@@ -1,0 +1,244 @@
+# -*- test-case-name: tests.hostile -*-
+"""
+A group under attack, and the client that must not notice.
+
+The judge is outside: the members' processes (alive, resident memory, size of their logs), and the latencies
+of a client with one append at a time. Limits are for a machine that is busy with other work; ratios compare
+with a span of the same client without the attack, in the same run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+import dledger
+from protocols.wire.ledger.messages import MetadataRequest, Request
+from protocols.wire.ledger.push import encode_request_frame
+from tests.processes.children import Child, free_ports, peers_text, wait_until
+from tests.processes.members import ROOT, Member
+
+MIB = 1024 * 1024
+
+
+def tell(text: str) -> None:
+    """Write a measured figure beside the test's result."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process, in MiB."""
+    return _status(pid, "VmRSS")
+
+
+def highest_resident_mib(pid: int) -> float:
+    """The most resident memory that it has had, in MiB."""
+    return _status(pid, "VmHWM")
+
+
+def _status(pid: int, name: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"{name} of {pid}")
+
+
+@attrs.define
+class Seen:
+    """
+    The experience of a client in one span.
+
+    @ivar latencies_s: of acknowledged appends.
+    """
+
+    seconds: float = 0.0
+    latencies_s: list[float] = attrs.Factory(list)
+    unknown: list[str] = attrs.Factory(list)
+    failed: list[str] = attrs.Factory(list)
+
+    @property
+    def rate(self) -> float:
+        """Acknowledged appends in a second."""
+        return len(self.latencies_s) / self.seconds
+
+    def quantile_ms(self, share: float) -> float:
+        """A quantile of the latencies, in milliseconds."""
+        ordered = sorted(self.latencies_s)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000
+
+
+class GoodClient:
+    """
+    Runs L{tests.hostile.good_client} and remembers its outcomes.
+
+    @ivar acknowledged: bodies by index, of all spans.
+    """
+
+    def __init__(self, peers: str, log_path: Path) -> None:
+        self._peers = peers
+        self._log_path = log_path
+        self.acknowledged: dict[int, bytes] = {}
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[Seen]:
+        """Append until the block ends."""
+        child = Child(
+            "good client", [sys.executable, "-m", "tests.hostile.good_client", self._peers],
+            log_path=self._log_path, environment={"PYTHONPATH": str(ROOT)}, talks=True,
+        )
+        child.start()
+        seen = Seen()
+        try:
+            asked, told = child.pipes
+            assert told.readline() == b"ready\n", child.log_tail()
+            yield seen
+            asked.close()
+            found = json.loads(told.read())
+        finally:
+            child.kill()
+        bodies = {int(index): body.encode() for index, body in found.pop("acknowledged").items()}
+        self.acknowledged.update(bodies)
+        for name, value in found.items():
+            setattr(seen, name, value)
+
+
+class HostileCase(SynchronousTestCase):
+    """Three members of ours, started for each test."""
+
+    options: Mapping[str, object] = {}
+    descriptors: int | None = None
+    size = 3
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory(prefix="dledger-hostile-", ignore_cleanup_errors=True)
+        self.addCleanup(folder.cleanup)
+        self.directory = Path(folder.name)
+        ports = free_ports(2 * self.size)
+        self.peers = {f"n{number}": f"127.0.0.1:{ports[number]}" for number in range(self.size)}
+        self.admin = {f"n{number}": ports[self.size + number] for number in range(self.size)}
+        small = {"mapped_file_size_for_entry_data": 16 * MIB, "mapped_file_size_for_entry_index": 3_200_000}
+        self.members = {
+            peer_id: Member(
+                peer_id, self.peers, self.directory / peer_id, options={**small, **self.options},
+                descriptors=self.descriptors,
+                extra=("--admin", f"tcp:{self.admin[peer_id]}:interface=127.0.0.1"),
+            )
+            for peer_id in self.peers
+        }
+        for member in self.members.values():
+            self.addCleanup(member.kill)
+            member.start()
+        self.client = GoodClient(peers_text(self.peers), self.directory / "client.log")
+        self.wait_for_leader()
+
+    def wait_for_leader(self) -> str:
+        """@return: the id of the member that leads."""
+        found: list[str] = []
+
+        def is_led() -> bool:
+            said = [member.metadata(seconds=1.0) for member in self.members.values()]
+            named = [answer.leader_id for answer in said if answer is not None and answer.leader_id]
+            for leader_id in set(named):
+                if named.count(leader_id) > self.size // 2:
+                    found.append(leader_id)
+            return bool(found)
+
+        wait_until(is_led, seconds=30, what="a leader")
+        return found[0]
+
+    def terms(self) -> dict[str, int]:
+        """Each member's term."""
+        said = {peer_id: member.metadata() for peer_id, member in self.members.items()}
+        return {peer_id: -1 if answer is None else answer.term for peer_id, answer in said.items()}
+
+    def log_bytes(self) -> int:
+        """Size of all members' logs."""
+        return sum(member.log_path.stat().st_size for member in self.members.values())
+
+    def calm(self, seconds: float = 2.0) -> Seen:
+        """The client without an attack."""
+        with self.client.working() as seen:
+            time.sleep(seconds)
+        return seen
+
+    def assert_all_alive(self) -> None:
+        """No member has ended, and no log has a traceback."""
+        for member in self.members.values():
+            self.assertTrue(member.is_running, f"{member.name} has ended\n{member.log_tail()}")
+            self.assertNotIn("Traceback", member.log_path.read_text(errors="replace"), member.name)
+
+    def assert_served(self, seen: Seen, calm: Seen, *, share: float = 0.5, p99_ms: float = 500.0) -> None:
+        """
+        The client kept its throughput, and every append was acknowledged.
+
+        @param share: of the appends per second of the calm span.
+        """
+        told = (
+            f"{seen.rate:.0f}/s after {calm.rate:.0f}/s, p99 {seen.quantile_ms(0.99):.0f} ms after "
+            f"{calm.quantile_ms(0.99):.0f} ms, max {max(seen.latencies_s) * 1000:.0f} ms"
+        )
+        tell(f"{self.id().rpartition('.')[2]}: {told}")
+        self.assertEqual((seen.unknown, seen.failed), ([], []), told)
+        self.assertGreater(seen.rate, share * calm.rate, told)
+        self.assertLess(seen.quantile_ms(0.99), p99_ms, told)
+
+    def assert_nothing_lost(self) -> None:
+        """Each acknowledged entry is served by every member."""
+        with dledger.connect(peers_text(self.peers), timeout=20.0) as log:
+            for index, body in list(self.client.acknowledged.items())[-200:]:
+                self.assertEqual(log.get(index), body)
+
+    # -- attackers ---------------------------------------------------------------------------------
+
+    def connect(self, peer_id: str) -> socket.socket:
+        """A plain connection to a member, closed when the test ends."""
+        host, _, port = self.peers[peer_id].rpartition(":")
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        self.addCleanup(connection.close)
+        return connection
+
+    def introduced(self, peer_id: str) -> socket.socket:
+        """A connection that has sent a valid METADATA request, as any client can."""
+        connection = self.connect(peer_id)
+        connection.sendall(frames(MetadataRequest(group="default", remote_id=peer_id)))
+        connection.recv(65536)
+        return connection
+
+
+def frames(*requests: Request) -> bytes:
+    """Native frames, to be sent in one piece."""
+    return b"".join(encode_request_frame(request, number + 1) for number, request in enumerate(requests))
+
+
+def send_slowly(connection: socket.socket, data: bytes, *, seconds: float = 5.0) -> bool:
+    """
+    Send without waiting for ever at a server that does not read.
+
+    @return: whether all of it was sent; false too if the server ended the connection.
+    """
+    connection.settimeout(seconds)
+    try:
+        connection.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
+def until(condition: Callable[[], bool], *, seconds: float) -> bool:
+    """Whether C{condition} became true within C{seconds}."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
