@@ -18,7 +18,7 @@ import attrs
 from attrs.validators import ge, gt, in_, instance_of, le
 
 from dledger.base.addresses import checked_members
-from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.base.option_values import check_type, converted, listed, our_name, unknown_option
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
 #: does not advertise its interval.
@@ -161,6 +161,28 @@ class DLedgerConfig:
         if not value or re.search(r"[-;/\s]", value):
             raise ValueError(f"self_id={value!r} must not be empty or contain '-', ';', '/' or blanks")
 
+    @group.validator
+    def _group_is_plain(self, _attribute: object, value: str) -> None:
+        if not value or re.search(r"[/\s\x00-\x1f]", value):
+            raise ValueError(
+                f"group={value!r} must not be empty or contain '/', blanks or control characters"
+            )
+
+    @tick_ms.validator
+    def _ticks_within_beats(self, _attribute: object, value: int) -> None:
+        if value > self.heart_beat_time_interval_ms:
+            raise ValueError(
+                f"tick_ms={value} must not exceed heart_beat_time_interval_ms="
+                f"{self.heart_beat_time_interval_ms}: heartbeats are sent by ticks"
+            )
+
+    @rpc_time_out_ms.validator
+    def _answers_have_time(self, _attribute: object, value: int) -> None:
+        if value <= self.tick_ms:
+            raise ValueError(
+                f"rpc_time_out_ms={value} must exceed tick_ms={self.tick_ms}: no peer could answer in time"
+            )
+
     @max_vote_interval_ms.validator
     def _vote_window_is_open(self, _attribute: object, value: int) -> None:
         if value <= self.min_vote_interval_ms:
@@ -234,6 +256,9 @@ ALIASES: Mapping[str, str] = {
     "fileReservedTime": "file_reserved_hours",
 }
 
+#: Options whose converters take several types.
+_OWN_TYPES = ("peers", "preferred_leader_ids", "admin_hosts")
+
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 
 
@@ -262,4 +287,7 @@ def _value(name: str, value: object, default: object) -> object:
         return _FLUSH_NAMES.get(value, value.lower())
     if name in ("store_type", "wire") and isinstance(value, str):
         return value.lower()
-    return converted(name, value, default)
+    value = converted(name, value, default)
+    if name not in _OWN_TYPES:
+        check_type(name, value, default)
+    return value

@@ -49,7 +49,7 @@ def _events(*names: str) -> _Number:
 
 
 COUNTERS: tuple[tuple[str, str, _Number], ...] = (
-    ("leader_changes_total", "Changes of role or leader seen here.", _events("role-changed")),
+    ("leader_changes_total", "Changes of the leader seen here.", lambda s: s.leader_changes),
     ("appends_total", "Entries committed for callers of this member.", lambda s: s.appends),
     ("append_bytes_total", "Bytes of bodies of these entries.", lambda s: s.append_bytes),
     ("gets_total", "GET requests answered with an entry.", lambda s: s.gets),

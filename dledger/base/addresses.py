@@ -72,7 +72,7 @@ def parse_members(text: str, option: str = "peers") -> dict[str, str]:
 
     @param option: name of the option that holds C{text}, for the errors.
     @return: member id to C{host:port}, in the order of C{text}.
-    @raise ValueError: no member, an id twice, or a part that is not C{id-host:port}.
+    @raise ValueError: no member, an id or an address twice, or a part that is not C{id-host:port}.
     """
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, _SEPARATORS.split(text))):
@@ -88,7 +88,7 @@ def parse_members(text: str, option: str = "peers") -> dict[str, str]:
         found[member_id] = address
     if not found:
         raise ValueError(f"{option}: no member named; write id-host:port;id-host:port")
-    return found
+    return _distinct(found, option)
 
 
 def checked_members(peers: str | Mapping[str, str], option: str = "peers") -> dict[str, str]:
@@ -99,12 +99,27 @@ def checked_members(peers: str | Mapping[str, str], option: str = "peers") -> di
     """
     if isinstance(peers, str):
         return parse_members(peers, option)
+    if not isinstance(peers, Mapping):
+        raise ValueError(
+            f"{option}={peers!r}: write id-host:port;id-host:port, or a table of id = host:port"
+        )
     for member_id, address in peers.items():
         try:
             parse_address(address)
         except ValueError as error:
             raise ValueError(f"{option}: member {member_id!r}: {error}") from None
-    return dict(peers)
+    return _distinct(dict(peers), option)
+
+
+def _distinct(members: dict[str, str], option: str) -> dict[str, str]:
+    """@raise ValueError: two members have one address."""
+    seen: dict[Address, str] = {}
+    for member_id, text in members.items():
+        address = parse_address(text)
+        if address in seen:
+            raise ValueError(f"{option}: {seen[address]!r} and {member_id!r} have one address, {text}")
+        seen[address] = member_id
+    return members
 
 
 def _not_a_member(part: str, option: str) -> ValueError:

@@ -10,6 +10,7 @@ tries all addresses of a name, one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -24,11 +25,13 @@ from twisted.internet.interfaces import (
     IResolutionReceiver,
     IStreamClientEndpoint,
 )
+from twisted.internet.protocol import Factory, Protocol
 from zope.interface import implementer
 
 from dledger.base.addresses import parse_address
 from dledger.base.reactor import Reactor
 
+_P = TypeVar("_P", bound=Protocol)
 EndpointFor = Callable[[str], IStreamClientEndpoint]
 
 
@@ -94,3 +97,26 @@ def tcp_endpoints(reactor: Reactor, timeout_s: float) -> EndpointFor:
         return HostEndpoint(reactor, *parse_address(address), timeout_s)
 
     return endpoint_for
+
+
+class _OneConnection(Factory):
+    """Hands out one protocol, and logs nothing."""
+
+    noisy = False
+
+    def __init__(self, connection: Protocol) -> None:
+        self._connection = connection
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        """See L{Factory.buildProtocol}."""
+        return self._connection
+
+
+def connect_with(endpoint: IStreamClientEndpoint, connection: _P) -> Deferred[_P]:
+    """
+    As Twisted's C{connectProtocol}, without its two log lines for each connection.
+
+    @return: fires with C{connection} once it is connected.
+    """
+    connecting: Any = endpoint.connect(_OneConnection(connection))
+    return cast("Deferred[_P]", connecting)

@@ -14,6 +14,8 @@ import difflib
 import re
 from collections.abc import Collection, Mapping
 
+#: Types of options, and the words for them.
+_KINDS = ((bool, "true or false"), (int, "a whole number"), (float, "a number"), (str, "text"))
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
@@ -51,14 +53,27 @@ def converted(name: str, value: object, default: object) -> object:
         if value.lower() not in ("true", "false"):
             raise ValueError(f"{name}={value!r}: write true or false")
         return value.lower() == "true"
-    try:
-        if isinstance(default, int):
-            return int(value)
-        if isinstance(default, float):
-            return float(value)
-    except ValueError:
-        raise ValueError(f"{name}={value!r}: write a number") from None
+    if isinstance(default, (int, float)):
+        kind = "a whole number" if isinstance(default, int) else "a number"
+        try:
+            return type(default)(value)
+        except ValueError:
+            raise ValueError(f"{name}={value!r}: write {kind}") from None
     return value
+
+
+def check_type(name: str, value: object, default: object) -> None:
+    """
+    Compare the type of a value with that of its option's default.
+
+    @raise ValueError: the types differ; the text tells the needed one.
+    """
+    for kind, needed in _KINDS:
+        if isinstance(default, kind):
+            fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+            if not fits:
+                raise ValueError(f"{name}={value!r}: write {needed}")
+            return
 
 
 def listed(text: str) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 """
 A private reactor in its own thread, for programs without a reactor.
 
-Rule: the global reactor is neither installed nor touched. A program may use this beside a reactor of its
+Rule 1: the global reactor is neither installed nor touched. A program may use this beside a reactor of its
 own, and any number of these threads may run at once.
+Rule 2: a forked process has no such thread, only a copy of its memory: every call fails at once there.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -100,6 +102,7 @@ class ReactorThread:
     def __init__(self, name: str, reactor: Reactor = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
+        self._pid = os.getpid()
         # Held while another thread wakes the reactor up, so that its pipe is not closed meanwhile: after a
         # close, the descriptor's number may belong to another file when it is written to.
         self._gate = threading.Lock()
@@ -127,9 +130,27 @@ class ReactorThread:
         return self._is_stopped
 
     def run(self, call: Callable[..., object], *args: object) -> None:
-        """Run C{call} in the reactor's thread, soon. @raise DLedgerError: the thread was stopped."""
+        """
+        Run C{call} in the reactor's thread, soon.
+
+        @raise DLedgerError: the thread was stopped, or this process was forked from the thread's own.
+        """
+        self.check_process()
         if self._is_stopped or not self._call(call, *args):
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
+
+    def check_process(self) -> None:
+        """
+        Called before any lock is taken, because the other process may have held it when it forked.
+
+        @raise DLedgerError: this process was forked from the thread's own.
+        """
+        if os.getpid() != self._pid:
+            raise DLedgerError(
+                ResponseCode.UNSUPPORTED,
+                reason=f"opened in process {self._pid}, used in process {os.getpid()}, which was forked from "
+                "it: threads and connections are not copied. Open it again in this process, after the fork",
+            )
 
     def _call(self, call: Callable[..., object], *args: object) -> bool:
         """@return: False if the reactor has ended."""
@@ -195,6 +216,8 @@ class ReactorThread:
         if self._is_stopped:
             return
         self._is_stopped = True
+        if os.getpid() != self._pid:
+            return  # the thread and its connections belong to the other process
 
         def end() -> None:
             try:

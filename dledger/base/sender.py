@@ -142,6 +142,14 @@ class SendTarget(Protocol[_R]):
         """The argument of C{done}."""
 
 
+def total_bytes(bodies: Sequence[bytes]) -> int:
+    """Bytes of all bodies; 0 if one of them is no sequence at all, which L{misfit} reports."""
+    try:
+        return sum(map(len, bodies))
+    except TypeError:
+        return 0
+
+
 def misfit(bodies: Sequence[bytes], size: int, body_bytes_max: int) -> str:
     """
     The reason why these bodies are refused; empty if they are not.

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import connectProtocol
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
+from dledger.base.endpoints import connect_with
 from dledger.base.keeper import Keeper
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
@@ -31,7 +31,7 @@ class _Peer(OnlyAsking):
 
     def _attempt(self) -> Deferred[CommandConnection]:
         endpoint = self._client.endpoint_of(self._address)
-        connecting: Deferred[CommandConnection] = connectProtocol(
+        connecting: Deferred[CommandConnection] = connect_with(
             endpoint, CommandConnection(self, self._client.turn)
         )
         return connecting

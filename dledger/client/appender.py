@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, misfit
+from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, misfit, total_bytes
 from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestRefused
 from dledger.client.members import Members
@@ -165,7 +165,7 @@ class Appender:
         if not bodies:
             done(())
             return
-        size = sum(map(len, bodies))
+        size = total_bytes(bodies)
         call: _Call = SendCall(bodies, size, done, self._clock.seconds() + self._timeout_s)
         problem = misfit(bodies, size, BODY_BYTES_MAX)
         if problem:
@@ -176,7 +176,6 @@ class Appender:
     def close(self) -> None:
         """Fail every call: bodies in unanswered frames are unknown, the rest are not in the log."""
         self._leader.close()
-        self._refusal = DLedgerError(ResponseCode.NETWORK_ERROR, cause="the client was closed")
         self.sender.close()
 
     # -- SendTarget ------------------------------------------------------------------------------
@@ -217,6 +216,9 @@ class Appender:
 
     def overdue(self, call: _Call) -> DLedgerError:
         """See L{SendTarget.overdue}."""
+        if self.sender.is_closed:
+            unanswered = ", and the leader did not answer" if call.unknown else ""
+            return DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"the client was closed{unanswered}")
         waited = f"gave up after {self._timeout_s:g} s"
         if call.unknown:
             return DLedgerError(ResponseCode.TIMEOUT, reason=f"{waited}; the leader did not answer")

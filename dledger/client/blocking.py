@@ -24,6 +24,7 @@ import attrs
 from dledger.base.endpoints import EndpointFor
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
+from dledger.base.sender import total_bytes
 from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
 from dledger.client.values import (
@@ -69,13 +70,26 @@ class AppendInterrupted(KeyboardInterrupt):
     Ctrl-C in L{Log.append_many}.
 
     @ivar acknowledged: number of acknowledged bodies.
-    @ivar unknown: number of bodies under way: each may be in the log, now or later.
+    @ivar unknown: number of bodies without an outcome: each may be in the log, now or later. Both follow the
+        outcomes that still come. L{Log.close} ends all: a body that was never sent then counts no more.
     """
 
-    def __init__(self, acknowledged: int, unknown: int) -> None:
+    def __init__(
+        self, acknowledged: int, unknown: int, latest: Callable[[], tuple[int, int]] | None = None
+    ) -> None:
+        """@param latest: the present numbers."""
         super().__init__(f"{acknowledged} acknowledged, {unknown} unknown")
-        self.acknowledged = acknowledged
-        self.unknown = unknown
+        self._latest = latest or (lambda: (acknowledged, unknown))
+
+    @property
+    def acknowledged(self) -> int:
+        """Number of acknowledged bodies."""
+        return self._latest()[0]
+
+    @property
+    def unknown(self) -> int:
+        """Number of bodies without an outcome."""
+        return self._latest()[1]
 
 
 class Log:
@@ -158,6 +172,7 @@ class Log:
             number of acknowledged bodies behind that one.
         @raise AppendInterrupted: Ctrl-C; the exception carries the counts.
         """
+        self._reactor.check_process()
         return _Feed(self._client, self._reactor, window, progress).run(bodies)
 
     def get(self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE) -> Entry:
@@ -281,7 +296,7 @@ class _Feed:
                 raise
             self._wait_for_all()
         except KeyboardInterrupt:
-            raise AppendInterrupted(self._acknowledged, self._under_way) from None
+            raise AppendInterrupted(*self._outcomes(), self._outcomes) from None
         if self._progress is not None:
             self._progress(self._acknowledged)
         if self._error is not None:
@@ -292,6 +307,9 @@ class _Feed:
             last_index=self._last_index,
             seconds=time.monotonic() - started_s,
         )
+
+    def _outcomes(self) -> tuple[int, int]:
+        return self._acknowledged, self._under_way + self._unknown
 
     def _pull(self, bodies: Iterable[bytes]) -> None:
         shown_s = time.monotonic()
@@ -320,7 +338,7 @@ class _Feed:
                 if self._under_way < self._window and self._under_way_bytes < _WINDOW_BYTES:
                     self._wake_below = -1
                     self._under_way += 1
-                    self._under_way_bytes += len(body)
+                    self._under_way_bytes += total_bytes((body,))
                     self._put += 1
                     self._gathered.append(body)
                     if self._is_scheduled:
@@ -364,7 +382,7 @@ class _Feed:
                 unbroken = offset + _unbroken(runs)
                 self._unbroken = unbroken if self._unbroken < 0 else min(self._unbroken, unbroken)
             self._under_way -= len(bodies)
-            self._under_way_bytes -= sum(map(len, bodies))
+            self._under_way_bytes -= total_bytes(bodies)
             if self._under_way <= self._wake_below or self._error is not None:
                 if self._news.locked():  # no other thread releases it
                     self._news.release()

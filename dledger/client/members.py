@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import connectProtocol
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.addresses import checked_members
-from dledger.base.endpoints import EndpointFor
+from dledger.base.endpoints import EndpointFor, connect_with
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
 from dledger.base.timing import Alarm, Gathering
@@ -120,7 +119,7 @@ class Members:
 
     async def _connect(self, member_id: str) -> MemberLink:
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
-        await connectProtocol(self._endpoint_for(self.addresses[member_id]), link.protocol)
+        await connect_with(self._endpoint_for(self.addresses[member_id]), link.protocol)
         try:
             await self.metadata(link)
         except BaseException:
@@ -246,11 +245,18 @@ class Members:
         return None
 
     async def ask_all(self, deadline_s: float) -> tuple[MemberInfo, ...]:
-        """The status of every member, in order of ids; without an answer it has a C{problem}."""
-        member_ids = sorted(self.addresses)
-        answers = await self.ask_these(member_ids, deadline_s)
+        """
+        The status of every member, in order of ids; without an answer it has a C{problem}. Members that only
+        others name are asked after those have answered.
+        """
+        began_s = self._clock.seconds()
+        answers = await self.ask_these(sorted(self.addresses), deadline_s)
+        others = sorted(self.addresses.keys() - answers.keys())
+        left_s = deadline_s - (self._clock.seconds() - began_s)
+        if any(isinstance(answer, MetadataResponse) for answer in answers.values()) and others and left_s > 0:
+            answers = {**answers, **await self.ask_these(others, left_s)}
         infos = []
-        for member_id in member_ids:
+        for member_id in sorted(self.addresses):
             answer = answers.get(member_id)
             if answer is None:
                 infos.append(self._silent(member_id, f"no answer in {deadline_s:g} s"))

@@ -140,6 +140,7 @@ def append(
         SpinnerColumn(), BarColumn(), TextColumn("{task.fields[entries]:,} entries"), TimeElapsedColumn(),
     )  # fmt: skip
     shows = console.is_terminal if progress is None else progress
+    interrupted: AppendInterrupted | None = None
     with target.open() as log, Progress(*columns, console=console, transient=True, disable=not shows) as bar:
         task = bar.add_task("append", total=len(bodies) or _total_bytes(files), entries=0)
 
@@ -148,12 +149,14 @@ def append(
 
         try:
             summary = log.append_many(source, window=window, progress=show)
-        except AppendInterrupted as interrupted:
+        except AppendInterrupted as error:
             bar.stop()
-            say(f"dledger: interrupted; {interrupted.acknowledged} entries were acknowledged")
-            if interrupted.unknown:
-                say(f"dledger: unknown outcome: up to {interrupted.unknown} more may be in the log")
-            context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
+            interrupted = error
+    if interrupted is not None:  # now that the log is closed, the counts are final
+        say(f"dledger: interrupted; {interrupted.acknowledged} entries were acknowledged")
+        if interrupted.unknown:
+            say(f"dledger: unknown outcome: up to {interrupted.unknown} more may be in the log")
+        context.exit(EXIT_UNKNOWN if interrupted.unknown else EXIT_INTERRUPTED)
     if as_json:
         write_json({**attrs.asdict(summary), "rate": summary.rate})
     else:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import click
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from twisted.internet.defer import Deferred
 from twisted.web.client import Agent
@@ -41,7 +42,8 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
     """
     Show the members of the group.
 
-    Exit status 1 if no member leads.
+    Exit status 1 if no member leads, or if several do: then only the one with the highest term may have a
+    majority.
     """
     target = context.obj
     by_admin, addresses, group = _ask_admins(urls)
@@ -62,9 +64,14 @@ def status(context: click.Context, urls: tuple[str, ...], as_json: bool) -> None
         console = Console()
         if not console.is_terminal:
             console.width = _WIDTH_ELSEWHERE  # no cell is cut in a file or a pipe
-        console.print(_table(ordered))
-    if not any(report.role == "leader" for report in ordered):
-        say("dledger: no member leads")
+        table = _table(ordered)
+        # A narrow terminal breaks the lines of the table; it does not cut them.
+        console.width = max(console.width, Measurement.get(console, console.options, table).minimum + 12)
+        console.print(table)
+    leaders = [report for report in ordered if report.role == "leader"]
+    if len(leaders) != 1:
+        named = ", ".join(f"{report.member_id} in term {report.term}" for report in leaders)
+        say(f"dledger: {len(leaders)} members lead: {named}" if leaders else "dledger: no member leads")
         context.exit(EXIT_FAILED)
 
 
@@ -104,12 +111,18 @@ def _number(value: int) -> str:
     return "-" if value < -1 else "empty" if value == -1 else f"{value}"
 
 
+def _numbers(report: MemberReport) -> tuple[int, ...]:
+    return report.term, report.begin_index, report.end_index, report.committed_index, report.lag
+
+
 def _table(reports: tuple[MemberReport, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("member", "role"):
         table.add_column(name, no_wrap=True)
-    for name in ("term", "begin", "end", "committed", "lag"):
-        table.add_column(name, justify="right")
+    for column, name in enumerate(("term", "begin", "end", "committed", "lag")):
+        longest = max((len(str(_numbers(report)[column])) for report in reports), default=1)
+        # A cut number lies.
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(longest, len(name)))
     for name in ("leader", "address", "note"):
         table.add_column(name, overflow="fold")
     for report in reports:

@@ -138,6 +138,7 @@ class Node:
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
         self._tokens = 0
+        self._last_leader_id: object = None
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
         self._next_check_point_s = self._started_s + config.check_point_interval / 1000
@@ -418,6 +419,7 @@ class Node:
             wire_errors=(server.wire_errors if server is not None else 0)
             + (peers.wire_errors if peers is not None else 0),
             body_errors=server.body_errors if server is not None else 0,
+            leader_changes=counters.leader_changes,
             pull_waiters=self._reads.waiters, segments_deleted=counters.segments_deleted,
             disk_free_bytes=self._space.usable if self._space is not None else -1,
             disk_total_bytes=self._space.total if self._space is not None else -1,
@@ -487,6 +489,10 @@ class Node:
 
     def report(self, report: fx.Report) -> None:
         """See L{dledger.node.driver.Surroundings.report}."""
+        leader_id = report.facts.get("leader_id") if report.event == "role-changed" else None
+        if leader_id is not None and leader_id != self._last_leader_id:
+            self._last_leader_id = leader_id
+            self.counters.leader_changes += 1
         self._reports.report(report)
 
     def stop_member(self, stop: fx.StopMember) -> None:

@@ -21,7 +21,7 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called", "append-too-large",
+    "stray-leader-called", "append-too-large",
 })
 _ERRORS = frozenset({"store-failed"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})

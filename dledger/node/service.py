@@ -4,7 +4,7 @@ A member as a Twisted service: opens its store, listens, connects, starts; stops
 
     startService   store -> node -> listening port -> connections to peers, first input, admin
     stopService    leadership handed over, pending answered (at most STOP_TIME_OUT_S) -> port ->
-                   connections -> running fsync -> clean close
+                   clients redirected (at most LINGER_S) -> connections -> running fsync -> clean close
 
 Rule 1: a member that stopped because of a failure does not touch its files again: they are recovered
 at the next start. The process then ends with exit status 1.
@@ -44,6 +44,11 @@ from dledger.storage.term_file import TermFile, TermVote
 
 #: Seconds within which a member must hand leadership over and answer pending requests.
 STOP_TIME_OUT_S = 5.0
+
+#: Seconds for which a stopped member still answers requests with NOT_LEADER, so that clients go elsewhere
+#: instead of losing a request with the connection; and seconds without a request after which they have gone.
+LINGER_S = 1.0
+QUIET_S = 0.1
 
 #: Seconds within which connections must send their last answers.
 CLOSE_TIME_OUT_S = 1.0
@@ -270,6 +275,7 @@ class MemberService(MultiService):
             stopped = self._port.stopListening()
             if stopped is not None:
                 await stopped
+        await self._redirect_clients(self._server)
         self._server.close_all()
         if not await _within(self._peers.stop(), CLOSE_TIME_OUT_S, self._reactor):
             self._peers.abort("the member has stopped")
@@ -278,6 +284,18 @@ class MemberService(MultiService):
             await _pause(self._reactor, 0.02)
             waited_s += 0.02
         self._server.abort_all("the member has stopped")
+
+    async def _redirect_clients(self, server: MemberServer) -> None:
+        assert self.node is not None
+        began_s = quiet_since_s = self._reactor.seconds()
+        requests = self.node.counters.requests
+        while server.connections and self._reactor.seconds() - began_s < LINGER_S:
+            await _pause(self._reactor, QUIET_S / 5)
+            now_s = self._reactor.seconds()
+            if self.node.counters.requests != requests:
+                requests, quiet_since_s = self.node.counters.requests, now_s
+            elif now_s - quiet_since_s >= QUIET_S:
+                return
 
     def _close_store(self, node: Node) -> None:
         assert self._store is not None

@@ -79,6 +79,7 @@ class Counters:
     stall_s: float = 0.0
     requests_abandoned: int = 0
     segments_deleted: int = 0
+    leader_changes: int = 0
     refusals: dict[str, int] = attrs.Factory(dict)
     reports: dict[str, int] = attrs.Factory(dict)
     votes: dict[str, int] = attrs.Factory(dict)
@@ -114,6 +115,7 @@ class NodeStatus:
     @ivar stalls, stall_s: ticks that the reactor missed, and their total duration in seconds.
     @ivar wire_errors: connections aborted because the peer broke the format.
     @ivar body_errors: requests refused because of a malformed body.
+    @ivar leader_changes: how often this member learned of a leader other than the last one.
     @ivar pull_waiters: PULLs and local callers that wait for entries.
     @ivar disk_free_bytes, disk_total_bytes: bytes of the store's file system; -1 if not known.
     @ivar is_disk_full: whether appends are refused because the disk is full.
@@ -148,6 +150,7 @@ class NodeStatus:
     wire_errors: int
     body_errors: int
     pull_waiters: int
+    leader_changes: int
     segments_deleted: int
     disk_free_bytes: int
     disk_total_bytes: int

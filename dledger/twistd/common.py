@@ -11,9 +11,10 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.endpoints import serverFromString
@@ -47,6 +48,20 @@ class ConfigurationOptions(OptionsOnly):
     def __init__(self) -> None:
         super().__init__()
         self.settings: dict[str, str] = {}
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """
+        See L{UsageOptions.parseOptions}. C{twistd} answers a wrong option with its whole help text, and the
+        reason below; a service of ours says the reason alone.
+        """
+        try:
+            super().parseOptions(options)
+        except UsageError as error:
+            if self.parent is None:  # not called by twistd
+                raise
+            name = self.parent.subCommand
+            sys.stderr.write(f"{name}: {error}\n{name}: all options: twistd {name} --help\n")
+            raise SystemExit(1) from None
 
     def keep_setting(self, text: str) -> None:
         """Store the argument of one C{--set}."""
@@ -136,6 +151,24 @@ def prepare_process(reactor: Reactor) -> None:
     raise_limit()
     keep_freed_memory()
     reactor.callWhenRunning(spare_the_collector)
+    reactor.callWhenRunning(survive_signals)
+
+
+def survive_signals() -> None:
+    """
+    Let SIGHUP and SIGUSR1 do no harm: their default ends a process at once, without any hand-over, and
+    operators send them to have a log rotated or options read again. Handlers of others stay.
+    """
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _ignore_signal)
+
+
+def _ignore_signal(number: int, _frame: object) -> None:
+    Logger().info(
+        "{name} does nothing here: options are read at the start; the log goes to standard output, or is "
+        "rotated by twistd --logfile", name=signal.Signals(number).name,
+    )
 
 
 def exit_with(status: int) -> None:

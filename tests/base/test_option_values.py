@@ -54,7 +54,7 @@ class ValueTests(SynchronousTestCase):
         """By name, with what is wanted."""
         for text, default, words in (
             ("yes", True, "name='yes': write true or false"), ("1", True, "name='1': write true or false"),
-            ("many", 1, "name='many': write a number"), ("1.5", 1, "name='1.5': write a number"),
+            ("many", 1, "name='many': write a whole number"), ("1.5", 1, "name='1.5': write a whole number"),
             ("much", 1.0, "name='much': write a number"),
         ):  # fmt: skip
             self.assertEqual(str(self.assertRaises(ValueError, converted, "name", text, default)), words)

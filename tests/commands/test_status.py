@@ -52,6 +52,25 @@ class StatusTests(CliCase):
         self.assertEqual(n1, ["n1", "follower", "-", "0", "40", "39", "1", "n0", "n1.test:20911"])
         self.assertEqual(n2[:2] + n2[-3:], ["n2", "unreachable", "n2.test:20911", "connection", "refused"])
 
+    def test_two_leaders(self) -> None:
+        """Named, and no success."""
+        self.log.infos = (
+            info("n0", role="leader", term=3, leader_id="n0"),
+            info("n1", role="leader", term=4, leader_id="n1"),
+        )
+        result = self.run_cli("status")
+        self.assertExit(result, 1)
+        self.assertIn("2 members lead: n0 in term 3, n1 in term 4", result.stderr)
+
+    def test_narrow_terminal(self) -> None:
+        """Numbers are never cut."""
+        self.log.infos = (info("n0", role="leader", term=3, leader_id="n0", begin_index=10**12,
+                               end_index=10**12 + 5, committed_index=10**12 + 4),)
+        self.patch(cli_status, "_WIDTH_ELSEWHERE", 60)
+        result = self.run_cli("status")
+        for number in (10**12, 10**12 + 5, 10**12 + 4):
+            self.assertIn(str(number), result.stdout)
+
     def test_empty_and_unsaid(self) -> None:
         """An empty log is not an unknown one."""
         self.log.infos = (

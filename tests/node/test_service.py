@@ -18,6 +18,8 @@ from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.service import (
+    LINGER_S,
+    QUIET_S,
     STOP_TIME_OUT_S,
     FlushThread,
     MemberService,
@@ -25,6 +27,7 @@ from dledger.node.service import (
     peer_endpoints,
     wall_clock,
 )
+from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
 from tests.node.rig import FakeThread
 from tests.node.test_peers import FakeEndpoint
@@ -229,12 +232,38 @@ class DownTests(ServiceTestCase):
         stopped = service.stopService()
         self.reactor.advance(0)
         self.assertEqual(len(sent_messages(transport.value())), 1)
+        self.run_for(QUIET_S / 2)
+        self.assertFalse(transport.disconnecting)
+        connection.dataReceived(native_request(request, 2))
+        self.reactor.advance(0)
+        (_, (_, refused)) = sent_messages(transport.value())
+        self.assertIs(refused.code, ResponseCode.NOT_LEADER)
+        self.run_for(QUIET_S / 2)
+        self.assertFalse(transport.disconnecting, "the client was still there")
+        self.run_for(QUIET_S)
         self.assertTrue(transport.disconnecting)
         self.assertFalse(transport.disconnected)
         self.assertNoResult(stopped)
         self.run_for(2)
         self.successResultOf(stopped)
         self.assertTrue(transport.disconnected)
+
+    def test_a_client_that_stays(self) -> None:
+        """Is told so often that the leader is elsewhere, and then leaves with the connection."""
+        service = self.make()
+        service.startService()
+        self.run_for(2)
+        connection, transport = self.connection()
+        request = AppendRequest(group="default", remote_id="n0", bodies=(b"a",))
+        stopped = service.stopService()
+        for number in range(int(LINGER_S / 0.05) - 2):
+            connection.dataReceived(native_request(request, number + 1))
+            self.run_for(0.05)
+        self.assertFalse(transport.disconnecting)
+        self.run_for(0.5)
+        self.assertTrue(transport.disconnecting)
+        self.run_for(2)
+        self.successResultOf(stopped)
 
     def test_waits_for_the_fsync_under_way(self) -> None:
         """The files are not closed under it."""

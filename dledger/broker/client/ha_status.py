@@ -20,12 +20,11 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferTimeoutError
-from twisted.internet.endpoints import connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from dledger.base.endpoints import EndpointFor
+from dledger.base.endpoints import EndpointFor, connect_with
 from dledger.base.errors import DLedgerError
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.turn import Turn
@@ -325,7 +324,7 @@ class BrokerAsker(OnlyAsking):
 
     async def _ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
         connection = CommandConnection(self, self.turn)
-        await connectProtocol(self._endpoint_for(address), connection)
+        await connect_with(self._endpoint_for(address), connection)
         try:
             return await connection.ask(command)
         finally:

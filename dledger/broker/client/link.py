@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferTimeoutError
-from twisted.internet.endpoints import connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.endpoints import connect_with
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
 from protocols.rocketmq.broker import AnswerLost, BrokerConnection
@@ -76,7 +76,7 @@ class BrokerLink(OnlyAsking):
         return Deferred.fromCoroutine(self._connect()).addErrback(self._connect_failed)
 
     async def _connect(self) -> BrokerConnection:
-        connecting: Deferred[BrokerConnection] = connectProtocol(
+        connecting: Deferred[BrokerConnection] = connect_with(
             self._endpoint, BrokerConnection(self, self.turn)
         )
         connection = await connecting.addTimeout(self._answer_timeout_s, self._clock)

@@ -33,6 +33,7 @@ from dledger.base.sender import (
     fire_all,
     fire_one,
     misfit,
+    total_bytes,
 )
 from dledger.base.timing import Alarm, Backoff
 from dledger.broker.client.link import BrokerLink
@@ -162,7 +163,7 @@ class BrokerProducer:
         if not bodies:
             done(())
             return
-        size = sum(map(len, bodies))
+        size = total_bytes(bodies)
         self._used_s = self._clock.seconds()
         call: _Call = SendCall(bodies, size, done, self._used_s + self._timeout_s)
         try:

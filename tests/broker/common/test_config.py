@@ -85,7 +85,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """One of each kind."""
-        self.refused("write a number", listen_port="many")
+        self.refused("write a whole number", listen_port="many")
         self.refused("write true or false", autoCreateTopicEnable="yes")
         self.refused("for a slave say broker_role=SLAVE", broker_id=2)
         self.refused("a slave has one above 0", role="slave", broker_id=0)
