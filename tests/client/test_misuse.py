@@ -1,0 +1,62 @@
+# -*- test-case-name: tests.client.test_misuse -*-
+"""A log in a forked process, and bodies that are no bytes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError
+from dledger.client.values import AppendFailed
+from tests.client.test_blocking import LiveGroup
+
+
+class MisuseTests(SynchronousTestCase):
+    """Every mistake has an error that says it."""
+
+    def setUp(self) -> None:
+        self.log = LiveGroup().open()
+        self.addCleanup(self.log.close)
+
+    def test_forked(self) -> None:
+        """A forked process has no thread and no connections: every call says so at once."""
+        self.log.append(b"a")
+
+        def tried() -> bytes:
+            said = []
+            calls: list[Callable[[], object]] = [
+                lambda: self.log.append(b"b"), lambda: self.log.get(0), lambda: next(self.log.tail(0)),
+                lambda: self.log.append_many([b"c"]), self.log.status,
+            ]
+            for call in calls:
+                try:
+                    call()
+                    said.append("nothing")
+                except DLedgerError as error:
+                    said.append("forked" if "after the fork" in str(error) else str(error))
+            self.log.close()
+            return " ".join(said).encode()
+
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(20)
+                os.write(writing, tried())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            self.assertEqual(pipe.read(), b"forked forked forked forked forked")
+        os.waitpid(child, 0)
+        self.assertEqual(self.log.append(b"d").index, 1)
+
+    def test_not_bytes(self) -> None:
+        """A clear refusal, whatever it is."""
+        for body in (None, "text", 5, bytearray(b"x"), {}):
+            for call in (self.log.append, lambda one: self.log.append_many([one])):
+                error = self.assertRaises(AppendFailed, call, body)
+                self.assertIn(f"a body must be bytes, not {type(body).__name__}", str(error))
