@@ -31,6 +31,7 @@ import attrs
 
 from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from dledger.core.member_state import MemberState
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -42,8 +43,10 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 
-#: A leader that claims to beat less often than this is not believed, milliseconds.
-HEART_BEAT_INTERVAL_MAX_MS = 60_000
+#: A follower believes an advertised interval within these bounds, milliseconds, or up to and down to its own
+#: interval: a false one must not make it patient for minutes, nor impatient with its leader.
+HEART_BEAT_INTERVAL_MIN_MS = 100
+HEART_BEAT_INTERVAL_MAX_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 #: Term of a VOTE that binds no Java peer: Java compares the logs first, then refuses an old term and changes
 #: nothing; its terms begin at 0.
@@ -130,12 +133,17 @@ class LeaderElector:
             none.
         """
         if interval_ms is not None:
-            self._leader_interval_ms = max(0, min(interval_ms, HEART_BEAT_INTERVAL_MAX_MS))
+            self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
         patience = self.patience_ms()
         self._leader_heard_ms = self.member.out.now_ms
         self._deadline_ms = self.member.out.now_ms + patience + int(self._jitter * patience / 2)
         if self.campaign is Campaign.ASKING:
             self._end_round()
+
+    def _believed_ms(self, interval_ms: int) -> int:
+        own_ms = self.member.config.heart_beat_time_interval_ms
+        lowest, highest = min(own_ms, HEART_BEAT_INTERVAL_MIN_MS), max(own_ms, HEART_BEAT_INTERVAL_MAX_MS)
+        return max(lowest, min(interval_ms, highest))
 
     def peer_disconnected(self, peer_id: str) -> None:
         """
@@ -197,6 +205,8 @@ class LeaderElector:
             # It cannot lead. It only stops naming a leader.
             if member.leader_id is not None:
                 self.roles.become_follower(None)
+            if member.next_term > TERM_MAX:
+                member.out.report("terms-exhausted", term=member.term)
             self._wait_for_round(self.patience_ms())
             return
         if member.config.pre_vote and member.peer_ids:
@@ -215,7 +225,7 @@ class LeaderElector:
 
     def _campaign(self, *, transfer: bool) -> None:
         member = self.member
-        member.enter_term(max(member.term, member.ledger_end_term) + 1, voted_for=member.self_id)
+        member.enter_term(member.next_term, voted_for=member.self_id)
         self.roles.become_candidate()
         self._begin_round(Campaign.VOTING)
         self.is_transfer = transfer
@@ -304,7 +314,8 @@ class LeaderElector:
         if len(self._granted) < self.member.config.quorum:
             return False
         if self.campaign is Campaign.ASKING:
-            self._campaign(transfer=False)
+            if self.member.may_lead:  # it may have changed during the round
+                self._campaign(transfer=False)
         elif self.campaign is Campaign.VOTING:
             transfer = self.is_transfer
             self._end_round()

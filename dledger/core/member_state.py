@@ -21,6 +21,7 @@ import attrs
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.ports import LedgerView
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import Request, Response
 
@@ -197,11 +198,19 @@ class MemberState:
     @property
     def may_lead(self) -> bool:
         """Whether this member may be a candidate."""
-        return not self.config.never_lead and self.repair_end_index < 0 and self.is_understood
+        return (
+            not self.config.never_lead and self.repair_end_index < 0 and self.is_understood
+            and self.next_term <= TERM_MAX
+        )
+
+    @property
+    def next_term(self) -> int:
+        """The term of this member's next candidacy."""
+        return max(self.term, self.ledger_end_term) + 1
 
     def enter_term(self, term: int, *, voted_for: str | None = None) -> None:
         """Enter a higher term: forget vote and leader, and persist."""
-        assert term > self.term, "a term never falls nor starts twice"
+        assert self.term < term <= TERM_MAX, "a term never falls nor starts twice, and is bounded"
         self.term = term
         self.voted_for = voted_for
         self.leader_id = None

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.admission import check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
 from dledger.core.dispatcher import EntryDispatcher, Quota
 from dledger.core.elector import Campaign, LeaderElector
@@ -63,8 +64,10 @@ class DLedgerCore:
         @param term, voted_for: the persisted values.
         @param committed_index: a lower bound of the committed index, from the checkpoint.
         @param repair_end_index: see L{MemberState}.
+        @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
+        check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         peer_ids = tuple(sorted(peer_id for peer_id in config.peers if peer_id != config.self_id))
@@ -316,6 +319,12 @@ class DLedgerCore:
         member = self._member
         assert isinstance(request, _OF_PEERS), request
         if request.leader_id in member.peer_ids:
+            fault = fault_of(member, request)
+            if fault is not None:
+                self._out.report("term-refused", sender_id=request.leader_id, kind=type(request).__name__,
+                                 fault=fault, its_term=request.term, term=member.term)
+                self._out.reply(token, refusing_answer(member, request, ResponseCode.UNEXPECTED_ARGUMENT))
+                return
             member.heard_from(request.leader_id, request.wire_version)
             if not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
@@ -335,6 +344,11 @@ class DLedgerCore:
         if owner is None:
             return
         response, peer_id = received.response, received.peer_id
+        if is_too_far(self._member, response.term):
+            self._out.report("term-refused", sender_id=peer_id, kind=type(response).__name__, fault="term",
+                             its_term=response.term, term=self._member.term)
+            owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
+            return
         self._member.heard_from(peer_id, response.wire_version)
         if not isinstance(response, MetadataResponse):  # information only, no message of the algorithm
             self._pass_term_gate(response.term, type(response).__name__)

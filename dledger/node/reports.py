@@ -22,21 +22,30 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called",
+    "truncating", "stray-leader-called", "term-refused", "terms-exhausted",
 })
 _ERRORS = frozenset({"store-failed"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
-#: Reports that each retry repeats, and the facts that identify a repetition.
+#: Reports that a retry or another party can repeat, and the facts that identify a repetition.
 _REPEATED = {
     "push-refused": ("code", "type"),
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),
+    "append-refused": ("code",),
+    "term-refused": ("sender_id", "kind", "fault"),
+    "terms-exhausted": (),
+    "truncate-refused": ("leader_id",),
+    "two-leaders": ("known", "other"),
+    "vote-answered": ("candidate_id", "result"),
 }
 #: A repeated report is logged at most once in this many seconds.
 AGAIN_S = 60.0
 #: A report that was not repeated for this many seconds is over.
 QUIET_S = 10.0
+#: Repetitions are told apart up to this number; beyond it those of one event count as one. (A stranger may
+#: name another candidate in each vote.)
+EPISODES_MAX = 256
 
 
 @attrs.define(kw_only=True)
@@ -53,8 +62,8 @@ class _Episode:
 
 class Reports:
     """
-    Invariant: C{_episodes} holds the repeated reports of the last L{QUIET_S}, as of the last L{sweep}. Its
-    keys are made of the peers, states and codes of one group, so their number is small.
+    Invariant: C{_episodes} holds the repeated reports of the last L{QUIET_S}, as of the last L{sweep}. Their
+    number is at most L{EPISODES_MAX} and one for each event.
     """
 
     def __init__(
@@ -95,6 +104,9 @@ class Reports:
         """Count a repetition. @return: additional facts for its log line; None for no line."""
         now_s = self._seconds()
         episode = self._episodes.get(key)
+        if episode is None and len(self._episodes) >= EPISODES_MAX:
+            key = key[:1]
+            episode = self._episodes.get(key)
         if episode is None:
             self._episodes[key] = _Episode(begin_s=now_s, logged_s=now_s, last_s=now_s, level=level)
             return {}
@@ -111,7 +123,7 @@ class Reports:
         for key in over:
             episode = self._episodes.pop(key)
             if episode.times > episode.told:
-                told = " ".join(f"{name}={value}" for name, value in zip(_names(key), key[1:], strict=True))
+                told = " ".join(f"{name}={value}" for name, value in zip(_names(key), key[1:], strict=False))
                 self._log.emit(
                     episode.level, "{event} {facts}: over after {times} times in {since_s} s",
                     event=key[0], facts=told, times=episode.times,

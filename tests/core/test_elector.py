@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, LeaderElector
+from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEAT_INTERVAL_MIN_MS, LeaderElector
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -390,6 +390,7 @@ class PatienceTests(SynchronousTestCase):
         """Neither for ever nor at once: a foreign number stays within bounds."""
         for interval_ms, at_least, at_most in (
             (1 << 60, 5 * HEART_BEAT_INTERVAL_MAX_MS, 8 * HEART_BEAT_INTERVAL_MAX_MS),
+            (1, 5 * HEART_BEAT_INTERVAL_MIN_MS, 8 * HEART_BEAT_INTERVAL_MIN_MS),
             (-(1 << 60), 6_000, 9_000),
         ):
             bench = voter().follow("n1", 3, interval_ms=interval_ms)
