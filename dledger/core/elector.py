@@ -15,10 +15,13 @@ C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
 Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
 Rule 5: a member that is ahead in term of a Java leader, which keeps its quorum and ignores refusals,
 calls that leader up to its own term.
+Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
+leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
+leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
-Source: DLedgerLeaderElector.java; Raft 5.2, 9.6; differs: docs/divergence.md W4, W7, W19.
+Source: DLedgerLeaderElector.java; Raft 5.2, 9.6, dissertation 4.2.3; differs: docs/divergence.md W4, W7, W19.
 """
 
 from __future__ import annotations
@@ -56,6 +59,15 @@ PROBE_TERM = -1
 #: without a quorum it steps down at the first refusal.
 STRAY_BEATS = 3
 STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
+
+#: A Java leader that lives is heard within this time, milliseconds: an interval and a half. Later than this a
+#: Java candidate's vote counts although our own patience is longer, because Java's next attempt takes
+#: seconds.
+JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
+
+#: While a Java leader is heard, one vote in this time, milliseconds, counts all the same: Java announces no
+#: transfer, and its leader with a quorum ignores the refusals of a member that is ahead in term.
+JAVA_SPARED_MS = 30_000
 
 #: The longest voting round of a Java candidate with a dead peer: its wait for the votes, then its pause.
 _JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
@@ -114,6 +126,9 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
+    _expected: tuple[str, int, int] | None = None
+    _asked_ms: dict[str, int] = attrs.Factory(dict)
+    _java_deposed_ms: int = -JAVA_SPARED_MS
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -298,7 +313,10 @@ class LeaderElector:
             is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
-            elif result is VoteResult.REJECT_TERM_NOT_READY:
+            elif result is VoteResult.REJECT_TERM_NOT_READY or (
+                # The leader's announcement of this candidate is still under way to that peer.
+                result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
+            ):
                 self._not_ready.add(peer_id)
             elif result in _LONGER_LOG and self._is_java(peer_id):
                 # Java compares logs before terms and keeps its term: each term that we raise is one more
@@ -326,6 +344,50 @@ class LeaderElector:
 
     # -- answering --------------------------------------------------------------------------
 
+    def expect(self, candidate_id: str | None, *, until_ms: int = 0) -> None:
+        """
+        The leader hands over to C{candidate_id} (None: to no member): its votes for a later term than the
+        present one count until C{until_ms}, although this leader is heard.
+        """
+        self._expected = None if candidate_id is None else (candidate_id, self.member.term, until_ms)
+
+    def turns_away(self, token: int, request: VoteRequest) -> bool:
+        """Refuse a vote whose term must not be adopted. @return: whether it was refused."""
+        if request.pre_vote or request.term <= self.member.term or request.leader_id is None:
+            return False
+        candidate_id, now_ms = request.leader_id, self.member.out.now_ms
+        result = VoteResult.REJECT_ALREADY_HAS_LEADER
+        if not self._is_kept_from(candidate_id):
+            spacing_ms = self.member.config.min_vote_interval_ms
+            if now_ms - self._asked_ms.get(candidate_id, -spacing_ms) >= spacing_ms:
+                self._asked_ms[candidate_id] = now_ms
+                return False
+            # No candidate needs another term so soon. It repeats this one a tick later.
+            result = VoteResult.REJECT_TERM_NOT_READY
+        self._answer_vote(token, request, result)
+        return True
+
+    def _is_kept_from(self, candidate_id: str) -> bool:
+        """Whether the leader that is heard keeps C{candidate_id} from raising the term."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if member.leader_id in (None, candidate_id):
+            return False
+        if self._expected is not None:
+            expected_id, term, until_ms = self._expected
+            if expected_id == candidate_id and term == member.term and now_ms < until_ms:
+                return False
+        if member.is_leader:
+            return True
+        silent_ms = now_ms - self._leader_heard_ms
+        if self._leader_interval_ms:
+            return silent_ms < self.patience_ms()
+        if silent_ms >= JAVA_HEARD_MS:
+            return False
+        if now_ms - self._java_deposed_ms >= JAVA_SPARED_MS:
+            self._java_deposed_ms = now_ms
+            return False
+        return True
+
     def on_vote(self, token: int, request: VoteRequest) -> None:
         """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
         result = self._judge_pre_vote(request) if request.pre_vote else self._judge_vote(request)
@@ -338,6 +400,10 @@ class LeaderElector:
             # It comes back with our term, then with the next one, and can win that. Raising the term at
             # our quicker pace would keep it behind for ever.
             self._wait_for_round(_JAVA_ROUND_MS)
+        self._answer_vote(token, request, result)
+
+    def _answer_vote(self, token: int, request: VoteRequest, result: VoteResult) -> None:
+        member = self.member
         term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
         member.out.reply(token, VoteResponse(
             group=request.group, remote_id=request.remote_id, local_id=request.local_id,

@@ -326,6 +326,8 @@ class DLedgerCore:
                 self._out.reply(token, refusing_answer(member, request, ResponseCode.UNEXPECTED_ARGUMENT))
                 return
             member.heard_from(request.leader_id, request.wire_version)
+            if isinstance(request, VoteRequest) and self._elector.turns_away(token, request):
+                return
             if not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
         if isinstance(request, VoteRequest):

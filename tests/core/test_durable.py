@@ -93,6 +93,7 @@ class DurableTests(SynchronousTestCase):
         self.assertIn(NO, kinds(bench.run(2_000)))
         bench = self.in_step()
         bench.request(append(1, 3))
+        bench.now_ms += 1_000  # the leader is silent
         effects = bench.request(vote_request("n2", 4))
         self.assertEqual(kinds(effects), ["PersistTermVote", NO, OK])
 

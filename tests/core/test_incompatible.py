@@ -231,7 +231,7 @@ class LateAnswerTests(SynchronousTestCase):
     def deposed(self) -> Bench:
         """It led term 2, and the first pushes are not answered yet; now it knows no leader in term 3."""
         bench = leader()
-        bench.request(vote_request("n1", 3))
+        bench.core._pass_term_gate(3, "an answer")
         assert (bench.role, bench.term, bench.core.leader_id) == ("follower", 3, None)
         return bench
 

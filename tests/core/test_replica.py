@@ -422,6 +422,7 @@ class RepairTests(SynchronousTestCase):
         self.assertEqual(kinds(effects), ["WriteEntries", "Reply SUCCESS", "EndRepair"])
         self.assertIn("repaired", events(effects))
         self.assertFalse(bench.core.status().is_repairing)
+        bench.now_ms += 1_000
         answer = bench.ask(vote_request("n2", 4, end_index=9, end_term=3))
         self.assertEqual(answer.term, 4)
         self.assertEqual(bench.core.status().voted_for, "n2")

@@ -166,13 +166,18 @@ class Scenario:
         for _ in range(100):
             if self._leads(member):
                 return
-            member.core._elector._deadline_ms = 0
-            self._cluster.run(0.2)
+            self._stand(member)
         raise ScriptFailed(f"{member_id} does not get to lead: {self._cluster.describe()}")
 
     def _do_stand(self, member_id: str) -> None:
         """C{stand n0}: n0 stands for election once, won or lost."""
-        self._member(member_id).core._elector._deadline_ms = 0
+        self._stand(self._member(member_id))
+
+    def _stand(self, member: SimMember) -> None:
+        for voter in self._cluster.members.values():
+            if voter.is_up:
+                voter.core._elector._leader_heard_ms = -_FAR_MS  # the old leader has long been silent
+        member.core._elector._deadline_ms = 0
         self._cluster.run(0.2)
 
     def _leads(self, member: SimMember) -> bool:
