@@ -60,8 +60,8 @@ def fault_of(member: MemberState, request: PeerRequest) -> str | None:
     if is_too_far(member, request.term):
         return "term"
     entries = request.entries if isinstance(request, PushEntryRequest) else None
-    if entries is not None and entries.term > request.term:
-        return "entry-term"
+    if entries is not None and entries.term > request.term >= member.term:
+        return "entry-term"  # (a push of an earlier term is refused anyway, and learns the present one)
     return None
 
 

@@ -13,7 +13,7 @@ common index, not merely a common one. The search gallops: from the follower's e
 steps to an entry that both hold, then it halves the gap. Equality is monotone (log matching).
 Rule 2: an answer counts only while its request is outstanding; a return to COMPARE forgets all requests.
 Rule 3: pushes to one follower leave in log order on one connection; the acknowledgement of a batch
-covers every entry below it.
+covers every entry below it. A new connection begins with COMPARE.
 
 Knows nothing of connections; its only clock is C{now_ms}.
 
@@ -271,6 +271,13 @@ class EntryDispatcher:
             self._is_unreachable = False
             self._wait_until_ms = self.member.out.now_ms
             self.dispatch()
+
+    def reconnected(self) -> None:
+        """A new connection to the follower is open: nothing on it follows before a COMPARE."""
+        self._is_unreachable = False
+        self._wait_until_ms = self.member.out.now_ms
+        self.restart()
+        self.dispatch()
 
     def _on_success(self, pushed: Inflight) -> None:
         if pushed.type is PushType.TRUNCATE:

@@ -3,8 +3,9 @@
 The follower's side of replication: how a push is handled, and when it is answered.
 
 Rule 1: an entry is appended only if the end of the ledger is known to equal the leader's, in this
-term, by an earlier COMPARE, TRUNCATE or APPEND.
-Rule 2: commit information counts only up to the highest index known to equal this leader's.
+term and on this connection, by an earlier COMPARE, TRUNCATE or APPEND: a new connection begins with COMPARE.
+Rule 2: commit information counts only up to the highest index known to equal this leader's, and only on a
+connection on which a COMPARE or TRUNCATE of this term succeeded.
 Rule 3: entries found equal in a term are never cut in it: the leader's ledger only grows, so such a
 TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut.
 Rule 4: every push is answered exactly once, unless its connection is lost. With C{sync} flushing
@@ -47,13 +48,16 @@ class EntryHandler:
     C{_queue}; C{_writing} is set only between a write effect and its outcome.
 
     @ivar matched_index: highest index known to equal the ledger of this term's leader; -1 for none.
-    @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow.
+    @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow on the channel of
+        the last successful COMPARE or TRUNCATE.
     """
 
     member: MemberState
     matched_index: int = -1
     is_in_step: bool = False
     _matched_term: int = -1
+    _matched_channel: int = -1
+    _channel: int = -1
     _queue: dict[int, QueuedPush] = attrs.Factory(dict)
     _queued_bytes: int = 0
     _writing: tuple[int, PushEntryRequest] | None = None
@@ -64,12 +68,16 @@ class EntryHandler:
 
     # -- arrival ----------------------------------------------------------------------------
 
-    def on_push(self, token: int, request: PushEntryRequest, accepted: ResponseCode) -> None:
+    def on_push(
+        self, token: int, request: PushEntryRequest, accepted: ResponseCode, *, channel: int = 0
+    ) -> None:
         """
         A push arrived.
 
         @param accepted: the elector's verdict on the sender; SUCCESS if it is our leader.
+        @param channel: the connection that it came on.
         """
+        self._channel = channel
         if accepted is not ResponseCode.SUCCESS:
             self._refuse_sender(token, request, accepted)
             return
@@ -78,7 +86,7 @@ class EntryHandler:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and
             # commit nothing. On this code our leader compares again; Java ignores this answer.
-            code = ResponseCode.SUCCESS if self.is_in_step else ResponseCode.INCONSISTENT_STATE
+            code = ResponseCode.SUCCESS if self._is_in_step_here else ResponseCode.INCONSISTENT_STATE
             self._answer(token, request, code)
             return
         if entries is None or (request.type is not PushType.APPEND and entries.count != 1):
@@ -91,6 +99,11 @@ class EntryHandler:
                 self._on_compare(token, request, entries)
             else:
                 self._on_truncate(token, request, entries)
+
+    @property
+    def _is_in_step_here(self) -> bool:
+        """Whether an APPEND may follow on the channel of the current push."""
+        return self.is_in_step and self._channel == self._matched_channel
 
     def _refuse_sender(self, token: int, request: PushEntryRequest, code: ResponseCode) -> None:
         if code is ResponseCode.EXPIRED_TERM:
@@ -152,7 +165,7 @@ class EntryHandler:
 
     def _truncated(self, token: int, request: PushEntryRequest) -> None:
         index = self.member.ledger_end_index
-        self.matched_index = index
+        self.matched_index, self._matched_channel = index, self._channel
         self.is_in_step = True
         self._learn_commit(request)
         self._answer_when_durable(token, request, index)
@@ -162,7 +175,7 @@ class EntryHandler:
     def _on_append(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
         member = self.member
         next_index = member.ledger_end_index + 1
-        if not self.is_in_step:
+        if not self._is_in_step_here:
             self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
         elif entries.first_index == next_index:
             self._write(token, request, entries)
@@ -273,6 +286,7 @@ class EntryHandler:
             self._matched_term = self.member.term
             self.matched_index = -1
         self.is_in_step = False
+        self._matched_channel = -1
         self._purge()
         self._refuse_waiting()
 
@@ -307,9 +321,11 @@ class EntryHandler:
 
     def _found_equal(self, index: int) -> None:
         self.matched_index = max(self.matched_index, index)
+        self._matched_channel = self._channel
 
     def _learn_commit(self, request: PushEntryRequest) -> None:
-        self.member.commit(min(request.commit_index, self.matched_index))
+        if self._channel == self._matched_channel:
+            self.member.commit(min(request.commit_index, self.matched_index))
 
     def _answer_when_durable(self, token: int, request: PushEntryRequest, index: int) -> None:
         if not self.member.config.is_sync or index <= self.member.flushed_index:

@@ -338,7 +338,7 @@ class DLedgerCore:
             accepted = self._elector.accept_leader(request.leader_id, request.term)
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
-            self._handler.on_push(token, request, accepted)
+            self._handler.on_push(token, request, accepted, channel=received.channel)
             self._end_repair()  # the ledger may be complete and this push may have proved it
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
@@ -385,6 +385,9 @@ class DLedgerCore:
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
         self._member.incompatible.discard(connected.peer_id)
+        dispatcher = self._dispatchers.get(connected.peer_id)
+        if dispatcher is not None:
+            dispatcher.reconnected()
 
     # -- the ledger -------------------------------------------------------------------------
 

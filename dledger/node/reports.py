@@ -22,7 +22,7 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called", "term-refused", "terms-exhausted",
+    "truncating", "stray-leader-called", "term-refused", "terms-exhausted", "claim-refused",
 })
 _ERRORS = frozenset({"store-failed"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -33,6 +33,9 @@ _REPEATED = {
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-refused": ("code",),
+    "claim-refused": ("peer_id", "reason"),
+    "peer-connected": ("peer_id",),
+    "peer-disconnected": ("peer_id",),
     "term-refused": ("sender_id", "kind", "fault"),
     "terms-exhausted": (),
     "truncate-refused": ("leader_id",),

@@ -11,7 +11,9 @@ L{DLedgerError} becomes a response code::
 
 Rule 1: a request for another member is refused first (401), then one for another group (400), as in
 Java.
-Rule 2: every request is answered exactly once, with a code in a body, unless its connection is lost;
+Rule 2: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on the connection of the
+member that they name; the first message that names its sender introduces the connection.
+Rule 3: every request is answered exactly once, with a code in a body, unless its connection is lost;
 then the core receives C{RequestAbandoned} for its unanswered requests.
 
 Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
@@ -36,6 +38,7 @@ from dledger.core.inputs import (
 from dledger.node.appends import AppendGate
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
+from dledger.node.server import Note
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
@@ -45,6 +48,7 @@ from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     GetRequest,
+    LeadershipTransferRequest,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -75,7 +79,7 @@ class CoreView(Protocol):
 #: The origin of a request to the core: one request, or several merged ones.
 _Asked = tuple[ServerConnection, Ticket | Merged]
 
-#: Claims a connection for a peer and ends the peer's older one. Returns False to refuse it.
+#: Claims a connection for a peer. Returns False if it was aborted instead.
 Claim = Callable[[ServerConnection, str], bool]
 
 
@@ -129,7 +133,9 @@ class RequestRouter:
         refusals: Refusals,
         appends: AppendGate,
         reads: Reads,
+        note: Note,
     ) -> None:
+        self._note = note
         self._broken = broken
         self._self_id = self_id
         self._group = group
@@ -207,7 +213,7 @@ class RequestRouter:
             token = self._next_token()
             self._questions[token] = (connection, whence)
             tokens.add(token)
-            questions.append(RequestReceived(token=token, request=request))
+            questions.append(RequestReceived(token=token, request=request, channel=connection.serial))
         self._feed(*questions)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
@@ -282,9 +288,25 @@ class RequestRouter:
         speaker = request.local_id
         if speaker is None and request.kind in _PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
-        if speaker is None or speaker == connection.peer_id or speaker not in self._peer_ids:
+        if speaker is not None and speaker != connection.peer_id and speaker in self._peer_ids and not (
+            self._claim(connection, speaker)
+        ):
+            return False
+        named = self._named_by(request)
+        if named is None or named == connection.peer_id or named not in self._peer_ids:
             return True
-        return self._claim(connection, speaker)
+        self._note("claim-refused", {"peer_id": named, "address": connection.address,
+                                     "reason": f"the connection speaks for {connection.peer_id}"})
+        connection.abort(f"{request.kind.name} in the name of {named}")
+        return False
+
+    def _named_by(self, request: Request) -> str | None:
+        """The member in whose name a request is binding; None if it binds nobody."""
+        if request.kind in _PEERS_ONLY:
+            return request.leader_id
+        if isinstance(request, LeadershipTransferRequest) and request.transfer_id != self._self_id:
+            return request.transfer_id
+        return None
 
     # -- answers ------------------------------------------------------------------------------
 

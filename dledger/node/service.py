@@ -168,7 +168,7 @@ class MemberService(MultiService):
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
         self._flush_thread.start()
-        self._server = MemberServer(node.router, node.turn)
+        self._server = MemberServer(node.router, node.turn, note=node.note)
         endpoints = self._endpoints
         if endpoints is None:
             endpoints = peer_endpoints(self.config, self._reactor)

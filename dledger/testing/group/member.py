@@ -333,7 +333,11 @@ class SimMember:
         """A request of a peer arrives."""
         token = self._token()
         self._requests[token] = (connection, opaque, request)
-        self.driver.feed(ev.RequestReceived(token=token, request=request))
+        self.driver.feed(ev.RequestReceived(token=token, request=request, channel=connection.number))
+
+    def connection_opened(self, peer_id: str) -> None:
+        """A connection for this member's requests is open."""
+        self.feed(ev.PeerConnected(peer_id=peer_id))
 
     def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
         """An answer of a peer arrives."""
@@ -353,10 +357,15 @@ class SimMember:
             self.feed(ev.PeerDisconnected(peer_id=connection.client))
 
     def ask(self, request: Request, done: Callable[[Response], None]) -> None:
-        """A request that does not come over the network: an operator's, or a script's."""
+        """
+        A request that does not come over the network: an operator's, or a script's.
+
+        A script's push counts as one on the leader's connection.
+        """
         token = self._token()
         self._asked[token] = done
-        self.feed(ev.RequestReceived(token=token, request=request))
+        channel = self.world.network.channel(request.leader_id, self.member_id)
+        self.feed(ev.RequestReceived(token=token, request=request, channel=channel))
 
     # -- clients ------------------------------------------------------------------------------------
 

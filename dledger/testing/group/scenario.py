@@ -187,6 +187,10 @@ class Scenario:
         """C{advance 2.5}: let 2.5 simulated seconds pass."""
         self._cluster.run(float(seconds))
 
+    def _do_live(self, seconds: str) -> None:
+        """C{live 0.5}: a connection counts as live for so long after its last message (3 s otherwise)."""
+        self._cluster.network.live_us = int(float(seconds) * SECOND_US)
+
     def _do_settle(self) -> None:
         """C{settle}: end all faults; the group must become live and equal, its history linearizable."""
         self._do_elections("on")
