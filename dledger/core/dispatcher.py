@@ -274,7 +274,7 @@ class EntryDispatcher:
 
     def reconnected(self) -> None:
         """A new connection to the follower is open: nothing on it follows before a COMPARE."""
-        self._is_unreachable = False
+        self._is_unreachable, self._setbacks = False, 0
         self._wait_until_ms = self.member.out.now_ms
         self.restart()
         self.dispatch()

@@ -36,6 +36,7 @@ from dledger.core.status import MemberStatus, PeerStatus
 from dledger.core.transfer import LeadershipTransfer
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
+    GetResponse,
     HeartBeatRequest,
     LeadershipTransferRequest,
     MetadataRequest,
@@ -352,7 +353,7 @@ class DLedgerCore:
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
         self._member.heard_from(peer_id, response.wire_version)
-        if not isinstance(response, MetadataResponse):  # information only, no message of the algorithm
+        if not isinstance(response, (MetadataResponse, GetResponse)):  # information, nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
 
@@ -538,6 +539,11 @@ class DLedgerCore:
         """Leader of the current term, if known."""
         return self._member.leader_id
 
+    @property
+    def is_diverged(self) -> bool:
+        """Whether this member and its leader cannot agree, see L{EntryHandler}."""
+        return self._handler.is_diverged and not self._member.is_leader
+
     def status(self) -> MemberStatus:
         """The status of this member after the last step."""
         member = self._member
@@ -547,8 +553,9 @@ class DLedgerCore:
             ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
             ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
             flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
-            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
-            pending_reads=len(self._reads), peers=tuple(map(self._peer_status, member.peer_ids)),
+            is_diverged=self.is_diverged, transferee_id=self._transfer.transferee_id,
+            pending_appends=len(self._appends), pending_reads=len(self._reads),
+            peers=tuple(map(self._peer_status, member.peer_ids)),
         )
 
     def _peer_status(self, peer_id: str) -> PeerStatus:

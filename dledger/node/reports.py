@@ -23,8 +23,9 @@ from protocols.wire.fastjson import JsonObject
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "truncating", "stray-leader-called", "term-refused", "terms-exhausted", "claim-refused",
+    "agrees-again",
 })
-_ERRORS = frozenset({"store-failed"})
+_ERRORS = frozenset({"store-failed", "diverged"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
 #: Reports that a retry or another party can repeat, and the facts that identify a repetition.

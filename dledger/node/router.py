@@ -69,6 +69,10 @@ class CoreView(Protocol):
         """Leader of the current term, if known."""
 
     @property
+    def is_diverged(self) -> bool:
+        """Whether this member and its leader cannot agree on the ledger."""
+
+    @property
     def ledger_end_index(self) -> int:
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
 
@@ -182,7 +186,7 @@ class RequestRouter:
         self._counters.requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
         for_core: list[tuple[Ticket, Request]] = []
-        is_running = self._is_running()
+        is_running, is_diverged = self._is_running(), self._core.is_diverged
         for ticket, request in requests:
             if request.remote_id != self_id or request.group != group or not is_running:
                 self._refuse_stranger(connection, ticket, request)
@@ -191,6 +195,8 @@ class RequestRouter:
                     append_for(connection, ticket, request.bodies)
                 else:
                     self._refuse_append(connection, ticket, request)
+            elif is_diverged and isinstance(request, (GetRequest, PullRequest)):
+                self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
             elif isinstance(request, GetRequest):
                 self._reads.ask(connection, ticket, request)
             elif isinstance(request, PullRequest):

@@ -29,6 +29,7 @@ from tests.core.helpers import (
     kinds,
     of_type,
     propose,
+    proved,
     push,
     pushed,
     pushes,
@@ -444,6 +445,7 @@ class RepairTests(SynchronousTestCase):
     def test_by_truncation(self) -> None:
         """A leader whose ledger begins beyond the old end sets it there."""
         bench = self.damaged(1, 1).follow("n1", 3)
+        proved(bench.core._handler, 9)
         effects = bench.request(push(PushType.TRUNCATE, batch(9, 1), term=3))
         self.assertEqual(kinds(effects), ["TruncateLedger", "Reply SUCCESS", "EndRepair"])
 

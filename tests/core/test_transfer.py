@@ -25,6 +25,7 @@ from tests.core.helpers import (
     kinds,
     of_type,
     propose,
+    proved,
     push,
     quiet,
     sent,
@@ -402,6 +403,7 @@ class TakingTests(SynchronousTestCase):
         """However the ledger grew."""
         bench = self.follower()
         bench.request(ask_taker(7))
+        proved(bench.core._handler, 7)
         effects = bench.request(push(PushType.TRUNCATE, batch(7, 3), term=3))
         self.assertEqual(kinds(effects)[:3], ["TruncateLedger", "Reply SUCCESS", "PersistTermVote"])
 

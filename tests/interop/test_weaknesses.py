@@ -239,18 +239,18 @@ class FollowerTests(SideBySide):
             batches = entries((5,) * 8)
             stage.follow("n0", 5)
             stage.fill(batches[:4], term=5)
-            with stage.asker() as asker:
-                asked = [
-                    asker.send(stage.pushing(PushType.APPEND, batches[index], leader_id="n0", term=5))
-                    for index in (6, 7, 7)
-                ]
-                codes: list[ResponseCode | None] = []
-                for number, opaque in enumerate(asked):
-                    seconds = 6 if stage.kind == JAVA and number else 20
-                    try:
-                        codes.append(asker.collect(opaque, seconds=seconds).code)
-                    except NoAnswer:
-                        codes.append(None)
+            line = stage.line("n0")
+            asked = [
+                line.send(stage.pushing(PushType.APPEND, batches[index], leader_id="n0", term=5))
+                for index in (6, 7, 7)
+            ]
+            codes: list[ResponseCode | None] = []
+            for number, opaque in enumerate(asked):
+                seconds = 6 if stage.kind == JAVA and number else 20
+                try:
+                    codes.append(line.collect(opaque, seconds=seconds).code)
+                except NoAnswer:
+                    codes.append(None)
             return codes
 
         java, ours = self.play(play)

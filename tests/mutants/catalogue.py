@@ -157,7 +157,7 @@ _REPLICATION = (
     ), faults=("break_late", "spikes", "cut_link", "kill"), pace_s=1.5),
     Mutant("diverged-beginning-kept", "the follower keeps its entries below the leader's beginning, "
            "equal or not", (
-        Patch(HANDLER, "anew = not holds and end_index >= 0 and index - 1 > known_index", "anew = False"),
+        Patch(HANDLER, "anew = not holds and index - 1 > known_index", "anew = False"),
     ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
                  "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
        pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
