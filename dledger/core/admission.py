@@ -6,6 +6,9 @@ Rule 1: a term that is more than C{TERM_JUMP_MAX} above the own one is not adopt
 Rule 2: no entry of a push is of a later term than the push. (Within a batch terms never fall, so the last
 entry is the latest.)
 
+Rule 3: a member that is known to speak another version of the protocol (DLedger 0.4) is no member of this
+group: it must neither elect this member, nor be elected or followed by it.
+
 The decoders have refused numbers above the bounds of the protocol (L{protocols.wire.ledger.bounds}).
 """
 
@@ -56,7 +59,9 @@ def is_too_far(member: MemberState, term: int) -> bool:
 
 
 def fault_of(member: MemberState, request: PeerRequest) -> str | None:
-    """Why no sound member sends this request; None if one may."""
+    """Why no sound member of this group sends this request; None if one may."""
+    if request.leader_id in member.incompatible:
+        return "version"
     if is_too_far(member, request.term):
         return "term"
     entries = request.entries if isinstance(request, PushEntryRequest) else None
@@ -65,8 +70,9 @@ def fault_of(member: MemberState, request: PeerRequest) -> str | None:
     return None
 
 
-def refusing_answer(member: MemberState, request: Request, code: ResponseCode) -> Response:
+def refusing_answer(member: MemberState, request: Request, fault: str) -> Response:
     """The answer that refuses C{request} and names the own term; a refused vote has the result UNKNOWN."""
+    code = ResponseCode.UNEXPECTED_MEMBER if fault == "version" else ResponseCode.UNEXPECTED_ARGUMENT
     return MESSAGES[request.kind][1](
         code=code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
         leader_id=request.leader_id, term=member.term, wire_version=WIRE_VERSION,

@@ -158,14 +158,24 @@ class EntryDispatcher:
         """Time passed: give up late answers, send the commit index to an idle follower."""
         self._check_response_time()
         self.dispatch()
-        if self.state is not DispatcherState.APPEND or self._inflight:
-            return
         out = self.member.out
+        if self._inflight:
+            return
+        if self.state is not DispatcherState.APPEND:
+            self._ask_version()
+            return
         if self.write_index > self.member.ledger_end_index and (
             self._commit_sent < self.member.committed_index
             or out.now_ms - self._last_push_ms >= IDLE_COMMIT_INTERVAL_MS
         ):
             self._push(PushType.COMMIT, None)
+
+    def _ask_version(self) -> None:
+        """With an empty ledger there is nothing to compare: does a Java follower understand pushes at all?"""
+        member = self.member
+        is_due = member.out.now_ms - self._last_push_ms >= IDLE_COMMIT_INTERVAL_MS
+        if member.ledger_end_index < 0 and is_due and member.wire_versions.get(self.peer_id) == 0:
+            self._push(PushType.COMMIT, None)  # commits nothing; DLedger 0.4 answers in its own form
 
     def _check_response_time(self) -> None:
         if not self._inflight:

@@ -151,6 +151,13 @@ class PeerConnected(Input):
 
 
 @attrs.frozen(kw_only=True)
+class PeerIncompatible(Input):
+    """The peer sent a request in another version of the protocol. It holds until L{PeerConnected}."""
+
+    peer_id: str
+
+
+@attrs.frozen(kw_only=True)
 class ResponseReceived(Input):
     """A peer's answer to C{SendRequest}."""
 

@@ -153,8 +153,8 @@ class MemberState:
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
-    @ivar incompatible: peers that answered a request in another version of the protocol on the
-        current connection. They cannot acknowledge pushes.
+    @ivar incompatible: peers that answered a request in another version of the protocol on the current
+        connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
     """
 
     config: DLedgerConfig

@@ -107,6 +107,7 @@ class DLedgerCore:
             ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected,
             ev.PeerConnected: self._on_peer_connected,
+            ev.PeerIncompatible: self._on_peer_incompatible,
             ev.ResponseReceived: self._on_response_received,
             ev.RequestFailed: self._on_request_failed,
             ev.ReadRequested: self._on_read_requested,
@@ -322,9 +323,9 @@ class DLedgerCore:
         if request.leader_id in member.peer_ids:
             fault = fault_of(member, request)
             if fault is not None:
-                self._out.report("term-refused", sender_id=request.leader_id, kind=type(request).__name__,
+                self._out.report("message-refused", sender_id=request.leader_id, kind=type(request).__name__,
                                  fault=fault, its_term=request.term, term=member.term)
-                self._out.reply(token, refusing_answer(member, request, ResponseCode.UNEXPECTED_ARGUMENT))
+                self._out.reply(token, refusing_answer(member, request, fault))
                 return
             member.heard_from(request.leader_id, request.wire_version)
             if isinstance(request, VoteRequest) and self._elector.turns_away(token, request):
@@ -348,7 +349,7 @@ class DLedgerCore:
             return
         response, peer_id = received.response, received.peer_id
         if is_too_far(self._member, response.term):
-            self._out.report("term-refused", sender_id=peer_id, kind=type(response).__name__, fault="term",
+            self._out.report("message-refused", sender_id=peer_id, kind=type(response).__name__, fault="term",
                              its_term=response.term, term=self._member.term)
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
@@ -383,6 +384,9 @@ class DLedgerCore:
 
     def _on_peer_disconnected(self, disconnected: ev.PeerDisconnected) -> None:
         self._elector.peer_disconnected(disconnected.peer_id)
+
+    def _on_peer_incompatible(self, incompatible: ev.PeerIncompatible) -> None:
+        self._member.incompatible.add(incompatible.peer_id)
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
         self._member.incompatible.discard(connected.peer_id)

@@ -22,7 +22,7 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called", "term-refused", "terms-exhausted", "claim-refused",
+    "truncating", "stray-leader-called", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again",
 })
 _ERRORS = frozenset({"store-failed", "diverged"})
@@ -37,7 +37,7 @@ _REPEATED = {
     "claim-refused": ("peer_id", "reason"),
     "peer-connected": ("peer_id",),
     "peer-disconnected": ("peer_id",),
-    "term-refused": ("sender_id", "kind", "fault"),
+    "message-refused": ("sender_id", "kind", "fault"),
     "terms-exhausted": (),
     "truncate-refused": ("leader_id",),
     "two-leaders": ("known", "other"),

@@ -31,6 +31,7 @@ from dledger.base.errors import DLedgerError, StoreError
 from dledger.core.inputs import (
     Input,
     PeerDisconnected,
+    PeerIncompatible,
     RequestAbandoned,
     RequestReceived,
     StoreFailed,
@@ -42,7 +43,7 @@ from dledger.node.server import Note
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.errors import BodyError, WireError
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
@@ -225,6 +226,8 @@ class RequestRouter:
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.body_refused}."""
         count(self._counters.refusals, ResponseCode.UNEXPECTED_ARGUMENT.name)
+        if isinstance(error, IncompatibleError) and connection.peer_id is not None:
+            self._feed(PeerIncompatible(peer_id=connection.peer_id))
         response_class = MESSAGES[ticket[2]][1]
         connection.answer(ticket, response_class(
             code=ResponseCode.UNEXPECTED_ARGUMENT, group=self._group, leader_id=self._core.leader_id

@@ -33,7 +33,7 @@ class TermJumpTests(SynchronousTestCase):
             )
             self.assertEqual(of_type(effects, fx.PersistTermVote), [])
             self.assertEqual((bench.term, bench.core.leader_id), (3, None))
-            self.assertIn("term-refused", events(effects))
+            self.assertIn("message-refused", events(effects))
             if isinstance(reply.response, VoteResponse):
                 self.assertIs(reply.response.vote_result, VoteResult.UNKNOWN)
 
@@ -53,7 +53,7 @@ class TermJumpTests(SynchronousTestCase):
             code=ResponseCode.EXPIRED_TERM, term=term + TERM_JUMP_MAX + 1, wire_version=1
         ))
         self.assertEqual((bench.term, bench.role), (term, "leader"))
-        self.assertIn("term-refused", events(effects))
+        self.assertIn("message-refused", events(effects))
 
 
 class EntryTermTests(SynchronousTestCase):

@@ -83,7 +83,7 @@ class RepetitionTests(SynchronousTestCase):
             ("vote-answered", {"candidate_id": "n1", "result": "REJECT_ALREADY_HAS_LEADER"}),
             ("two-leaders", {"known": "n1", "other": "n2"}),
             ("truncate-refused", {"leader_id": "n1"}),
-            ("term-refused", {"sender_id": "n1", "kind": "VoteRequest", "fault": "term"}),
+            ("message-refused", {"sender_id": "n1", "kind": "VoteRequest", "fault": "term"}),
             ("append-refused", {"code": "DISK_FULL"}),
         ):
             flood = [Report(event=event, facts={**facts, "term": term}) for term in range(100)]
