@@ -18,6 +18,8 @@ calls that leader up to its own term.
 Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
 leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
 leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
+Rule 7: a member that must never lead is a candidate all the same for the sake of one that keeps asking and
+lacks its entries, while no leader is known: it takes no appends, brings that one up, and hands over to it.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
@@ -68,6 +70,12 @@ JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
 #: While a Java leader is heard, one vote in this time, milliseconds, counts all the same: Java announces no
 #: transfer, and its leader with a quorum ignores the refusals of a member that is ahead in term.
 JAVA_SPARED_MS = 30_000
+
+#: A member that must never lead does so for a candidate that it refused this many times for its shorter log,
+#: over its own patience at least, and last within the second time, milliseconds. Another member that has the
+#: entries may have won by then.
+WARD_VOTES = 2
+WARD_MEMORY_MS = 30_000
 
 #: The longest voting round of a Java candidate with a dead peer: its wait for the votes, then its pause.
 _JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
@@ -126,6 +134,7 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
+    _behind: tuple[str, int, int, int] = ("", 0, 0, 0)
     _expected: tuple[str, int, int] | None = None
     _asked_ms: dict[str, int] = attrs.Factory(dict)
     _java_deposed_ms: int = -JAVA_SPARED_MS
@@ -396,11 +405,28 @@ class LeaderElector:
             assert request.leader_id is not None
             member.vote(request.leader_id)
             self._wait_for_round(self.patience_ms())
+        elif result in _LONGER_LOG:
+            self._refused_its_log(request.leader_id)
         elif result in _BEHIND_IN_TERM and self._is_better_java(request):
             # It comes back with our term, then with the next one, and can win that. Raising the term at
             # our quicker pace would keep it behind for ever.
             self._wait_for_round(_JAVA_ROUND_MS)
         self._answer_vote(token, request, result)
+
+    def _refused_its_log(self, candidate_id: str | None) -> None:
+        """A candidate lacks entries of this member: without this member's help it may never win (rule 7)."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
+            return
+        known_id, votes, since_ms, last_ms = self._behind
+        if candidate_id != known_id or now_ms - last_ms >= WARD_MEMORY_MS:
+            votes, since_ms = 0, now_ms
+        self._behind = (candidate_id, votes + 1, since_ms, now_ms)
+        if votes + 1 >= WARD_VOTES and now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
+            member.ward_id = candidate_id
+            member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
+                              ledger_end_index=member.ledger_end_index)
+            self._wait_for_round(0)
 
     def _answer_vote(self, token: int, request: VoteRequest, result: VoteResult) -> None:
         member = self.member
@@ -529,6 +555,7 @@ class LeaderElector:
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
         self._stray_leader_id = None
+        self._behind = ("", 0, 0, 0)
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()

@@ -152,6 +152,8 @@ class MemberState:
         entry of a later term.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
+    @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
+        one has its entries; None for none.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
     @ivar incompatible: peers that answered a request in another version of the protocol on the current
         connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
@@ -171,6 +173,7 @@ class MemberState:
     ledger_end_index: int = -1
     ledger_end_term: int = -1
     flushed_index: int = -1
+    ward_id: str | None = None
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
     incompatible: set[str] = attrs.Factory(set)
@@ -199,7 +202,8 @@ class MemberState:
     def may_lead(self) -> bool:
         """Whether this member may be a candidate."""
         return (
-            not self.config.never_lead and self.repair_end_index < 0 and self.is_understood
+            (not self.config.never_lead or self.ward_id is not None)
+            and self.repair_end_index < 0 and self.is_understood
             and self.next_term <= TERM_MAX
         )
 

@@ -235,7 +235,7 @@ class DLedgerCore:
         """Write an entry of this term, unless there is one: entries of earlier terms commit with it."""
         member = self._member
         assert self._quorum is not None
-        if self._is_ready or not member.config.term_start_entry:
+        if self._is_ready or not member.config.term_start_entry or member.ward_id is not None:
             return
         if member.ledger_end_index < self._quorum.term_start_index:
             self._next_term_start_ms = self._out.now_ms + member.config.max_wait_ack_time_ms
@@ -250,6 +250,7 @@ class DLedgerCore:
         member.role, member.leader_id = Role.FOLLOWER, leader_id
         self._handler.reset()
         if leader_id is not None:
+            member.ward_id = None
             self._elector.followed()
             self._transfer.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         self._report_role()
@@ -275,6 +276,7 @@ class DLedgerCore:
         if self._quorum is None:
             return
         assert self._beats is not None
+        self._member.ward_id = None
         # Late answers to requests of this leadership are ignored.
         self._beats.retire()
         for dispatcher in self._dispatchers.values():
@@ -402,7 +404,10 @@ class DLedgerCore:
     def _append_refusal(self) -> ResponseCode | None:
         if not self._member.is_leader:
             return ResponseCode.NOT_LEADER
-        if self._transfer.transferee_id is not None or self._stop_deadline_ms is not None:
+        member = self._member
+        if member.ward_id is not None or self._transfer.transferee_id is not None or (
+            self._stop_deadline_ms is not None
+        ):
             return ResponseCode.LEADER_TRANSFERRING
         return None
 

@@ -276,7 +276,14 @@ class LeadershipTransfer:
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         if self.member.is_leader and now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
+            self._hand_over_to_ward(dispatchers)
             self._check_preferred_leader(dispatchers)
+
+    def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """This member leads only until that one has its entries."""
+        ward_id = self.member.ward_id
+        if ward_id is not None and self._giving is None and self._live((ward_id,), dispatchers):
+            self._begin(ward_id, None, None, dispatchers)
 
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         preferred = self.member.config.preferred_leader_ids

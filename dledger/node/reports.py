@@ -23,7 +23,7 @@ from protocols.wire.fastjson import JsonObject
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "truncating", "stray-leader-called", "message-refused", "terms-exhausted", "claim-refused",
-    "agrees-again",
+    "agrees-again", "standing-in",
 })
 _ERRORS = frozenset({"store-failed", "diverged"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})

@@ -156,6 +156,8 @@ class Cast:
             return MetadataResponse(group=GROUP, peers=self.peers)
         if isinstance(request, PushEntryRequest):
             return self.followers[peer_id].answer(request)
+        if isinstance(request, GetRequest):  # a follower asks for the begin of its leader's ledger
+            return GetResponse(group=GROUP, code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         return None
 
     def elects_only(self, peer_id: str, request: Request) -> Response | None:

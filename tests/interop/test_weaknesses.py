@@ -124,7 +124,9 @@ class LeaderTests(SideBySide):
         def play(stage: Stage) -> ResponseCode | None:
             stage.follow("n0", 3)
             first = entry(high, 3, b"high", 0)
-            stage.push(PushType.TRUNCATE, first, term=3)
+            # (Ours asks its leader before it begins anywhere but at 0.)
+            stage.wait(lambda: stage.push(PushType.TRUNCATE, first, term=3).code is ResponseCode.SUCCESS,
+                       "the first entry")
             stage.hand_over(term=3)
             stage.wait(lambda: compares(stage), "a COMPARE")
             assert stage.append(b"with a majority") is not None
