@@ -157,7 +157,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.core",),
         ours=(
             *VALUES, *CODES, "dledger.config", "dledger.base.quorum", "dledger.base.waiters",
-            "protocols.wire.ledger.messages",
+            "protocols.wire.ledger.bounds", "protocols.wire.ledger.messages",
         ),
         third=ATTRS,
         refused=(*IO, *CLOCKS, *THREADS, "logging", "secrets", "uuid", "warnings"),

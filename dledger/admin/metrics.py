@@ -25,6 +25,7 @@ _Number = Callable[[NodeStatus], float]
 GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("has_leader", "1 if this member knows a leader.", lambda s: s.member.leader_id is not None),
     ("is_leader", "1 if this member leads.", lambda s: s.member.role == "leader"),
+    ("is_diverged", "1 while it refuses what its leader pushes.", lambda s: s.member.is_diverged),
     ("is_repairing", "1 while entries lost to damage are missing.", lambda s: s.member.is_repairing),
     ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.is_disk_full),
     ("term", "Raft term.", lambda s: s.member.term),

@@ -13,7 +13,7 @@ common index, not merely a common one. The search gallops: from the follower's e
 steps to an entry that both hold, then it halves the gap. Equality is monotone (log matching).
 Rule 2: an answer counts only while its request is outstanding; a return to COMPARE forgets all requests.
 Rule 3: pushes to one follower leave in log order on one connection; the acknowledgement of a batch
-covers every entry below it.
+covers every entry below it. A new connection begins with COMPARE.
 
 Knows nothing of connections; its only clock is C{now_ms}.
 
@@ -158,14 +158,24 @@ class EntryDispatcher:
         """Time passed: give up late answers, send the commit index to an idle follower."""
         self._check_response_time()
         self.dispatch()
-        if self.state is not DispatcherState.APPEND or self._inflight:
-            return
         out = self.member.out
+        if self._inflight:
+            return
+        if self.state is not DispatcherState.APPEND:
+            self._ask_version()
+            return
         if self.write_index > self.member.ledger_end_index and (
             self._commit_sent < self.member.committed_index
             or out.now_ms - self._last_push_ms >= IDLE_COMMIT_INTERVAL_MS
         ):
             self._push(PushType.COMMIT, None)
+
+    def _ask_version(self) -> None:
+        """With an empty ledger there is nothing to compare: does a Java follower understand pushes at all?"""
+        member = self.member
+        is_due = member.out.now_ms - self._last_push_ms >= IDLE_COMMIT_INTERVAL_MS
+        if member.ledger_end_index < 0 and is_due and member.wire_versions.get(self.peer_id) == 0:
+            self._push(PushType.COMMIT, None)  # commits nothing; DLedger 0.4 answers in its own form
 
     def _check_response_time(self) -> None:
         if not self._inflight:
@@ -271,6 +281,13 @@ class EntryDispatcher:
             self._is_unreachable = False
             self._wait_until_ms = self.member.out.now_ms
             self.dispatch()
+
+    def reconnected(self) -> None:
+        """A new connection to the follower is open: nothing on it follows before a COMPARE."""
+        self._is_unreachable, self._setbacks = False, 0
+        self._wait_until_ms = self.member.out.now_ms
+        self.restart()
+        self.dispatch()
 
     def _on_success(self, pushed: Inflight) -> None:
         if pushed.type is PushType.TRUNCATE:

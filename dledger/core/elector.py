@@ -15,10 +15,15 @@ C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
 Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
 Rule 5: a member that is ahead in term of a Java leader, which keeps its quorum and ignores refusals,
 calls that leader up to its own term.
+Rule 6: a member that leads, or hears its leader, refuses votes without adopting their term, unless the
+leader announced that candidate or is it. A candidate that is left behind in a higher term refuses the
+leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
+Rule 7: a member that must never lead is a candidate all the same for the sake of one that keeps asking and
+lacks its entries, while no leader is known: it takes no appends, brings that one up, and hands over to it.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
-Source: DLedgerLeaderElector.java; Raft 5.2, 9.6; differs: docs/divergence.md W4, W7, W19.
+Source: DLedgerLeaderElector.java; Raft 5.2, 9.6, dissertation 4.2.3; differs: docs/divergence.md W4, W7, W19.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ import attrs
 
 from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from dledger.core.member_state import MemberState
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -42,8 +48,10 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 
-#: A leader that claims to beat less often than this is not believed, milliseconds.
-HEART_BEAT_INTERVAL_MAX_MS = 60_000
+#: A follower believes an advertised interval within these bounds, milliseconds, or up to and down to its own
+#: interval: a false one must not make it patient for minutes, nor impatient with its leader.
+HEART_BEAT_INTERVAL_MIN_MS = 100
+HEART_BEAT_INTERVAL_MAX_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 #: Term of a VOTE that binds no Java peer: Java compares the logs first, then refuses an old term and changes
 #: nothing; its terms begin at 0.
@@ -53,6 +61,21 @@ PROBE_TERM = -1
 #: without a quorum it steps down at the first refusal.
 STRAY_BEATS = 3
 STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
+
+#: A Java leader that lives is heard within this time, milliseconds: an interval and a half. Later than this a
+#: Java candidate's vote counts although our own patience is longer, because Java's next attempt takes
+#: seconds.
+JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
+
+#: While a Java leader is heard, one vote in this time, milliseconds, counts all the same: Java announces no
+#: transfer, and its leader with a quorum ignores the refusals of a member that is ahead in term.
+JAVA_SPARED_MS = 30_000
+
+#: A member that must never lead does so for a candidate that it refused this many times for its shorter log,
+#: over its own patience at least, and last within the second time, milliseconds. Another member that has the
+#: entries may have won by then.
+WARD_VOTES = 2
+WARD_MEMORY_MS = 30_000
 
 #: The longest voting round of a Java candidate with a dead peer: its wait for the votes, then its pause.
 _JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
@@ -111,6 +134,10 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
+    _behind: tuple[str, int, int, int] = ("", 0, 0, 0)
+    _expected: tuple[str, int, int] | None = None
+    _asked_ms: dict[str, int] = attrs.Factory(dict)
+    _java_deposed_ms: int = -JAVA_SPARED_MS
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -130,12 +157,17 @@ class LeaderElector:
             none.
         """
         if interval_ms is not None:
-            self._leader_interval_ms = max(0, min(interval_ms, HEART_BEAT_INTERVAL_MAX_MS))
+            self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
         patience = self.patience_ms()
         self._leader_heard_ms = self.member.out.now_ms
         self._deadline_ms = self.member.out.now_ms + patience + int(self._jitter * patience / 2)
         if self.campaign is Campaign.ASKING:
             self._end_round()
+
+    def _believed_ms(self, interval_ms: int) -> int:
+        own_ms = self.member.config.heart_beat_time_interval_ms
+        lowest, highest = min(own_ms, HEART_BEAT_INTERVAL_MIN_MS), max(own_ms, HEART_BEAT_INTERVAL_MAX_MS)
+        return max(lowest, min(interval_ms, highest))
 
     def peer_disconnected(self, peer_id: str) -> None:
         """
@@ -197,6 +229,8 @@ class LeaderElector:
             # It cannot lead. It only stops naming a leader.
             if member.leader_id is not None:
                 self.roles.become_follower(None)
+            if member.next_term > TERM_MAX:
+                member.out.report("terms-exhausted", term=member.term)
             self._wait_for_round(self.patience_ms())
             return
         if member.config.pre_vote and member.peer_ids:
@@ -215,7 +249,7 @@ class LeaderElector:
 
     def _campaign(self, *, transfer: bool) -> None:
         member = self.member
-        member.enter_term(max(member.term, member.ledger_end_term) + 1, voted_for=member.self_id)
+        member.enter_term(member.next_term, voted_for=member.self_id)
         self.roles.become_candidate()
         self._begin_round(Campaign.VOTING)
         self.is_transfer = transfer
@@ -288,7 +322,10 @@ class LeaderElector:
             is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
-            elif result is VoteResult.REJECT_TERM_NOT_READY:
+            elif result is VoteResult.REJECT_TERM_NOT_READY or (
+                # The leader's announcement of this candidate is still under way to that peer.
+                result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
+            ):
                 self._not_ready.add(peer_id)
             elif result in _LONGER_LOG and self._is_java(peer_id):
                 # Java compares logs before terms and keeps its term: each term that we raise is one more
@@ -304,7 +341,8 @@ class LeaderElector:
         if len(self._granted) < self.member.config.quorum:
             return False
         if self.campaign is Campaign.ASKING:
-            self._campaign(transfer=False)
+            if self.member.may_lead:  # it may have changed during the round
+                self._campaign(transfer=False)
         elif self.campaign is Campaign.VOTING:
             transfer = self.is_transfer
             self._end_round()
@@ -315,6 +353,50 @@ class LeaderElector:
 
     # -- answering --------------------------------------------------------------------------
 
+    def expect(self, candidate_id: str | None, *, until_ms: int = 0) -> None:
+        """
+        The leader hands over to C{candidate_id} (None: to no member): its votes for a later term than the
+        present one count until C{until_ms}, although this leader is heard.
+        """
+        self._expected = None if candidate_id is None else (candidate_id, self.member.term, until_ms)
+
+    def turns_away(self, token: int, request: VoteRequest) -> bool:
+        """Refuse a vote whose term must not be adopted. @return: whether it was refused."""
+        if request.pre_vote or request.term <= self.member.term or request.leader_id is None:
+            return False
+        candidate_id, now_ms = request.leader_id, self.member.out.now_ms
+        result = VoteResult.REJECT_ALREADY_HAS_LEADER
+        if not self._is_kept_from(candidate_id):
+            spacing_ms = self.member.config.min_vote_interval_ms
+            if now_ms - self._asked_ms.get(candidate_id, -spacing_ms) >= spacing_ms:
+                self._asked_ms[candidate_id] = now_ms
+                return False
+            # No candidate needs another term so soon. It repeats this one a tick later.
+            result = VoteResult.REJECT_TERM_NOT_READY
+        self._answer_vote(token, request, result)
+        return True
+
+    def _is_kept_from(self, candidate_id: str) -> bool:
+        """Whether the leader that is heard keeps C{candidate_id} from raising the term."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if member.leader_id in (None, candidate_id):
+            return False
+        if self._expected is not None:
+            expected_id, term, until_ms = self._expected
+            if expected_id == candidate_id and term == member.term and now_ms < until_ms:
+                return False
+        if member.is_leader:
+            return True
+        silent_ms = now_ms - self._leader_heard_ms
+        if self._leader_interval_ms:
+            return silent_ms < self.patience_ms()
+        if silent_ms >= JAVA_HEARD_MS:
+            return False
+        if now_ms - self._java_deposed_ms >= JAVA_SPARED_MS:
+            self._java_deposed_ms = now_ms
+            return False
+        return True
+
     def on_vote(self, token: int, request: VoteRequest) -> None:
         """A candidate asks for a vote. The term gate has adopted a higher term, except that of a pre-vote."""
         result = self._judge_pre_vote(request) if request.pre_vote else self._judge_vote(request)
@@ -323,10 +405,31 @@ class LeaderElector:
             assert request.leader_id is not None
             member.vote(request.leader_id)
             self._wait_for_round(self.patience_ms())
+        elif result in _LONGER_LOG:
+            self._refused_its_log(request.leader_id)
         elif result in _BEHIND_IN_TERM and self._is_better_java(request):
             # It comes back with our term, then with the next one, and can win that. Raising the term at
             # our quicker pace would keep it behind for ever.
             self._wait_for_round(_JAVA_ROUND_MS)
+        self._answer_vote(token, request, result)
+
+    def _refused_its_log(self, candidate_id: str | None) -> None:
+        """A candidate lacks entries of this member: without this member's help it may never win (rule 7)."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
+            return
+        known_id, votes, since_ms, last_ms = self._behind
+        if candidate_id != known_id or now_ms - last_ms >= WARD_MEMORY_MS:
+            votes, since_ms = 0, now_ms
+        self._behind = (candidate_id, votes + 1, since_ms, now_ms)
+        if votes + 1 >= WARD_VOTES and now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
+            member.ward_id = candidate_id
+            member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
+                              ledger_end_index=member.ledger_end_index)
+            self._wait_for_round(0)
+
+    def _answer_vote(self, token: int, request: VoteRequest, result: VoteResult) -> None:
+        member = self.member
         term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
         member.out.reply(token, VoteResponse(
             group=request.group, remote_id=request.remote_id, local_id=request.local_id,
@@ -452,6 +555,7 @@ class LeaderElector:
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
         self._stray_leader_id = None
+        self._behind = ("", 0, 0, 0)
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()

@@ -3,10 +3,12 @@
 The follower's side of replication: how a push is handled, and when it is answered.
 
 Rule 1: an entry is appended only if the end of the ledger is known to equal the leader's, in this
-term, by an earlier COMPARE, TRUNCATE or APPEND.
-Rule 2: commit information counts only up to the highest index known to equal this leader's.
+term and on this connection, by an earlier COMPARE, TRUNCATE or APPEND: a new connection begins with COMPARE.
+Rule 2: commit information counts only up to the highest index known to equal this leader's, and only on a
+connection on which a COMPARE or TRUNCATE of this term succeeded.
 Rule 3: entries found equal in a term are never cut in it: the leader's ledger only grows, so such a
-TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut.
+TRUNCATE is late or wrong. No entry at or below C{committed_index} is ever cut. The ledger starts anew behind
+committed entries only when the leader itself has said that its own begins behind them (L{BeginProof}).
 Rule 4: every push is answered exactly once, unless its connection is lost. With C{sync} flushing
 the answer "I hold these entries" waits until they are on stable storage.
 
@@ -23,11 +25,16 @@ import attrs
 from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
+from dledger.core.proofs import BeginProof
 from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
 
 #: Deadline of a wait that ends only with an fsync or a change of leader.
 NEVER_MS = 1 << 62
+
+#: Refused pushes in a row after which a member counts as diverged: a leader repeats a push that was refused
+#: by mischance, and the second or third time succeeds.
+DIVERGED_AFTER = 3
 
 
 @attrs.frozen
@@ -47,13 +54,21 @@ class EntryHandler:
     C{_queue}; C{_writing} is set only between a write effect and its outcome.
 
     @ivar matched_index: highest index known to equal the ledger of this term's leader; -1 for none.
-    @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow.
+    @ivar is_diverged: this member and its leader cannot agree: it refused L{DIVERGED_AFTER} pushes that ask
+        for a change of its ledger, and took none since.
+    @ivar is_in_step: whether the ledger ends at that index, so that an APPEND may follow on the channel of
+        the last successful COMPARE or TRUNCATE.
     """
 
     member: MemberState
     matched_index: int = -1
     is_in_step: bool = False
+    is_diverged: bool = False
+    _refused: int = 0
+    _proof: BeginProof = attrs.Factory(lambda self: BeginProof(self.member), takes_self=True)
     _matched_term: int = -1
+    _matched_channel: int = -1
+    _channel: int = -1
     _queue: dict[int, QueuedPush] = attrs.Factory(dict)
     _queued_bytes: int = 0
     _writing: tuple[int, PushEntryRequest] | None = None
@@ -64,12 +79,16 @@ class EntryHandler:
 
     # -- arrival ----------------------------------------------------------------------------
 
-    def on_push(self, token: int, request: PushEntryRequest, accepted: ResponseCode) -> None:
+    def on_push(
+        self, token: int, request: PushEntryRequest, accepted: ResponseCode, *, channel: int = 0
+    ) -> None:
         """
         A push arrived.
 
         @param accepted: the elector's verdict on the sender; SUCCESS if it is our leader.
+        @param channel: the connection that it came on.
         """
+        self._channel = channel
         if accepted is not ResponseCode.SUCCESS:
             self._refuse_sender(token, request, accepted)
             return
@@ -78,7 +97,9 @@ class EntryHandler:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and
             # commit nothing. On this code our leader compares again; Java ignores this answer.
-            code = ResponseCode.SUCCESS if self.is_in_step else ResponseCode.INCONSISTENT_STATE
+            code = ResponseCode.SUCCESS if self._is_in_step_here else ResponseCode.INCONSISTENT_STATE
+            if code is ResponseCode.SUCCESS:
+                self._agreed()
             self._answer(token, request, code)
             return
         if entries is None or (request.type is not PushType.APPEND and entries.count != 1):
@@ -91,6 +112,11 @@ class EntryHandler:
                 self._on_compare(token, request, entries)
             else:
                 self._on_truncate(token, request, entries)
+
+    @property
+    def _is_in_step_here(self) -> bool:
+        """Whether an APPEND may follow on the channel of the current push."""
+        return self.is_in_step and self._channel == self._matched_channel
 
     def _refuse_sender(self, token: int, request: PushEntryRequest, code: ResponseCode) -> None:
         if code is ResponseCode.EXPIRED_TERM:
@@ -123,26 +149,54 @@ class EntryHandler:
         # A majority holds the committed entries, so a member that wants them cut is not our leader.
         # Paired with the store's own refusal.
         cuts_committed = index < member.committed_index or (index == member.committed_index and not holds)
+        # An entry that this ledger lacks proves nothing about the entries before it. Only entries that are
+        # committed or were found equal are known to be the leader's; no others may be kept in front of it.
+        known_index = max(member.committed_index, self.matched_index)
+        anew = not holds and index - 1 > known_index
         if cuts_committed or index < self.matched_index:
-            member.out.report(
-                "truncate-refused", leader_id=request.leader_id, term=request.term, index=index,
-                committed_index=member.committed_index, matched_index=self.matched_index,
-            )
-            self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+            self._refuse_truncate(token, request, index)
+        elif anew and not self._may_start_at(index, known_index):
+            if self._proof.lacks(known_index + 1) is not None:
+                self._refuse_truncate(token, request, index)
+            else:
+                self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+            self._proof.ask(known_index + 1)
         elif holds and index == end_index:
             self._truncated(token, request)
         else:
             self._writing = (token, request)
             member.out.report("truncating", index=index, ledger_end_index=end_index,
                               committed_index=member.committed_index, leader_id=request.leader_id)
-            # An entry that this ledger lacks proves nothing about the entries before it. Only entries
-            # that are committed or were found equal are known to be the leader's; no others may be
-            # kept in front of it.
-            known_index = max(member.committed_index, self.matched_index)
-            anew = not holds and end_index >= 0 and index - 1 > known_index
             if anew:
                 self._refuse_waiting()  # the entries that those answers confirm will be dropped
-            member.out.write(fx.TruncateLedger(entries=entries, anew=anew))
+            member.out.write(fx.TruncateLedger(entries=entries, anew=anew and end_index >= 0))
+
+    def _may_start_at(self, index: int, known_index: int) -> bool:
+        """Whether the leader has said that it lacks the entry behind C{known_index} and may have C{index}."""
+        return self._proof.lacks(known_index + 1) is True and self._proof.reaches(index)
+
+    def _refuse_truncate(self, token: int, request: PushEntryRequest, index: int) -> None:
+        member = self.member
+        member.out.report(
+            "truncate-refused", leader_id=request.leader_id, term=request.term, index=index,
+            committed_index=member.committed_index, matched_index=self.matched_index,
+        )
+        self._disagreed(request)
+        self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+
+    def _disagreed(self, request: PushEntryRequest) -> None:
+        self._refused += 1
+        if self._refused >= DIVERGED_AFTER and not self.is_diverged:
+            self.is_diverged = True
+            self.member.out.report("diverged", leader_id=request.leader_id, term=request.term,
+                                   committed_index=self.member.committed_index)
+
+    def _agreed(self) -> None:
+        """The ledger equals the leader's up to its end, and the leader knows."""
+        self._refused = 0
+        if self.is_diverged:
+            self.is_diverged = False
+            self.member.out.report("agrees-again", leader_id=self.member.leader_id, term=self.member.term)
 
     def on_truncated(self) -> None:
         """The store has truncated the ledger durably."""
@@ -152,7 +206,7 @@ class EntryHandler:
 
     def _truncated(self, token: int, request: PushEntryRequest) -> None:
         index = self.member.ledger_end_index
-        self.matched_index = index
+        self.matched_index, self._matched_channel = index, self._channel
         self.is_in_step = True
         self._learn_commit(request)
         self._answer_when_durable(token, request, index)
@@ -162,7 +216,7 @@ class EntryHandler:
     def _on_append(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
         member = self.member
         next_index = member.ledger_end_index + 1
-        if not self.is_in_step:
+        if not self._is_in_step_here:
             self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
         elif entries.first_index == next_index:
             self._write(token, request, entries)
@@ -183,6 +237,7 @@ class EntryHandler:
         index = self.member.ledger_end_index
         assert request.entries is not None and request.entries.last_index == index
         self.matched_index = index
+        self._agreed()
         self._learn_commit(request)
         self._answer_when_durable(token, request, index)
 
@@ -199,6 +254,8 @@ class EntryHandler:
         (token, request), self._writing = self._writing, None
         self.is_in_step = False
         self.member.out.report("push-refused", code=code.name, reason=reason, type=request.type.name)
+        if code is not ResponseCode.DISK_FULL:
+            self._disagreed(request)
         self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
         self._purge()
 
@@ -273,6 +330,7 @@ class EntryHandler:
             self._matched_term = self.member.term
             self.matched_index = -1
         self.is_in_step = False
+        self._matched_channel = -1
         self._purge()
         self._refuse_waiting()
 
@@ -307,9 +365,11 @@ class EntryHandler:
 
     def _found_equal(self, index: int) -> None:
         self.matched_index = max(self.matched_index, index)
+        self._matched_channel = self._channel
 
     def _learn_commit(self, request: PushEntryRequest) -> None:
-        self.member.commit(min(request.commit_index, self.matched_index))
+        if self._channel == self._matched_channel:
+            self.member.commit(min(request.commit_index, self.matched_index))
 
     def _answer_when_durable(self, token: int, request: PushEntryRequest, index: int) -> None:
         if not self.member.config.is_sync or index <= self.member.flushed_index:

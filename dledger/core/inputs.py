@@ -112,10 +112,13 @@ class RequestReceived(Input):
 
     @ivar token: identifies the request for the answer; every token is answered exactly once, unless
         its connection is lost first.
+    @ivar channel: identifies the connection; 0 for a local caller. A channel carries the requests of one
+        member, in the order in which that member sent them.
     """
 
     token: int
     request: Request
+    channel: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -143,6 +146,13 @@ class PeerConnected(Input):
 
     Facts learned on an earlier connection hold until this input.
     """
+
+    peer_id: str
+
+
+@attrs.frozen(kw_only=True)
+class PeerIncompatible(Input):
+    """The peer sent a request in another version of the protocol. It holds until L{PeerConnected}."""
 
     peer_id: str
 

@@ -21,6 +21,7 @@ import attrs
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.ports import LedgerView
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION
 from protocols.wire.ledger.messages import Request, Response
 
@@ -151,9 +152,11 @@ class MemberState:
         entry of a later term.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
+    @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
+        one has its entries; None for none.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
-    @ivar incompatible: peers that answered a request in another version of the protocol on the
-        current connection. They cannot acknowledge pushes.
+    @ivar incompatible: peers that answered a request in another version of the protocol on the current
+        connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
     """
 
     config: DLedgerConfig
@@ -170,6 +173,7 @@ class MemberState:
     ledger_end_index: int = -1
     ledger_end_term: int = -1
     flushed_index: int = -1
+    ward_id: str | None = None
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
     incompatible: set[str] = attrs.Factory(set)
@@ -197,11 +201,20 @@ class MemberState:
     @property
     def may_lead(self) -> bool:
         """Whether this member may be a candidate."""
-        return not self.config.never_lead and self.repair_end_index < 0 and self.is_understood
+        return (
+            (not self.config.never_lead or self.ward_id is not None)
+            and self.repair_end_index < 0 and self.is_understood
+            and self.next_term <= TERM_MAX
+        )
+
+    @property
+    def next_term(self) -> int:
+        """The term of this member's next candidacy."""
+        return max(self.term, self.ledger_end_term) + 1
 
     def enter_term(self, term: int, *, voted_for: str | None = None) -> None:
         """Enter a higher term: forget vote and leader, and persist."""
-        assert term > self.term, "a term never falls nor starts twice"
+        assert self.term < term <= TERM_MAX, "a term never falls nor starts twice, and is bounded"
         self.term = term
         self.voted_for = voted_for
         self.leader_id = None

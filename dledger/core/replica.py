@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
+from dledger.core.admission import check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
 from dledger.core.dispatcher import EntryDispatcher, Quota
 from dledger.core.elector import Campaign, LeaderElector
@@ -35,6 +36,7 @@ from dledger.core.status import MemberStatus, PeerStatus
 from dledger.core.transfer import LeadershipTransfer
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
+    GetResponse,
     HeartBeatRequest,
     LeadershipTransferRequest,
     MetadataRequest,
@@ -63,8 +65,10 @@ class DLedgerCore:
         @param term, voted_for: the persisted values.
         @param committed_index: a lower bound of the committed index, from the checkpoint.
         @param repair_end_index: see L{MemberState}.
+        @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
+        check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         peer_ids = tuple(sorted(peer_id for peer_id in config.peers if peer_id != config.self_id))
@@ -103,6 +107,7 @@ class DLedgerCore:
             ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected,
             ev.PeerConnected: self._on_peer_connected,
+            ev.PeerIncompatible: self._on_peer_incompatible,
             ev.ResponseReceived: self._on_response_received,
             ev.RequestFailed: self._on_request_failed,
             ev.ReadRequested: self._on_read_requested,
@@ -230,7 +235,7 @@ class DLedgerCore:
         """Write an entry of this term, unless there is one: entries of earlier terms commit with it."""
         member = self._member
         assert self._quorum is not None
-        if self._is_ready or not member.config.term_start_entry:
+        if self._is_ready or not member.config.term_start_entry or member.ward_id is not None:
             return
         if member.ledger_end_index < self._quorum.term_start_index:
             self._next_term_start_ms = self._out.now_ms + member.config.max_wait_ack_time_ms
@@ -245,6 +250,7 @@ class DLedgerCore:
         member.role, member.leader_id = Role.FOLLOWER, leader_id
         self._handler.reset()
         if leader_id is not None:
+            member.ward_id = None
             self._elector.followed()
             self._transfer.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         self._report_role()
@@ -270,6 +276,7 @@ class DLedgerCore:
         if self._quorum is None:
             return
         assert self._beats is not None
+        self._member.ward_id = None
         # Late answers to requests of this leadership are ignored.
         self._beats.retire()
         for dispatcher in self._dispatchers.values():
@@ -316,7 +323,15 @@ class DLedgerCore:
         member = self._member
         assert isinstance(request, _OF_PEERS), request
         if request.leader_id in member.peer_ids:
+            fault = fault_of(member, request)
+            if fault is not None:
+                self._out.report("message-refused", sender_id=request.leader_id, kind=type(request).__name__,
+                                 fault=fault, its_term=request.term, term=member.term)
+                self._out.reply(token, refusing_answer(member, request, fault))
+                return
             member.heard_from(request.leader_id, request.wire_version)
+            if isinstance(request, VoteRequest) and self._elector.turns_away(token, request):
+                return
             if not (isinstance(request, VoteRequest) and request.pre_vote):
                 self._pass_term_gate(request.term, type(request).__name__)
         if isinstance(request, VoteRequest):
@@ -327,7 +342,7 @@ class DLedgerCore:
             accepted = self._elector.accept_leader(request.leader_id, request.term)
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
-            self._handler.on_push(token, request, accepted)
+            self._handler.on_push(token, request, accepted, channel=received.channel)
             self._end_repair()  # the ledger may be complete and this push may have proved it
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
@@ -335,8 +350,13 @@ class DLedgerCore:
         if owner is None:
             return
         response, peer_id = received.response, received.peer_id
+        if is_too_far(self._member, response.term):
+            self._out.report("message-refused", sender_id=peer_id, kind=type(response).__name__, fault="term",
+                             its_term=response.term, term=self._member.term)
+            owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
+            return
         self._member.heard_from(peer_id, response.wire_version)
-        if not isinstance(response, MetadataResponse):  # information only, no message of the algorithm
+        if not isinstance(response, (MetadataResponse, GetResponse)):  # information, nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
 
@@ -367,8 +387,14 @@ class DLedgerCore:
     def _on_peer_disconnected(self, disconnected: ev.PeerDisconnected) -> None:
         self._elector.peer_disconnected(disconnected.peer_id)
 
+    def _on_peer_incompatible(self, incompatible: ev.PeerIncompatible) -> None:
+        self._member.incompatible.add(incompatible.peer_id)
+
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
         self._member.incompatible.discard(connected.peer_id)
+        dispatcher = self._dispatchers.get(connected.peer_id)
+        if dispatcher is not None:
+            dispatcher.reconnected()
 
     # -- the ledger -------------------------------------------------------------------------
 
@@ -378,7 +404,10 @@ class DLedgerCore:
     def _append_refusal(self) -> ResponseCode | None:
         if not self._member.is_leader:
             return ResponseCode.NOT_LEADER
-        if self._transfer.transferee_id is not None or self._stop_deadline_ms is not None:
+        member = self._member
+        if member.ward_id is not None or self._transfer.transferee_id is not None or (
+            self._stop_deadline_ms is not None
+        ):
             return ResponseCode.LEADER_TRANSFERRING
         return None
 
@@ -519,6 +548,11 @@ class DLedgerCore:
         """Leader of the current term, if known."""
         return self._member.leader_id
 
+    @property
+    def is_diverged(self) -> bool:
+        """Whether this member and its leader cannot agree, see L{EntryHandler}."""
+        return self._handler.is_diverged and not self._member.is_leader
+
     def status(self) -> MemberStatus:
         """The status of this member after the last step."""
         member = self._member
@@ -528,8 +562,9 @@ class DLedgerCore:
             ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
             ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
             flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
-            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
-            pending_reads=len(self._reads), peers=tuple(map(self._peer_status, member.peer_ids)),
+            is_diverged=self.is_diverged, transferee_id=self._transfer.transferee_id,
+            pending_appends=len(self._appends), pending_reads=len(self._reads),
+            peers=tuple(map(self._peer_status, member.peer_ids)),
         )
 
     def _peer_status(self, peer_id: str) -> PeerStatus:

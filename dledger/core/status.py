@@ -36,6 +36,7 @@ class MemberStatus:
     @ivar role: C{leader}, C{follower} or C{candidate}.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
+    @ivar is_diverged: it refuses what its leader pushes again and again: their ledgers contradict each other.
     """
 
     self_id: str
@@ -50,6 +51,7 @@ class MemberStatus:
     committed_index: int
     flushed_index: int
     repair_end_index: int
+    is_diverged: bool
     transferee_id: str | None
     pending_appends: int
     pending_reads: int

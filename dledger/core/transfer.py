@@ -5,6 +5,12 @@ Leadership transfer, on both sides.
 The leader stops taking appends, waits until the taker holds its whole ledger, then asks it to take
 over; the taker starts an election at once. A deadline ends every wait, and then appends continue.
 
+The leader announces the taker to the members that speak our wire, because they refuse every other vote
+while they hear it (L{dledger.core.elector}, rule 6): the announcement is a LEADERSHIP_TRANSFER that names
+another taker than its receiver. Members that do not know it answer 411 and wait for their patience.
+
+A client may ask for a transfer again only after a pause: while a transfer is under way no append is taken.
+
 Source: DLedgerLeaderElector.handleLeadershipTransfer, handleTakeLeadership, DLedgerServer
 .checkPreferredLeader; differs: the leader waits for the taker instead of the taker polling.
 """
@@ -27,6 +33,11 @@ from protocols.wire.ledger.messages import (
 
 #: Milliseconds between a leader's checks for a preferred leader that has caught up.
 PREFERRED_CHECK_INTERVAL_MS = 1000
+#: A leader that took over by a transfer gives leadership up for a client or a preferred member again after
+#: this pause, milliseconds; a leader whose transfer failed after the second, because a failed one takes up to
+#: two waits of C{leadership_transfer_wait_timeout}.
+TRANSFER_PAUSE_MS = 3000
+FAILED_TRANSFER_PAUSE_MS = 10_000
 
 
 @attrs.define
@@ -64,6 +75,7 @@ class LeadershipTransfer:
     _giving: GivingUp | None = None
     _taking: Taking | None = None
     _next_check_ms: int = 0
+    _pause_until_ms: int = 0
 
     @property
     def transferee_id(self) -> str | None:
@@ -87,6 +99,8 @@ class LeadershipTransfer:
                 self._answer(token, request, code)
         elif request.transferee_id == member.self_id:
             self._take(token, request)
+        elif request.transferee_id in member.peer_ids and request.transfer_id == member.leader_id:
+            self._announced(token, request)
         else:
             self._answer(token, request, ResponseCode.UNEXPECTED_ARGUMENT)
 
@@ -100,8 +114,11 @@ class LeadershipTransfer:
             return ResponseCode.INCONSISTENT_TERM
         if not member.is_leader:
             return ResponseCode.NOT_LEADER
-        if self._giving is not None:
+        if self._giving is not None or member.out.now_ms < self._pause_until_ms:
             return ResponseCode.LEADER_TRANSFERRING
+        silent_ms = member.out.now_ms - member.last_heard_ms.get(request.transferee_id, -(1 << 40))
+        if silent_ms >= self.elector.patience_ms():
+            return ResponseCode.NETWORK_ERROR
         behind = member.ledger_end_index - dispatchers[request.transferee_id].match_index
         if behind >= member.config.max_leadership_transfer_wait_index:
             return ResponseCode.FALL_BEHIND_TOO_MUCH
@@ -116,6 +133,10 @@ class LeadershipTransfer:
         deadline_ms = member.out.now_ms + 2 * member.config.leadership_transfer_wait_timeout
         self._giving = GivingUp(transferee_id, member.term, deadline_ms, token, request)
         member.out.report("transfer-started", transferee_id=transferee_id, term=member.term)
+        self.elector.expect(transferee_id, until_ms=deadline_ms)
+        for peer_id in member.peer_ids:
+            if peer_id != transferee_id and member.wire_versions.get(peer_id, 0) >= 1:
+                member.out.send(peer_id, self._naming(peer_id, transferee_id), self)
         self.advance(dispatchers)
 
     def offer(self, dispatchers: Mapping[str, EntryDispatcher]) -> bool:
@@ -161,13 +182,28 @@ class LeadershipTransfer:
             return
         if dispatchers[giving.transferee_id].match_index < member.ledger_end_index:
             return
-        request = LeadershipTransferRequest(
-            **member.base_fields(giving.transferee_id),  # type: ignore[arg-type]
+        request = self._naming(giving.transferee_id, giving.transferee_id)
+        giving.ask_id = member.out.send(giving.transferee_id, request, self)
+
+    def _naming(self, peer_id: str, transferee_id: str) -> LeadershipTransferRequest:
+        """To the taker: take over. To any other peer: that one takes over."""
+        member = self.member
+        return LeadershipTransferRequest(
+            **member.base_fields(peer_id),  # type: ignore[arg-type]
             transfer_id=member.self_id,
-            transferee_id=giving.transferee_id,
+            transferee_id=transferee_id,
             take_leadership_ledger_index=member.ledger_end_index,
         )
-        giving.ask_id = member.out.send(giving.transferee_id, request, self)
+
+    def _announced(self, token: int, request: LeadershipTransferRequest) -> None:
+        """Our leader hands over to another member: its votes count although we hear this leader."""
+        member = self.member
+        if request.term != member.term:
+            self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
+            return
+        wait_ms = 2 * member.config.leadership_transfer_wait_timeout
+        self.elector.expect(request.transferee_id, until_ms=member.out.now_ms + wait_ms)
+        self._answer(token, request, ResponseCode.SUCCESS)
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """The taker answered. On success the term gate has already ended this leadership."""
@@ -185,6 +221,9 @@ class LeadershipTransfer:
     def _end_giving(self, code: ResponseCode, *, term: int = -1) -> None:
         giving, self._giving = self._giving, None
         assert giving is not None
+        if code is not ResponseCode.SUCCESS:
+            self._pause_until_ms = self.member.out.now_ms + FAILED_TRANSFER_PAUSE_MS
+            self.elector.expect(None)
         self.member.out.report("transfer-ended", transferee_id=giving.transferee_id, code=code.name)
         if giving.token is not None and giving.request is not None:
             self._answer(giving.token, giving.request, code, term=term)
@@ -222,6 +261,8 @@ class LeadershipTransfer:
         if self._taking is None:
             return
         taking, self._taking = self._taking, None
+        if code is ResponseCode.SUCCESS:
+            self._pause_until_ms = self.member.out.now_ms + TRANSFER_PAUSE_MS
         self._answer(taking.token, taking.request, code, term=self.member.term)
 
     # -- time -------------------------------------------------------------------------------
@@ -235,11 +276,20 @@ class LeadershipTransfer:
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         if self.member.is_leader and now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
+            self._hand_over_to_ward(dispatchers)
             self._check_preferred_leader(dispatchers)
+
+    def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """This member leads only until that one has its entries."""
+        ward_id = self.member.ward_id
+        if ward_id is not None and self._giving is None and self._live((ward_id,), dispatchers):
+            self._begin(ward_id, None, None, dispatchers)
 
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         preferred = self.member.config.preferred_leader_ids
         if not preferred or self.member.self_id in preferred or self._giving is not None:
+            return
+        if self.member.out.now_ms < self._pause_until_ms:
             return
         live = self._live(preferred, dispatchers)
         if live:

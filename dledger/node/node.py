@@ -16,7 +16,7 @@ of the driver.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, fail
@@ -173,7 +173,7 @@ class Node:
             is_running=lambda: not self._driver.is_stopped, broken=self.broken,
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
-            appends=self._appends, reads=self._reads,
+            appends=self._appends, reads=self._reads, note=self.note,
         )
 
     def _next_token(self) -> int:
@@ -462,6 +462,10 @@ class Node:
             )
             for request_id, reason in failed
         ])
+
+    def note(self, event: str, facts: Mapping[str, object]) -> None:
+        """An event on the connections that another party can repeat; for L{MemberServer} and the router."""
+        self._reports.report(fx.Report(event=event, facts=facts))
 
     def peer_connected(self, peer_id: str) -> None:
         """A new connection to the peer is open; for L{Peers}."""

@@ -7,6 +7,8 @@ connection a request fails at once; it is not kept for the next connection.
 Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
 Rule 3: a connection begins with a METADATA request; its answer tells whether the peer understands
 native frames. With C{wire=auto} requests are JSON until then.
+Rule 4: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
+the peer knows it to live, and lets no other connection speak for this member.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ from protocols.wire.remoting import RemotingCommand
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 RETRY_FACTOR = 1.6
+
+#: Seconds between two requests on a connection to a member of ours, at most.
+SIGN_OF_LIFE_S = 1.0
 
 #: Token of the METADATA requests of this module; the core's ids are positive.
 PROBE = 0
@@ -200,6 +205,7 @@ class _Peer(Factory):
         self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
         self._probed_s = 0.0
+        self._was_used = False
         self.wire_errors = 0
 
     @property
@@ -237,7 +243,7 @@ class _Peer(Factory):
             )
 
     def send(self, request_id: int, request: Request) -> None:
-        connection = self._connection
+        connection, self._was_used = self._connection, True
         if connection is None:
             self._refuse(request_id, "not connected")
         elif (
@@ -264,7 +270,11 @@ class _Peer(Factory):
         if connection is None:
             return
         connection.sweep(now_s, self._config.rpc_time_out_ms / 1000)
-        if now_s - self._probed_s >= IDLE_S / 2 and not connection.is_lost:
+        if self._was_used:
+            self._was_used = False
+            self._probed_s = now_s
+        wait_s = SIGN_OF_LIFE_S if connection.peer_wire_version >= 1 else IDLE_S / 2
+        if now_s - self._probed_s >= wait_s and not connection.is_lost:
             self._probe(connection)
 
     def _probe(self, connection: ClientConnection[int]) -> None:

@@ -21,18 +21,29 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "stray-leader-called", "append-too-large",
+    "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
+    "agrees-again", "standing-in",
 })
-_ERRORS = frozenset({"store-failed"})
+_ERRORS = frozenset({"store-failed", "diverged"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
-#: Reports that each retry repeats, and the facts that identify a repetition.
+#: Reports that a retry or another party can repeat, and the facts that identify a repetition.
 _REPEATED = {
     "push-refused": ("code", "type"),
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-too-large": (),
+    "append-refused": ("code",),
+    "claim-refused": ("peer_id", "reason"),
+    "peer-connected": ("peer_id",),
+    "peer-disconnected": ("peer_id",),
+    "message-refused": ("sender_id", "kind", "fault"),
+    "terms-exhausted": (),
+    "truncate-refused": ("leader_id",),
+    "two-leaders": ("known", "other"),
+    "vote-answered": ("candidate_id", "result"),
 }
+
 
 class Reports:
     """See the module."""

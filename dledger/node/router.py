@@ -11,7 +11,9 @@ L{DLedgerError} becomes a response code::
 
 Rule 1: a request for another member is refused first (401), then one for another group (400), as in
 Java.
-Rule 2: every request is answered exactly once, with a code in a body, unless its connection is lost;
+Rule 2: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on the connection of the
+member that they name; the first message that names its sender introduces the connection.
+Rule 3: every request is answered exactly once, with a code in a body, unless its connection is lost;
 then the core receives C{RequestAbandoned} for its unanswered requests.
 
 Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
@@ -29,6 +31,7 @@ from dledger.core.effects import Report
 from dledger.core.inputs import (
     Input,
     PeerDisconnected,
+    PeerIncompatible,
     RequestAbandoned,
     RequestReceived,
     StoreFailed,
@@ -36,15 +39,17 @@ from dledger.core.inputs import (
 from dledger.node.appends import AppendGate
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
+from dledger.node.server import Note
 from dledger.node.status import Counters, count
 from protocols.ledger.connection import ServerConnection
 from protocols.ledger.interfaces import Ticket
-from protocols.wire.errors import BodyError, WireError
+from protocols.wire.errors import BodyError, IncompatibleError, WireError
 from protocols.wire.ledger.codes import WIRE_VERSION, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     AppendRequest,
     GetRequest,
+    LeadershipTransferRequest,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -65,6 +70,10 @@ class CoreView(Protocol):
         """Leader of the current term, if known."""
 
     @property
+    def is_diverged(self) -> bool:
+        """Whether this member and its leader cannot agree on the ledger."""
+
+    @property
     def ledger_end_index(self) -> int:
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
 
@@ -75,7 +84,7 @@ class CoreView(Protocol):
 #: The origin of a request to the core: one request, or several merged ones.
 _Asked = tuple[ServerConnection, Ticket | Merged]
 
-#: Claims a connection for a peer and ends the peer's older one. Returns False to refuse it.
+#: Claims a connection for a peer. Returns False if it was aborted instead.
 Claim = Callable[[ServerConnection, str], bool]
 
 
@@ -128,7 +137,9 @@ class RequestRouter:
         refusals: Refusals,
         appends: AppendGate,
         reads: Reads,
+        note: Note,
     ) -> None:
+        self._note = note
         self._broken = broken
         self._report = report
         self._self_id = self_id
@@ -180,7 +191,7 @@ class RequestRouter:
             if (first.remote_id, first.group) == (self_id, group):
                 connection.account.prove()
         for_core: list[tuple[Ticket, Request]] = []
-        is_running = self._is_running()
+        is_running, is_diverged = self._is_running(), self._core.is_diverged
         for ticket, request in requests:
             if request.remote_id != self_id or request.group != group or not is_running:
                 self._refuse_stranger(connection, ticket, request)
@@ -189,6 +200,8 @@ class RequestRouter:
                     append_for(connection, ticket, request.bodies)
                 else:
                     self._refuse_append(connection, ticket, request)
+            elif is_diverged and isinstance(request, (GetRequest, PullRequest)):
+                self._refuse(connection, ticket, request, DLedgerError(ResponseCode.ILLEGAL_MEMBER_STATE))
             elif isinstance(request, GetRequest):
                 self._reads.ask(connection, ticket, request)
             elif isinstance(request, PullRequest):
@@ -211,12 +224,14 @@ class RequestRouter:
             token = self._next_token()
             self._questions[token] = (connection, whence)
             tokens.add(token)
-            questions.append(RequestReceived(token=token, request=request))
+            questions.append(RequestReceived(token=token, request=request, channel=connection.serial))
         self._feed(*questions)
 
     def body_refused(self, connection: ServerConnection, ticket: Ticket, error: BodyError) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.body_refused}."""
         count(self._counters.refusals, ResponseCode.UNEXPECTED_ARGUMENT.name)
+        if isinstance(error, IncompatibleError) and connection.peer_id is not None:
+            self._feed(PeerIncompatible(peer_id=connection.peer_id))
         response_class = MESSAGES[ticket[2]][1]
         connection.answer(ticket, response_class(
             code=ResponseCode.UNEXPECTED_ARGUMENT, group=self._group, leader_id=self._core.leader_id
@@ -285,9 +300,25 @@ class RequestRouter:
         speaker = request.local_id
         if speaker is None and request.kind in _PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
-        if speaker is None or speaker == connection.peer_id or speaker not in self._peer_ids:
+        if speaker is not None and speaker != connection.peer_id and speaker in self._peer_ids and not (
+            self._claim(connection, speaker)
+        ):
+            return False
+        named = self._named_by(request)
+        if named is None or named == connection.peer_id or named not in self._peer_ids:
             return True
-        return self._claim(connection, speaker)
+        self._note("claim-refused", {"peer_id": named, "address": connection.address,
+                                     "reason": f"the connection speaks for {connection.peer_id}"})
+        connection.abort(f"{request.kind.name} in the name of {named}")
+        return False
+
+    def _named_by(self, request: Request) -> str | None:
+        """The member in whose name a request is binding; None if it binds nobody."""
+        if request.kind in _PEERS_ONLY:
+            return request.leader_id
+        if isinstance(request, LeadershipTransferRequest) and request.transfer_id != self._self_id:
+            return request.transfer_id
+        return None
 
     # -- answers ------------------------------------------------------------------------------
 

@@ -2,16 +2,23 @@
 """
 The listening side of a member: its connections, and which of them belong to peers.
 
-Rule 1: a peer has one incoming connection. When it sends on a newer one, the older is aborted and its
-queued requests are dropped first: pushes between a pair must be FIFO, and a late TRUNCATE of an old
-connection must not be obeyed. If the older connection sends last, it is still the one aborted.
+Rule 1: a peer has one incoming connection, and a connection speaks for one peer. A second connection that
+speaks for the same peer is aborted while the first one lives, that is, while it was heard within L{LIVE_S};
+otherwise the first is aborted, and its queued requests are dropped before the second is heard: pushes
+between a pair must be FIFO, and a late TRUNCATE of an old connection must not be obeyed.
 Rule 2: the number of connections is bounded. Clients get all places but L{PEER_PLACES}: when they have more,
 the newest of them end.
+
+Our own members ask something every second on a connection that is otherwise idle (L{dledger.node.peers}), so
+they are known to live. A Java leader beats every two seconds; Java's other connections carry little, and
+give way to a newer one.
 
 The L{RequestSink} behind this server decides the meaning of requests.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 from dledger.base.listening import ListeningSide
 from protocols.budgets import Budgets
@@ -26,6 +33,15 @@ CONNECTIONS_MAX = 4096
 
 #: Places that only members of the group keep.
 PEER_PLACES = 16
+#: A connection that was heard within this many seconds lives. A peer whose machine lost power gets in with
+#: its first attempt after this time; one whose process ended gets in at once, because the kernel tells.
+LIVE_S = 3.0
+
+#: A member that did not look after its connections for this long, seconds, stood still.
+STOOD_STILL_S = 1.0
+
+#: Takes an event that another party can repeat without end, and its facts; folds and logs it.
+Note = Callable[[str, Mapping[str, object]], None]
 
 #: At most this many different complaints about bodies are remembered and logged, each once.
 _COMPLAINTS_MAX = 1024
@@ -33,7 +49,8 @@ _COMPLAINTS_MAX = 1024
 
 class MemberServer(ListeningSide[ServerConnection]):
     """
-    Invariant: C{_by_peer} holds only open connections of C{_connections}.
+    Invariant: C{_by_peer} holds only open connections of C{_connections}; C{_heard_s} has the time at which
+    each of them was last found to have been heard.
 
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: number of connections aborted because the peer broke the format.
@@ -41,14 +58,17 @@ class MemberServer(ListeningSide[ServerConnection]):
     """
 
     def __init__(
-        self, sink: RequestSink, turn: Turn, *, connections_max: int = CONNECTIONS_MAX,
+        self, sink: RequestSink, turn: Turn, *, note: Note, connections_max: int = CONNECTIONS_MAX,
         budgets: Budgets | None = None,
     ) -> None:
         """@param budgets: shared by the connections."""
         super().__init__(turn, connections_max=connections_max)
         self.budgets = budgets if budgets is not None else Budgets()
         self._sink = sink
+        self._note = note
         self._by_peer: dict[str, ServerConnection] = {}
+        self._heard_s: dict[str, float] = {}
+        self._swept_s = turn.seconds()
         self._complaints: set[tuple[str, str]] = set()
         self._next_serial = 1
         self.wire_errors = 0
@@ -63,27 +83,47 @@ class MemberServer(ListeningSide[ServerConnection]):
         """
         Note that C{peer_id} sends on C{connection}.
 
-        @return: whether to accept its requests; False if the connection was aborted because the peer
-            has a newer one.
+        @return: whether to accept its requests; False if the connection was aborted because it speaks for
+            another peer, or because the peer has a connection that lives.
         """
         current = self._by_peer.get(peer_id)
         if current is connection:
             return True
-        if current is not None and current.serial > connection.serial:
-            connection.abort(f"{peer_id} has a newer connection")
+        if connection.peer_id is not None:
+            self._refuse(connection, peer_id, f"it spoke for {connection.peer_id} before")
             return False
-        if connection.peer_id is not None and self._by_peer.get(connection.peer_id) is connection:
-            del self._by_peer[connection.peer_id]
-        connection.peer_id = peer_id
-        self._by_peer[peer_id] = connection
+        now_s = self._turn.seconds()
         if current is not None:
+            if self._lives(peer_id, current, now_s):
+                self._refuse(connection, peer_id, "that member has another connection, which lives")
+                return False
             current.peer_id = None  # so that its end does not count as a disconnected peer
             current.abort(f"{peer_id} opened a newer connection")
-        self.log.info("peer {peer_id} connected from {address}", peer_id=peer_id, address=connection.address)
+        connection.peer_id = peer_id
+        self._by_peer[peer_id], self._heard_s[peer_id] = connection, now_s
+        connection.was_heard()  # from now on
+        self._note("peer-connected", {"peer_id": peer_id, "address": connection.address})
         return True
 
+    def _lives(self, peer_id: str, current: ServerConnection, now_s: float) -> bool:
+        if current.was_heard() or now_s - self._swept_s > STOOD_STILL_S:
+            # (A process that stood still has not read what came meanwhile.)
+            self._heard_s[peer_id] = now_s
+        return now_s - self._heard_s[peer_id] < LIVE_S
+
+    def _refuse(self, connection: ServerConnection, peer_id: str, reason: str) -> None:
+        self._note("claim-refused", {"peer_id": peer_id, "address": connection.address, "reason": reason})
+        connection.abort(f"not taken for {peer_id}: {reason}")
+
     def sweep(self, now_s: float) -> None:
-        """See L{ListeningSide.sweep}; also ends the newest clients that have taken places of peers."""
+        """
+        See L{ListeningSide.sweep}; also notes which peers were heard, and ends the newest clients that have
+        taken places of peers.
+        """
+        self._swept_s = now_s
+        for peer_id, connection in self._by_peer.items():
+            if connection.was_heard():
+                self._heard_s[peer_id] = now_s
         super().sweep(now_s)
         places = max(self._connections_max - PEER_PLACES, self._connections_max // 2)
         if len(self._connections) > places:
@@ -139,8 +179,6 @@ class MemberServer(ListeningSide[ServerConnection]):
         super().connection_lost(connection, reason)
         peer_id = connection.peer_id
         if peer_id is not None and self._by_peer.get(peer_id) is connection:
-            del self._by_peer[peer_id]
-            self.log.info(
-                "connection of peer {peer_id} ended: {reason}", peer_id=peer_id, reason=reason
-            )
+            del self._by_peer[peer_id], self._heard_s[peer_id]
+            self._note("peer-disconnected", {"peer_id": peer_id, "reason": reason})
         self._sink.connection_lost(connection, reason)

@@ -175,7 +175,7 @@ class MemberService(MultiService):
             return
         self._flush_thread.start()
         self._server = MemberServer(
-            node.router, node.turn, connections_max=connections_allowed(CONNECTIONS_MAX)
+            node.router, node.turn, note=node.note, connections_max=connections_allowed(CONNECTIONS_MAX)
         )
         endpoints = self._endpoints
         if endpoints is None:

@@ -146,6 +146,11 @@ class ServerConnection(AnsweringConnection):
         super().connectionMade()
         self._sink.connected(self)
 
+    def was_heard(self) -> bool:
+        """Whether bytes came since the last call. While it does not read, the other end counts as heard."""
+        was_heard, self._was_heard = self._was_heard, False
+        return was_heard or not self._is_reading
+
     def answer(self, ticket: Ticket, response: Response) -> None:
         """Answer a request in its own format. Nothing happens on a lost connection."""
         if self.is_lost:

@@ -18,6 +18,7 @@ import attrs
 from construct import Struct
 
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
 from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import (
@@ -203,6 +204,8 @@ class NativeReader:
             or not frame.startswith(self._push_texts, _PUSH_TEXTS_AT)
             or is_batch > 1
             or wire_version < 0
+            or term > TERM_MAX
+            or commit_index > INDEX_MAX
         ):
             return None
         batch = EntryBatch(
@@ -231,6 +234,8 @@ class NativeReader:
             or not frame.endswith(texts)
             or named > 1
             or wire_version < 0
+            or term > TERM_MAX
+            or max(index, begin_index, end_index) > INDEX_MAX
         ):
             return None
         like = self._answer_like
@@ -249,6 +254,8 @@ def _append_answer(frame: bytes) -> tuple[int, AppendResponse] | None:
         _APPEND_ANSWER.unpack(frame)
     )
     if length != _APPEND_ANSWER_LENGTH or lengths != _NOBODY or wire_version < 0:
+        return None
+    if term > TERM_MAX or index > INDEX_MAX or pos > POSITION_MAX:
         return None
     return opaque, AppendResponse(
         term=term, wire_version=wire_version, code=_CODES.get(code, ResponseCode.UNKNOWN), index=index,

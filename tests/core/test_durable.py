@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from tests.core.helpers import Bench, heart_beat, kinds, of_type, vote_request
+from tests.core.helpers import Bench, heart_beat, kinds, of_type, proved, vote_request
 from tests.core.test_handler import NO, OK, append, compare, follower, truncate
 
 
@@ -59,6 +59,7 @@ class DurableTests(SynchronousTestCase):
         """What is dropped is not confirmed, though a higher index is on stable storage afterwards."""
         bench = self.in_step()
         bench.request(append(1, 3))
+        proved(bench.core._handler, 9)
         done = kinds(bench.request(truncate(9, 3)))
         self.assertEqual([kind for kind in done if kind in (NO, OK, "TruncateLedger")],
                          [NO, "TruncateLedger", OK])
@@ -93,6 +94,7 @@ class DurableTests(SynchronousTestCase):
         self.assertIn(NO, kinds(bench.run(2_000)))
         bench = self.in_step()
         bench.request(append(1, 3))
+        bench.now_ms += 1_000  # the leader is silent
         effects = bench.request(vote_request("n2", 4))
         self.assertEqual(kinds(effects), ["PersistTermVote", NO, OK])
 

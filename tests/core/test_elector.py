@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, LeaderElector
+from dledger.core.elector import HEART_BEAT_INTERVAL_MAX_MS, HEART_BEAT_INTERVAL_MIN_MS, LeaderElector
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -84,8 +84,10 @@ VOTES = (
             voted_for="n2", result=VoteResult.REJECT_ALREADY_VOTED),
     VoteRow(name="7 higher term: adopted", request=vote_request("n1", 4, end_index=5, end_term=2),
             result=VoteResult.ACCEPT, term=4, persists=(4, "n1")),
-    VoteRow(name="7 higher term, follows another", request=vote_request("n1", 4, end_index=5, end_term=2),
-            follows="n2", result=VoteResult.ACCEPT, term=4, persists=(4, "n1")),
+    VoteRow(name="7 higher term, hears another", request=vote_request("n1", 4, end_index=5, end_term=2),
+            follows="n2", result=VoteResult.REJECT_ALREADY_HAS_LEADER),
+    VoteRow(name="7 higher term, of its own leader", request=vote_request("n1", 4, end_index=5, end_term=2),
+            follows="n1", result=VoteResult.ACCEPT, term=4, persists=(4, "n1")),
     VoteRow(name="10 equal log", request=vote_request("n1", 3, end_index=5, end_term=2),
             result=VoteResult.ACCEPT, persists=(3, "n1")),
     VoteRow(name="10 longer", request=vote_request("n1", 3, end_index=6, end_term=2),
@@ -255,7 +257,7 @@ class PreVoteTests(SynchronousTestCase):
     def test_granted_when_the_leader_was_deposed(self) -> None:
         """A leader of an earlier term protects nobody, however lately it was heard."""
         bench = self.heard().follow("n2", 3)
-        bench.request(vote_request("n1", 4))
+        bench.request(vote_request("n2", 4))
         self.assertIs(self.ask(bench, term=5), VoteResult.ACCEPT)
 
     def test_refused_by_the_leader(self) -> None:
@@ -390,6 +392,7 @@ class PatienceTests(SynchronousTestCase):
         """Neither for ever nor at once: a foreign number stays within bounds."""
         for interval_ms, at_least, at_most in (
             (1 << 60, 5 * HEART_BEAT_INTERVAL_MAX_MS, 8 * HEART_BEAT_INTERVAL_MAX_MS),
+            (1, 5 * HEART_BEAT_INTERVAL_MIN_MS, 8 * HEART_BEAT_INTERVAL_MIN_MS),
             (-(1 << 60), 6_000, 9_000),
         ):
             bench = voter().follow("n1", 3, interval_ms=interval_ms)

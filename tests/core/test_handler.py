@@ -21,6 +21,7 @@ from tests.core.helpers import (
     kinds,
     make_member,
     of_type,
+    proved,
     push,
     quiet,
 )
@@ -205,6 +206,7 @@ class TruncateTests(SynchronousTestCase):
     def test_empty_follower_starts_at_the_entry(self) -> None:
         """Wherever the leader begins."""
         bench = follower()
+        proved(bench.core._handler, 40)
         self.assertEqual(
             quiet(bench.request(truncate(40, 1)))[0], fx.TruncateLedger(entries=batch(40, 1))
         )
@@ -231,6 +233,7 @@ class TruncateTests(SynchronousTestCase):
             bench = follower(1, 1, 1, 1, committed_index=committed_index)
             if found_equal is not None:
                 bench.request(compare(found_equal, 1))
+            proved(bench.core._handler, index)
             effect = of_type(bench.request(truncate(index, 3)), fx.TruncateLedger)
             self.assertEqual(
                 effect, [fx.TruncateLedger(entries=batch(index, 3), anew=anew)],
@@ -240,7 +243,9 @@ class TruncateTests(SynchronousTestCase):
 
     def test_ledger_of_one_entry(self) -> None:
         """Also a single entry is something that must be known."""
-        effects = follower(1).request(truncate(1, 3))
+        bench = follower(1)
+        proved(bench.core._handler, 1)
+        effects = bench.request(truncate(1, 3))
         self.assertEqual(of_type(effects, fx.TruncateLedger), [
             fx.TruncateLedger(entries=batch(1, 3), anew=True)
         ])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
@@ -52,10 +53,10 @@ def leader(members: int = 3) -> Bench:
     return Bench.make(ListLedger.of(1), members=members).lead()
 
 
-def outcast() -> Bench:
-    """A member that led term 2 until n1 and n2 did not understand it."""
-    bench = leader()
-    misunderstand(bench, "n1", "n2")
+def outcast(members: int = 3) -> Bench:
+    """A member that led term 2 until n1 and n2, of five also n3, did not understand it."""
+    bench = leader(members)
+    misunderstand(bench, *("n1", "n2", "n3")[: members // 2 + 1])
     assert bench.role == "follower"
     return bench
 
@@ -170,25 +171,53 @@ class OutcastTests(SynchronousTestCase):
         self.assertEqual((bench.role, bench.term), ("follower", 2))
 
     def test_votes(self) -> None:
-        """Others may understand each other."""
-        bench = outcast()
-        effects = bench.request(vote_request("n1", 3, end_index=1, end_term=2))
+        """For a member whose version it does not know to be another one."""
+        bench = outcast(members=5)
+        effects = bench.request(vote_request("n4", 3, end_index=1, end_term=2))
         self.assertEqual(kinds(effects), ["PersistTermVote", "Reply SUCCESS"])
-        self.assertEqual(bench.core.status().voted_for, "n1")
+        self.assertEqual(bench.core.status().voted_for, "n4")
+
+    def test_neither_votes_for_nor_follows_those(self) -> None:
+        """402 to their votes and heartbeats; their terms are not adopted, until there is a new connection."""
+        bench = outcast()
+        for request in (vote_request("n1", 9, end_index=9, end_term=8), heart_beat("n2", 9)):
+            self.assertEqual(kinds(bench.request(request)), ["Reply UNEXPECTED_MEMBER"])
+        self.assertEqual((bench.term, bench.core.leader_id), (2, None))
+        bench.step(ev.PeerConnected(peer_id="n2"))
+        self.assertEqual(kinds(bench.request(heart_beat("n2", 9))), ["PersistTermVote", "Reply SUCCESS"])
+
+    def test_known_by_its_own_requests(self) -> None:
+        """A push in another form tells as much as an answer."""
+        bench = Bench.make(term=2)
+        bench.step(ev.PeerIncompatible(peer_id="n1"))
+        self.assertEqual(kinds(bench.request(heart_beat("n1", 3))), ["Reply UNEXPECTED_MEMBER"])
+        self.assertEqual(kinds(bench.request(heart_beat("n2", 3))), ["PersistTermVote", "Reply SUCCESS"])
+
+    def test_known_before_the_first_entry(self) -> None:
+        """A leader with an empty ledger sends a Java member a COMMIT that commits nothing, for its answer."""
+        bench = Bench.make(pre_vote=False, term_start_entry=False).lead()
+        bench.core._member.wire_versions.update(n1=0, n2=0)
+        bench.core._elector.tick()
+        effects = bench.tick()
+        self.assertEqual([one.peer_id for one in pushes(effects, PushType.COMMIT)], ["n1", "n2"])
+        for one in pushes(effects, PushType.COMMIT):
+            bench.fail(one, WHY, is_incompatible=True)
+        self.assertEqual(bench.role, "follower")
 
     def test_follows(self) -> None:
         """And stops claiming to know a leader that has fallen silent."""
-        bench = outcast().follow("n1", 3)
+        bench = outcast(members=5).follow("n4", 3)
         bench.run(500)
-        self.assertEqual(bench.core.leader_id, "n1")
+        self.assertEqual(bench.core.leader_id, "n4")
         self.assertEqual(asked(bench.run(20_000)), [])
         self.assertEqual((bench.core.leader_id, bench.term), (None, 3))
 
     def test_is_not_handed_leadership(self) -> None:
         """It would have to give way again. It says so at once, whatever it would have to wait for."""
-        bench = outcast().follow("n1", 3)
+        bench = outcast(members=5).follow("n4", 3)
         for index in (0, 9):
-            self.assertEqual(kinds(bench.request(ask_taker(index, 3))), ["Reply TAKE_LEADERSHIP_FAILED"])
+            request = attrs.evolve(ask_taker(index, 3), local_id="n4", leader_id="n4", transfer_id="n4")
+            self.assertEqual(kinds(bench.request(request)), ["Reply TAKE_LEADERSHIP_FAILED"])
         self.assertEqual(bench.term, 3)
 
     def test_new_connection(self) -> None:
@@ -231,7 +260,7 @@ class LateAnswerTests(SynchronousTestCase):
     def deposed(self) -> Bench:
         """It led term 2, and the first pushes are not answered yet; now it knows no leader in term 3."""
         bench = leader()
-        bench.request(vote_request("n1", 3))
+        bench.core._pass_term_gate(3, "an answer")
         assert (bench.role, bench.term, bench.core.leader_id) == ("follower", 3, None)
         return bench
 
@@ -279,6 +308,8 @@ class LateAnswerTests(SynchronousTestCase):
         token = bench._tokens
         misunderstand(bench, "n1", "n2")
         self.assertEqual(bench.replies(token), [])
+        bench.step(ev.PeerConnected(peer_id="n1"))
+        bench.core._member.incompatible.update(("n2", "n3"))
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertEqual(asked(effects), [])
         self.assertEqual([reply.code.name for reply in bench.replies(token)], ["TAKE_LEADERSHIP_FAILED"])
@@ -287,6 +318,6 @@ class LateAnswerTests(SynchronousTestCase):
     def test_heartbeats_of_others(self) -> None:
         """Are answered as ever."""
         bench = self.deposed()
-        misunderstand(bench, "n1", "n2")
+        misunderstand(bench, "n1")
         self.assertEqual(kinds(bench.request(heart_beat("n2", 3))), ["PersistTermVote", "Reply SUCCESS"])
         self.assertIsInstance(bench.replies(bench._tokens)[0], HeartBeatResponse)

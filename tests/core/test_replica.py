@@ -29,6 +29,7 @@ from tests.core.helpers import (
     kinds,
     of_type,
     propose,
+    proved,
     push,
     pushed,
     pushes,
@@ -422,6 +423,7 @@ class RepairTests(SynchronousTestCase):
         self.assertEqual(kinds(effects), ["WriteEntries", "Reply SUCCESS", "EndRepair"])
         self.assertIn("repaired", events(effects))
         self.assertFalse(bench.core.status().is_repairing)
+        bench.now_ms += 1_000
         answer = bench.ask(vote_request("n2", 4, end_index=9, end_term=3))
         self.assertEqual(answer.term, 4)
         self.assertEqual(bench.core.status().voted_for, "n2")
@@ -443,6 +445,7 @@ class RepairTests(SynchronousTestCase):
     def test_by_truncation(self) -> None:
         """A leader whose ledger begins beyond the old end sets it there."""
         bench = self.damaged(1, 1).follow("n1", 3)
+        proved(bench.core._handler, 9)
         effects = bench.request(push(PushType.TRUNCATE, batch(9, 1), term=3))
         self.assertEqual(kinds(effects), ["TruncateLedger", "Reply SUCCESS", "EndRepair"])
 

@@ -17,7 +17,7 @@ from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState, Role
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse
-from tests.core.helpers import ListLedger, make_member, of_type, pushes
+from tests.core.helpers import ListLedger, make_member, of_type, proved, pushes
 
 TERM = 1_000
 
@@ -64,6 +64,7 @@ class Pair:
         dispatcher = EntryDispatcher(leader, "n1", _Acks(held), Quota(1 << 40))
         handler = EntryHandler(follower)
         handler.reset()
+        proved(handler, mine.ledger_begin_index)
         return cls(leader, follower, dispatcher, handler, held=held)
 
     def run(self, grow: int = 0) -> Pair:

@@ -156,6 +156,8 @@ class Cast:
             return MetadataResponse(group=GROUP, peers=self.peers)
         if isinstance(request, PushEntryRequest):
             return self.followers[peer_id].answer(request)
+        if isinstance(request, GetRequest):  # a follower asks for the begin of its leader's ledger
+            return GetResponse(group=GROUP, code=ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
         return None
 
     def elects_only(self, peer_id: str, request: Request) -> Response | None:
@@ -236,6 +238,7 @@ class Stage:
             f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))
         })
         self.cast = Cast(self.peers)
+        self._lines: dict[str, Asker] = {}
         self.directory = directory
         self.ledger_path = directory / f"dledger-{SELF}"
         self.member: Member | JavaMember
@@ -278,17 +281,44 @@ class Stage:
             self.member.kill()
         else:
             self.member.stop()
+        self._hang_up()
         self.start()
         self.wait_started()
 
     def close(self) -> None:
         """End the member and its cast."""
+        self._hang_up()
         self.member.kill()
         self.cast.close()
 
     def ask(self, request: Request, *, seconds: float = 15.0) -> Response:
-        """@raise NoAnswer: there is no answer in time, or one without a body."""
-        return ask(self.address, request, seconds=seconds)
+        """
+        Ask on the line of the played member that asks, or on a connection of its own.
+
+        @raise NoAnswer: there is no answer in time, or one without a body.
+        """
+        speaker = request.local_id
+        if speaker is None or speaker not in self.cast.followers:
+            return ask(self.address, request, seconds=seconds)
+        try:
+            return self.line(speaker).ask(request, seconds=seconds)
+        except NoAnswer:
+            self._lines.pop(speaker).close()
+            raise
+
+    def line(self, speaker: str) -> Asker:
+        """The connection of a played member: a member of ours takes a push only behind those on the same."""
+        if speaker not in self._lines:
+            try:
+                self._lines[speaker] = Asker(self.address, seconds=15.0)
+            except OSError as error:
+                raise NoAnswer(f"connecting: {error}") from error
+        return self._lines[speaker]
+
+    def _hang_up(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
 
     def beat(self, leader_id: str, term: int) -> HeartBeatRequest:
         """A heartbeat as a played leader sends it."""
@@ -353,21 +383,19 @@ class Stage:
         """
         Give an empty follower these entries, as a leader does: TRUNCATE with the first, then APPEND.
 
-        The member must follow a leader of C{term}, whose heartbeats continue on the same connection: a second
-        connection of the same peer would end the first.
+        The member must follow a leader of C{term}, whose heartbeats continue.
         """
-        with self.asker(seconds=15.0) as asker:
-            beat_s = 0.0
-            for batch in batches:
-                if time.monotonic() > beat_s + 1.0:
-                    asker.ask(self.beat(leader_id, term))
-                    beat_s = time.monotonic()
-                kind = PushType.APPEND if batch.first_index else PushType.TRUNCATE
-                answer = asker.ask(self.pushing(
-                    kind, batch, leader_id=leader_id, term=term, commit_index=commit_index
-                ))
-                if answer.code is not ResponseCode.SUCCESS:
-                    raise ChildError(f"{self.kind}: {kind.name} {batch.first_index}: {answer}")
+        beat_s = 0.0
+        for batch in batches:
+            if time.monotonic() > beat_s + 1.0:
+                self.ask(self.beat(leader_id, term))
+                beat_s = time.monotonic()
+            kind = PushType.APPEND if batch.first_index else PushType.TRUNCATE
+            answer = self.ask(self.pushing(
+                kind, batch, leader_id=leader_id, term=term, commit_index=commit_index
+            ))
+            if answer.code is not ResponseCode.SUCCESS:
+                raise ChildError(f"{self.kind}: {kind.name} {batch.first_index}: {answer}")
 
     def commit(self, index: int, *, leader_id: str = "n0", term: int) -> PushEntryResponse:
         """Send a COMMIT, which carries no entry."""

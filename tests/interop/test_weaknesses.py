@@ -124,7 +124,9 @@ class LeaderTests(SideBySide):
         def play(stage: Stage) -> ResponseCode | None:
             stage.follow("n0", 3)
             first = entry(high, 3, b"high", 0)
-            stage.push(PushType.TRUNCATE, first, term=3)
+            # (Ours asks its leader before it begins anywhere but at 0.)
+            stage.wait(lambda: stage.push(PushType.TRUNCATE, first, term=3).code is ResponseCode.SUCCESS,
+                       "the first entry")
             stage.hand_over(term=3)
             stage.wait(lambda: compares(stage), "a COMPARE")
             assert stage.append(b"with a majority") is not None
@@ -239,18 +241,18 @@ class FollowerTests(SideBySide):
             batches = entries((5,) * 8)
             stage.follow("n0", 5)
             stage.fill(batches[:4], term=5)
-            with stage.asker() as asker:
-                asked = [
-                    asker.send(stage.pushing(PushType.APPEND, batches[index], leader_id="n0", term=5))
-                    for index in (6, 7, 7)
-                ]
-                codes: list[ResponseCode | None] = []
-                for number, opaque in enumerate(asked):
-                    seconds = 6 if stage.kind == JAVA and number else 20
-                    try:
-                        codes.append(asker.collect(opaque, seconds=seconds).code)
-                    except NoAnswer:
-                        codes.append(None)
+            line = stage.line("n0")
+            asked = [
+                line.send(stage.pushing(PushType.APPEND, batches[index], leader_id="n0", term=5))
+                for index in (6, 7, 7)
+            ]
+            codes: list[ResponseCode | None] = []
+            for number, opaque in enumerate(asked):
+                seconds = 6 if stage.kind == JAVA and number else 20
+                try:
+                    codes.append(line.collect(opaque, seconds=seconds).code)
+                except NoAnswer:
+                    codes.append(None)
             return codes
 
         java, ours = self.play(play)

@@ -138,15 +138,17 @@ _REPLICATION = (
     Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
         Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
+        Patch(HANDLER, "return self.is_in_step and self._channel == self._matched_channel",
+              "return self.is_in_step"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("append-without-match", "a COMPARE is answered by the index alone, an APPEND taken at any end", (
         Patch(HANDLER, "if not (0 <= begin_index <= index <= end_index and member.view.holds(entries)):",
               "if not 0 <= begin_index <= index <= end_index:"),
-        Patch(HANDLER, "        if not self.is_in_step:\n", "        if False:\n"),
+        Patch(HANDLER, "        if not self._is_in_step_here:\n", "        if False:\n"),
     ), faults=ELECTIONS, pace_s=1.5),
     Mutant("commit-beyond-match", "a follower commits up to its end, even if that is not the leader's", (
-        Patch(HANDLER, "self.member.commit(min(request.commit_index, self.matched_index))",
-              "self.member.commit(min(request.commit_index, self.member.ledger_end_index))"),
+        Patch(HANDLER, "    self.member.commit(min(request.commit_index, self.matched_index))",
+              "    self.member.commit(min(request.commit_index, self.member.ledger_end_index))"),
     ), faults=ELECTIONS, pace_s=1.5),
     Mutant("stale-answer-counts", "answers to pushes of an earlier attempt count", (
         Patch(DISPATCHER, "    def _forget_inflight(self) -> None:\n        self._inflight.clear()\n",
@@ -155,7 +157,7 @@ _REPLICATION = (
     ), faults=("break_late", "spikes", "cut_link", "kill"), pace_s=1.5),
     Mutant("diverged-beginning-kept", "the follower keeps its entries below the leader's beginning, "
            "equal or not", (
-        Patch(HANDLER, "anew = not holds and end_index >= 0 and index - 1 > known_index", "anew = False"),
+        Patch(HANDLER, "anew = not holds and index - 1 > known_index", "anew = False"),
     ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
                  "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
        pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),

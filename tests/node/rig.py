@@ -107,7 +107,7 @@ class Rig:
             config=self.config, store=self.store, terms=ForgetfulTerms(), vote=TermVote(), clock=self.clock,
             rng=random.Random(1), run_in_thread=self.thread.run, wall_clock=lambda: (1e9, 4),
         )
-        self.server = MemberServer(self.node.router, self.node.turn)
+        self.server = MemberServer(self.node.router, self.node.turn, note=self.node.note)
         self.peers = FakePeers(self)
         self.node.connect(peers=self.peers, server=self.server)
 

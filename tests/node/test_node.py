@@ -341,13 +341,13 @@ class ReportTests(SynchronousTestCase):
         """With the facts by name, and a level of its own; facts cannot break the logging."""
         rig = Rig()
         with capturedLogs() as events:
-            rig.node.report(fx.Report(event="two-leaders", facts={"term": 3, "format": "x", "level": 1}))
-            rig.node.report(fx.Report(event="two-leaders"))
+            rig.node.report(fx.Report(event="stepping-down", facts={"term": 3, "format": "x", "level": 1}))
+            rig.node.report(fx.Report(event="stepping-down"))
             rig.node.report(fx.Report(event="store-failed", facts={"reason": "full"}))
         levels = [event["log_level"] for event in events]
         self.assertEqual(levels, [LogLevel.warn, LogLevel.warn, LogLevel.error])
         self.assertEqual((events[0]["term"], events[0]["self_id"]), (3, "n0"))
-        self.assertEqual(rig.node.status().reports, {"two-leaders": 2, "store-failed": 1})
+        self.assertEqual(rig.node.status().reports, {"stepping-down": 2, "store-failed": 1})
 
     def test_ticks_report_nothing(self) -> None:
         """An idle leader is quiet."""

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.logger import Logger, LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.folding import AGAIN_S, QUIET_S
+from dledger.base.folding import AGAIN_S, KEYS_MAX, QUIET_S
 from dledger.core.effects import Report
 from dledger.node.reports import Reports
 from tests.node.rig import Rig
@@ -76,7 +76,29 @@ class RepetitionTests(SynchronousTestCase):
 
     def test_what_is_never_left_out(self) -> None:
         """All others come one by one."""
-        self.assertEqual(len(self.said(Report(event="two-leaders", facts={"term": 3}), seconds=5)), 5)
+        self.assertEqual(len(self.said(Report(event="role-changed", facts={"term": 3}), seconds=5)), 5)
+
+    def test_other_parties(self) -> None:
+        """A flood that another party causes is two lines: its begin, and its end with a number."""
+        for event, facts in (
+            ("vote-answered", {"candidate_id": "n1", "result": "REJECT_ALREADY_HAS_LEADER"}),
+            ("two-leaders", {"known": "n1", "other": "n2"}),
+            ("truncate-refused", {"leader_id": "n1"}),
+            ("message-refused", {"sender_id": "n1", "kind": "VoteRequest", "fault": "term"}),
+            ("append-refused", {"code": "DISK_FULL"}),
+        ):
+            flood = [Report(event=event, facts={**facts, "term": term}) for term in range(100)]
+            self.assertEqual(len(self.said(*flood, seconds=30)), 1, event)
+            self.assertEqual(len(self.said(seconds=QUIET_S + 1)), 1, event)
+
+    def test_names_without_end(self) -> None:
+        """A stranger's names are told apart up to a bound; then they are one."""
+        flood = [
+            Report(event="vote-answered", facts={"candidate_id": f"x{number}", "result": "UNKNOWN"})
+            for number in range(10 * KEYS_MAX)
+        ]
+        self.assertEqual(len(self.said(*flood, seconds=1)), KEYS_MAX + 1)
+        self.assertEqual(len(self.said(seconds=QUIET_S + 1)), 1)
 
     def test_node(self) -> None:
         """A node says when it is over by itself."""

@@ -226,6 +226,11 @@ class CoreTests(SynchronousTestCase):
         """What was queued on the old one is dropped before the first request of the new one."""
         old, new = self.rig.client(), self.rig.client()
         old.send(commit())
+        for _ in range(4):
+            self.rig.clock.advance(1)
+            self.rig.server.sweep(self.rig.clock.seconds())
+        self.fed.clear()
+        self.fed.append(ev.RequestReceived(token=1, request=commit(), channel=1))
         new.send(commit())
         first, second = self.tokens()
         self.assertEqual([type(happened) for happened in self.fed], [
@@ -262,6 +267,37 @@ class CoreTests(SynchronousTestCase):
             client = self.rig.client()
             client.send(request)
             self.assertEqual(client.connection.peer_id, peer_id, request)
+            self.assertFalse(client.connection.is_lost)
+            client.connection.abort("the next one may speak for the same member")
+
+    def test_in_the_name_of_another(self) -> None:
+        """What binds counts only on the connection of the member that it names; others are ended."""
+        base = {"group": "default", "remote_id": "n0", "term": 1}
+        for request in (
+            VoteRequest(local_id="n2", leader_id="n1", **base),
+            VoteRequest(local_id="n9", leader_id="n1", **base),
+            HeartBeatRequest(local_id="n2", leader_id="n1", **base),
+            commit(local_id="n2"), commit(local_id=""),
+            LeadershipTransferRequest(transfer_id="n1", transferee_id="n0", **base),
+            LeadershipTransferRequest(local_id="n2", transfer_id="n1", transferee_id="n0", **base),
+        ):
+            client = self.rig.client()
+            client.send(request)
+            self.assertTrue(client.connection.is_lost, request)
+            self.assertEqual(self.tokens(), [], request)
+        client = self.rig.client()
+        client.send(LeadershipTransferRequest(transfer_id="n0", transferee_id="n1", **base))
+        self.assertEqual(len(self.tokens()), 1)  # any client may ask the leader
+
+    def test_channel(self) -> None:
+        """The core is told which requests came on one connection."""
+        first, second = self.rig.client(), self.rig.client()
+        first.send(commit(), commit())
+        second.send(HeartBeatRequest(group="default", remote_id="n0", term=1, local_id="n2", leader_id="n2"))
+        channels = [happened.channel for happened in self.fed if isinstance(happened, ev.RequestReceived)]
+        self.assertEqual(channels[0], channels[1])
+        self.assertNotEqual(channels[0], channels[2])
+        self.assertNotIn(0, channels)
 
     def test_local_question(self) -> None:
         """Its answer fires; cancelling forgets it."""

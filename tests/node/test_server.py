@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.folding import QUIET_S
 from dledger.node import server as server_module
-from dledger.node.server import MemberServer
+from dledger.node.server import LIVE_S, MemberServer
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.messages import MetadataRequest
@@ -25,7 +25,11 @@ class ServerTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.sink = SeenRequests()
-        self.server = MemberServer(self.sink, turn_of(self.clock), connections_max=3)
+        self.notes: list[tuple[str, dict[str, object]]] = []
+        self.server = MemberServer(
+            self.sink, turn_of(self.clock), connections_max=3,
+            note=lambda event, facts: self.notes.append((event, dict(facts))),
+        )
 
     def connect(self) -> tuple[ServerConnection, FakeTransport]:
         """Somebody connects."""
@@ -122,7 +126,13 @@ class ConnectionTests(ServerTestCase):
 
 
 class PeerTests(ServerTestCase):
-    """A peer speaks on its latest connection only."""
+    """A peer speaks on one connection, and a connection for one peer."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Sweep by sweep."""
+        for _ in range(round(seconds / 0.2)):
+            self.clock.advance(0.2)
+            self.server.sweep(self.clock.seconds())
 
     def test_claims_once(self) -> None:
         """A connection may say again whose it is."""
@@ -131,11 +141,39 @@ class PeerTests(ServerTestCase):
         self.assertTrue(self.server.claim(connection, "n1"))
         self.assertEqual(connection.peer_id, "n1")
 
-    def test_newer_ends_older(self) -> None:
+    def test_a_live_connection_stays(self) -> None:
+        """Whoever else speaks for its peer is ended, a hundred times; the first is not even told."""
+        first, transport = self.connect()
+        self.server.claim(first, "n1")
+        self.pass_time(LIVE_S - 0.4)
+        first.dataReceived(native_request(ASK, 1))
+        self.pass_time(LIVE_S - 0.4)
+        for _ in range(100):
+            other, other_transport = self.connect()
+            self.assertFalse(self.server.claim(other, "n1"))
+            self.assertTrue(other_transport.disconnected)
+        self.assertFalse(transport.disconnected)
+        self.assertEqual(first.peer_id, "n1")
+        self.assertEqual([event for event, _ in self.notes], ["peer-connected", *["claim-refused"] * 100])
+
+    def test_after_a_standstill(self) -> None:
+        """A member that stood still has unread what its peer sent: the peer's connection stays."""
+        first, _ = self.connect()
+        self.server.claim(first, "n1")
+        self.pass_time(1)
+        self.clock.advance(10)
+        other, _ = self.connect()
+        self.assertFalse(self.server.claim(other, "n1"))
+        self.pass_time(LIVE_S + 0.2)
+        other, _ = self.connect()
+        self.assertTrue(self.server.claim(other, "n1"))
+
+    def test_newer_ends_a_silent_one(self) -> None:
         """The owner hears that the older is lost before the newer is listened to."""
         older, older_transport = self.connect()
         newer, _ = self.connect()
         self.server.claim(older, "n1")
+        self.pass_time(LIVE_S)
         self.assertTrue(self.server.claim(newer, "n1"))
         self.assertTrue(older_transport.disconnected)
         self.assertEqual(self.sink.lost, ["n1 opened a newer connection"])
@@ -144,7 +182,7 @@ class PeerTests(ServerTestCase):
         self.assertTrue(self.server.claim(newer, "n1"))
 
     def test_older_that_speaks_late(self) -> None:
-        """It was made before the other, whenever its bytes arrive: it is the one that is ended."""
+        """It introduces itself after the other one: it is the one that is ended."""
         older, older_transport = self.connect()
         newer, newer_transport = self.connect()
         self.assertTrue(self.server.claim(newer, "n1"))
@@ -171,13 +209,13 @@ class PeerTests(ServerTestCase):
         self.assertEqual(self.sink.lost, [])
 
     def test_a_connection_that_changes_its_mind(self) -> None:
-        """It speaks for the last one that it named; a newer one of the first is not affected."""
+        """It spoke for one member, and cannot speak for another: it is ended."""
         connection, _ = self.connect()
         self.server.claim(connection, "n1")
-        self.server.claim(connection, "n2")
+        self.assertFalse(self.server.claim(connection, "n2"))
+        self.assertTrue(connection.is_lost)
         other, _ = self.connect()
-        self.server.claim(other, "n1")
-        self.assertFalse(connection.is_lost)
+        self.assertTrue(self.server.claim(other, "n2"))
 
 
 class ComplaintTests(ServerTestCase):

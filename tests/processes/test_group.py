@@ -108,8 +108,7 @@ class GroupTests(SynchronousTestCase):
         group.leader()
         with Asker(group.peers["n0"]) as asker:
             asker.send_bytes(b"GET / HTTP/1.1\r\n\r\n")
-            opaque = asker.send(MetadataRequest(group="default", remote_id="n0"))
-            self.assertRaises(NoAnswer, asker.collect, opaque)
+            self.assertRaises(NoAnswer, asker.ask, MetadataRequest(group="default", remote_id="n0"))
         self.assertEqual(group.leader(), "n0")
 
     def test_leader_dies(self) -> None:

@@ -48,6 +48,9 @@ class Recorder:
         """Note it."""
         self.events.append(("answer", request_id))
 
+    def connection_opened(self, peer_id: str) -> None:
+        """Nothing to note."""
+
     def request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """Note it."""
         self.events.append(("failed", request_id))
@@ -148,14 +151,29 @@ class SimNetworkTests(SynchronousTestCase):
         self.assertEqual(self.a.events[-1], ("failed", 2))
 
     def test_late_bytes_are_not_acted_upon(self) -> None:
-        """When the new connection speaks first, the old one is closed."""
+        """When the new connection speaks first, and the old one was silent, the old one is closed."""
+        self.network.live_us = 500_000
         self.slow_then_fast()
         self.send(commit=True)
         self.run_for(5)
         self.assertEqual(self.b.events, [1, "closed", 3])
 
+    def test_a_live_connection_stays(self) -> None:
+        """While the old one was heard lately, the new one is reset; bytes under way still arrive."""
+        self.slow_then_fast()
+        self.send(commit=True)
+        self.run_for(1)
+        self.assertEqual(self.a.events[-1], ("failed", 3))
+        self.run_for(2)
+        self.assertEqual(self.b.events, [1, "closed", 2])
+        self.run_for(3)
+        self.send(commit=True)
+        self.run_for(1)
+        self.assertEqual(self.b.events, [1, "closed", 2, "closed", 4])
+
     def test_late_bytes_before_the_new_connection(self) -> None:
         """While the new one is silent, nothing says that the old one is over."""
+        self.network.live_us = 500_000
         self.slow_then_fast()
         self.run_for(3)
         self.send(commit=True)

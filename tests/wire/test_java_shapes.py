@@ -17,7 +17,7 @@ from protocols.wire.ledger.java_shapes import read_push, write_push_answer
 from protocols.wire.ledger.json_bodies import decode_request, decode_response, encode_request
 from protocols.wire.ledger.messages import PushEntryRequest, PushEntryResponse, Request
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command, read_header
-from tests.wire.values import batches, counts, house, ints, longs
+from tests.wire.values import batches, counts, house, indexes, ints, terms
 
 APPEND = (
     b'{"batch":false,"batchEntry":[],"code":200,"commitIndex":4,"count":1,"entry":{"body":"aGVsbG8=",'
@@ -70,7 +70,7 @@ class PushTests(SynchronousTestCase):
             self.assertEqual(decode_request(RequestCode.PUSH, body), push)
 
     @house
-    @given(batch=batches(1, 1), term=longs, commit_index=longs)
+    @given(batch=batches(1, 1), term=terms, commit_index=indexes)
     def test_any_values(self, batch: Any, term: int, commit_index: int) -> None:
         """Whatever the numbers are, the outcome is that of the general way."""
         body = encode_request(PushEntryRequest(
@@ -157,8 +157,8 @@ class AnswerTests(SynchronousTestCase):
 
     @house
     @given(
-        code=st.sampled_from(ResponseCode), term=longs, index=longs, count=counts, begin_index=longs,
-        end_index=longs, group=st.sampled_from(("g", 'a "quoted" one', "Größe", "\\")),
+        code=st.sampled_from(ResponseCode), term=terms, index=indexes, count=counts, begin_index=indexes,
+        end_index=indexes, group=st.sampled_from(("g", 'a "quoted" one', "Größe", "\\")),
     )
     def test_canonical(self, group: str, **numbers: Any) -> None:
         """The keys stand in Java's order, and all that was said comes back."""

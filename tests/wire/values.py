@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import EntryHeader, encode_header
 from protocols.wire.ledger.messages import (
@@ -44,6 +45,10 @@ house = settings(
 
 ints = st.integers(-(1 << 31), (1 << 31) - 1)
 longs = st.integers(-(1 << 63), (1 << 63) - 1)
+#: Numbers within the bounds of the protocol.
+terms = st.integers(-(1 << 63), TERM_MAX)
+indexes = st.integers(-(1 << 63), INDEX_MAX)
+positions = st.integers(-(1 << 63), POSITION_MAX)
 counts = st.integers(0, (1 << 31) - 1)
 #: Anything but halves of surrogate pairs.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -55,22 +60,22 @@ bodies = st.binary(max_size=40)
 def batches(draw: Any, count_min: int = 1, count_max: int = 5) -> EntryBatch:
     """Sound batches: consecutive indexes, terms that never fall; positions and checksums are anything."""
     count = draw(st.integers(count_min, count_max))
-    first_index = draw(st.integers(0, (1 << 63) - 1 - count))
-    terms = sorted(draw(st.lists(st.integers(0, (1 << 63) - 1), min_size=count, max_size=count)))
+    first_index = draw(st.integers(0, INDEX_MAX - count))
+    entry_terms = sorted(draw(st.lists(st.integers(0, TERM_MAX), min_size=count, max_size=count)))
     records = b""
-    for number, term in enumerate(terms):
+    for number, term in enumerate(entry_terms):
         body = draw(bodies)
         header = EntryHeader(
-            magic=draw(ints), size=48 + len(body), index=first_index + number, term=term, pos=draw(longs),
+            magic=draw(ints), size=48 + len(body), index=first_index + number, term=term, pos=draw(positions),
             channel=draw(ints), chain_crc=draw(ints), body_crc=draw(ints), body_length=len(body),
         )  # fmt: skip
         records += encode_header(header) + body
-    return EntryBatch(first_index=first_index, count=count, term=terms[-1], records=records)
+    return EntryBatch(first_index=first_index, count=count, term=entry_terms[-1], records=records)
 
 
 def _base() -> dict[str, st.SearchStrategy[Any]]:
     return {
-        "group": names, "remote_id": names, "local_id": names, "leader_id": names, "term": longs,
+        "group": names, "remote_id": names, "local_id": names, "leader_id": names, "term": terms,
         "wire_version": counts,
     }  # fmt: skip
 
@@ -81,7 +86,7 @@ def _answer() -> dict[str, st.SearchStrategy[Any]]:
 
 def _pushes() -> st.SearchStrategy[PushEntryRequest]:
     one, several = batches(count_max=1), batches()
-    anyhow = {**_base(), "commit_index": longs}
+    anyhow = {**_base(), "commit_index": indexes}
     return st.one_of(
         st.builds(PushEntryRequest, **anyhow, type=st.just(PushType.APPEND), entries=one),
         st.builds(
@@ -114,34 +119,34 @@ REQUESTS: dict[RequestCode, st.SearchStrategy[Any]] = {
         wait_ms=ints, consistency=_consistencies,
     ),
     RequestCode.VOTE: st.builds(
-        VoteRequest, **_base(), ledger_end_index=longs, ledger_end_term=longs, pre_vote=st.booleans(),
+        VoteRequest, **_base(), ledger_end_index=indexes, ledger_end_term=terms, pre_vote=st.booleans(),
         transfer=st.booleans(),
     ),
-    RequestCode.HEART_BEAT: st.builds(HeartBeatRequest, **_base(), heart_beat_interval_ms=ints),
+    RequestCode.HEART_BEAT: st.builds(HeartBeatRequest, **_base(), heart_beat_interval_ms=counts),
     RequestCode.PUSH: _pushes(),
     RequestCode.LEADERSHIP_TRANSFER: st.builds(
         LeadershipTransferRequest, **_base(), transfer_id=names, transferee_id=names,
-        take_leadership_ledger_index=longs,
+        take_leadership_ledger_index=indexes,
     ),
 }  # fmt: skip
 
 RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
     RequestCode.METADATA: st.builds(
-        MetadataResponse, **_answer(), peers=st.dictionaries(texts, texts, max_size=3), begin_index=longs,
-        end_index=longs, committed_index=longs, role=texts,
+        MetadataResponse, **_answer(), peers=st.dictionaries(texts, texts, max_size=3), begin_index=indexes,
+        end_index=indexes, committed_index=indexes, role=texts,
     ),
-    RequestCode.APPEND: st.builds(AppendResponse, **_answer(), index=longs, pos=longs, count=ints),
+    RequestCode.APPEND: st.builds(AppendResponse, **_answer(), index=indexes, pos=positions, count=ints),
     RequestCode.GET: st.builds(GetResponse, **_answer(), entries=_some),
     RequestCode.PULL: st.builds(
-        PullResponse, **_answer(), entries=_some, ledger_begin_index=longs, committed_index=longs
+        PullResponse, **_answer(), entries=_some, ledger_begin_index=indexes, committed_index=indexes
     ),
     RequestCode.VOTE: st.builds(
         VoteResponse, **_answer(), vote_result=st.sampled_from(VoteResult), pre_vote=st.booleans()
     ),
     RequestCode.HEART_BEAT: st.builds(HeartBeatResponse, **_answer()),
     RequestCode.PUSH: st.builds(
-        PushEntryResponse, **_answer(), index=st.none() | longs, count=ints, begin_index=longs,
-        end_index=longs,
+        PushEntryResponse, **_answer(), index=st.none() | indexes, count=ints, begin_index=indexes,
+        end_index=indexes,
     ),
     RequestCode.LEADERSHIP_TRANSFER: st.builds(LeadershipTransferResponse, **_answer()),
 }  # fmt: skip

@@ -32,7 +32,7 @@ from dledger.testing.group.network import SimConnection, SimNetwork
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
-from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.messages import GetRequest, GetResponse, Request, Response
 
 #: The answer to a client whose connection breaks first.
 LOST = ResponseCode.NETWORK_ERROR
@@ -331,9 +331,28 @@ class SimMember:
 
     def request_came(self, connection: SimConnection, opaque: int, request: Request) -> None:
         """A request of a peer arrives."""
+        if isinstance(request, GetRequest):
+            self.world.network.reply(connection, opaque, self._got(request))
+            return
         token = self._token()
         self._requests[token] = (connection, opaque, request)
-        self.driver.feed(ev.RequestReceived(token=token, request=request))
+        self.driver.feed(ev.RequestReceived(token=token, request=request, channel=connection.number))
+
+    def _got(self, request: GetRequest) -> GetResponse:
+        """The answer to a member that asks for the begin of this ledger as it would ask a Java leader."""
+        index, begin_index = request.begin_index, self.ledger.ledger_begin_index
+        code = ResponseCode.SUCCESS
+        if self.core.leader_id != self.member_id:
+            code = ResponseCode.NOT_LEADER
+        elif index is None or index > self.ledger.ledger_end_index:
+            code = ResponseCode.INDEX_OUT_OF_RANGE
+        elif index < begin_index:
+            code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
+        return GetResponse(group=self.config.group, code=code)
+
+    def connection_opened(self, peer_id: str) -> None:
+        """A connection for this member's requests is open."""
+        self.feed(ev.PeerConnected(peer_id=peer_id))
 
     def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
         """An answer of a peer arrives."""
@@ -353,10 +372,15 @@ class SimMember:
             self.feed(ev.PeerDisconnected(peer_id=connection.client))
 
     def ask(self, request: Request, done: Callable[[Response], None]) -> None:
-        """A request that does not come over the network: an operator's, or a script's."""
+        """
+        A request that does not come over the network: an operator's, or a script's.
+
+        A script's push counts as one on the leader's connection.
+        """
         token = self._token()
         self._asked[token] = done
-        self.feed(ev.RequestReceived(token=token, request=request))
+        channel = self.world.network.channel(request.leader_id, self.member_id)
+        self.feed(ev.RequestReceived(token=token, request=request, channel=channel))
 
     # -- clients ------------------------------------------------------------------------------------
 

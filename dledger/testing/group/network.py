@@ -6,8 +6,9 @@ Rule 1: within a connection bytes arrive in order or not at all. A living connec
 Rule 2: a link that is cut holds bytes back; they arrive when it heals, if the receiver still has the
 connection. Neither side is told.
 Rule 3: a connection breaks at its two ends at different times. Messages sent before may arrive after the
-sender has opened the next connection: only the receiver can ignore them, by closing a peer's old connection
-when a new one speaks (C{closes_old}; a mutant turns it off).
+sender has opened the next connection: only the receiver can keep the two apart, by hearing a peer on one
+connection at a time. While the old one lives (heard within C{live_us}) the new one is reset; then the old
+one is closed when the new one speaks (C{closes_old}; a mutant turns it off).
 
 A member has one connection to each peer for its own requests; answers come back on it. Messages
 pass through the real codecs.
@@ -51,6 +52,9 @@ class Endpoint(Protocol):
     def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
         """An answer to a request of this member arrives."""
 
+    def connection_opened(self, peer_id: str) -> None:
+        """A connection for this member's requests is open."""
+
     def request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """A request will not be answered."""
 
@@ -72,6 +76,7 @@ class SimConnection:
     @ivar outstanding: requests that the client waits for.
     @ivar last_us: arrival of the last bytes so far, per direction.
     @ivar extra_us: additional delay of requests on it.
+    @ivar heard_us: when the server heard it last; -1 until its client introduced itself.
     @ivar stalled: messages that a cut link holds back, per direction.
     """
 
@@ -81,6 +86,7 @@ class SimConnection:
     knows_client: bool = True
     knows_server: bool = True
     extra_us: int = 0
+    heard_us: int = -1
     outstanding: set[int] = attrs.Factory(set)
     last_us: list[int] = attrs.Factory(lambda: [0, 0])
     stalled: tuple[list[_Sent], list[_Sent]] = attrs.Factory(lambda: ([], []))
@@ -132,7 +138,7 @@ class SimNetwork:
 
     @ivar delay_us, spread_us: one way takes the first plus up to the second.
     @ivar spike: chance of a much longer way, up to C{spike_us}.
-    @ivar closes_old: see rule 3.
+    @ivar closes_old, live_us: see rule 3.
     @ivar pushes: number of pushes of a kind from one member to another.
     """
 
@@ -144,6 +150,7 @@ class SimNetwork:
         self.spike_us = 0
         self.backoff_us = 200_000
         self.closes_old = True
+        self.live_us = 3_000_000
         self.pushes: dict[tuple[str, str, PushType], int] = {}
         self._rng = rng
         self._codec = codec
@@ -345,7 +352,13 @@ class SimNetwork:
         self._outgoing[key] = connection
         self._incoming.setdefault(key, []).append(connection)
         connection.last_us[0] = self.clock.now_us + 3 * self.delay_us
+        self._endpoints[source].connection_opened(target)
         return connection
+
+    def channel(self, source: str | None, target: str) -> int:
+        """Number of the connection for C{source}'s requests to C{target}; 0 for none."""
+        connection = None if source is None else self._outgoing.get((source, target))
+        return 0 if connection is None else connection.number
 
     def reply(self, connection: SimConnection, opaque: int, response: Response) -> None:
         """Send an answer on the connection of its request."""
@@ -395,11 +408,24 @@ class SimNetwork:
             return
         if endpoint.hold_back(self._request_arrives, (connection, opaque, message)):
             return
-        if self.closes_old and message.kind in _TELLING:
-            known = self._incoming[connection.client, connection.server]
-            while known[0].number < connection.number:
-                self._server_learns(known[0])
+        if self.closes_old and not self._is_heard(connection, message):
+            return
         endpoint.request_came(connection, opaque, message)
+
+    def _is_heard(self, connection: SimConnection, message: Request) -> bool:
+        """Whether the server takes a request: its client has no other connection that lives."""
+        if message.kind in _TELLING and connection.heard_us < 0:
+            known = self._incoming[connection.client, connection.server]
+            for other in [other for other in known if other.heard_us >= 0]:
+                if self.clock.now_us - other.heard_us < self.live_us:
+                    self._server_learns(connection)
+                    self._tell_later(connection, self._client_learns, "connection reset")
+                    return False
+                self._server_learns(other)
+            connection.heard_us = self.clock.now_us
+        elif connection.heard_us >= 0:
+            connection.heard_us = self.clock.now_us
+        return True
 
     def _response_arrives(self, connection: SimConnection, opaque: int, message: Response) -> None:
         endpoint = self._endpoints[connection.client]

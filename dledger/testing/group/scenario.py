@@ -166,13 +166,18 @@ class Scenario:
         for _ in range(100):
             if self._leads(member):
                 return
-            member.core._elector._deadline_ms = 0
-            self._cluster.run(0.2)
+            self._stand(member)
         raise ScriptFailed(f"{member_id} does not get to lead: {self._cluster.describe()}")
 
     def _do_stand(self, member_id: str) -> None:
         """C{stand n0}: n0 stands for election once, won or lost."""
-        self._member(member_id).core._elector._deadline_ms = 0
+        self._stand(self._member(member_id))
+
+    def _stand(self, member: SimMember) -> None:
+        for voter in self._cluster.members.values():
+            if voter.is_up:
+                voter.core._elector._leader_heard_ms = -_FAR_MS  # the old leader has long been silent
+        member.core._elector._deadline_ms = 0
         self._cluster.run(0.2)
 
     def _leads(self, member: SimMember) -> bool:
@@ -181,6 +186,10 @@ class Scenario:
     def _do_advance(self, seconds: str) -> None:
         """C{advance 2.5}: let 2.5 simulated seconds pass."""
         self._cluster.run(float(seconds))
+
+    def _do_live(self, seconds: str) -> None:
+        """C{live 0.5}: a connection counts as live for so long after its last message (3 s otherwise)."""
+        self._cluster.network.live_us = int(float(seconds) * SECOND_US)
 
     def _do_settle(self) -> None:
         """C{settle}: end all faults; the group must become live and equal, its history linearizable."""

@@ -22,6 +22,7 @@ from construct import Int32sb, Int64sb, Struct
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX, TERM_MAX
 from protocols.wire.ledger.messages import EntryBatch
 
 ENTRY_HEADER_DECLARATION = Struct(
@@ -176,7 +177,7 @@ def bodies_of(batch: EntryBatch) -> list[bytes]:
 
 def check_records(batch: EntryBatch) -> None:
     """
-    Check a batch: sizes add up, indexes are consecutive, terms never fall.
+    Check a batch: sizes add up, indexes are consecutive, terms never fall, no number is above its bound.
 
     The store checks positions and checksums, because it knows the preceding record.
 
@@ -211,3 +212,10 @@ def check_records(batch: EntryBatch) -> None:
         raise WireError(f"batch: {length - offset} bytes behind its {batch.count} entries")
     if last_term != batch.term:
         raise WireError(f"batch: term={batch.term} but its last entry has {last_term}")
+    # Of indexes and terms, which rise, the last ones are the highest; the store knows all further positions.
+    pos = unpack(records, 0)[4]
+    if index - 1 > INDEX_MAX or last_term > TERM_MAX or pos > POSITION_MAX:
+        raise WireError(
+            f"batch: index={index - 1}, term={last_term}, pos={pos}; at most {INDEX_MAX}, {TERM_MAX} and "
+            f"{POSITION_MAX} are allowed"
+        )

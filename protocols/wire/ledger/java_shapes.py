@@ -20,6 +20,7 @@ from binascii import a2b_base64
 from functools import lru_cache
 
 from protocols.wire.fastjson import write_object
+from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import PushType
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse
@@ -58,6 +59,8 @@ def read_push(body: bytes) -> PushEntryRequest | None:
         group, _last, leader_id, local_id, remote_id, term,
     ) = match.groups()  # fmt: skip
     index, entry_term = int(index_text), int(term_text)
+    if max(index, int(commit_index), int(pos)) > INDEX_MAX:
+        return None
     try:
         content = a2b_base64(encoded, strict_mode=True)
         length = len(content)

@@ -41,6 +41,7 @@ from protocols.wire.fastjson import (
     write_bytes,
     write_object,
 )
+from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, check_records, iterate_records
 from protocols.wire.ledger.java_shapes import read_push, write_push_answer
@@ -411,6 +412,7 @@ def decode_request(
         _read_push(document, fields)
     request = shape.message(**fields)
     assert isinstance(request, Request)
+    check_bounds(request)
     return request
 
 
@@ -437,6 +439,7 @@ def decode_response(kind: RequestCode, body: bytes) -> Response:
         raise IncompatibleError(f"answer to PUSH has {', '.join(foreign)}: {_NO_0_4}")
     response = shape.message(**shape.read(document))
     assert isinstance(response, Response)
+    check_bounds(response)
     return response
 
 

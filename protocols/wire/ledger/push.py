@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of
+from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import check_records
 from protocols.wire.ledger.messages import (
@@ -515,4 +516,5 @@ def decode_frame(frame: bytes) -> tuple[int, Request | Response]:
         **codec.read(tuple(numbers), rest),
     )
     rest.end()
+    check_bounds(message)
     return opaque, message

@@ -1,0 +1,79 @@
+# -*- test-case-name: tests.core.test_admission -*-
+"""
+What a member refuses before any part of it acts: numbers that no sound member of its group can send.
+
+Rule 1: a term that is more than C{TERM_JUMP_MAX} above the own one is not adopted, whoever names it.
+Rule 2: no entry of a push is of a later term than the push. (Within a batch terms never fall, so the last
+entry is the latest.)
+
+Rule 3: a member that is known to speak another version of the protocol (DLedger 0.4) is no member of this
+group: it must neither elect this member, nor be elected or followed by it.
+
+The decoders have refused numbers above the bounds of the protocol (L{protocols.wire.ledger.bounds}).
+"""
+
+from __future__ import annotations
+
+from dledger.base.errors import DirectoryError
+from dledger.core.member_state import MemberState
+from protocols.wire.ledger.bounds import TERM_JUMP_MAX, TERM_MAX
+from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.messages import (
+    MESSAGES,
+    HeartBeatRequest,
+    PushEntryRequest,
+    Request,
+    Response,
+    VoteRequest,
+)
+
+#: Requests of one member to another that bind.
+PeerRequest = VoteRequest | HeartBeatRequest | PushEntryRequest
+
+
+def check_start(term: int, ledger_end_term: int, path: str) -> None:
+    """
+    Check the recovered terms of a member.
+
+    @param path: directory of the member's files.
+    @raise DirectoryError: no election could ever raise this term; the message tells the way out.
+    """
+    if ledger_end_term >= TERM_MAX:
+        raise DirectoryError(
+            f"the last entry in {path} has term {ledger_end_term}; terms end at {TERM_MAX - 1}. No sound "
+            "leader writes such an entry: set this directory aside and start the member with an empty one, "
+            "while a majority of the other members has lower terms; it will copy the log from them"
+        )
+    if term >= TERM_MAX:
+        raise DirectoryError(
+            f"{path}/currterm holds the term {term}; terms end at {TERM_MAX - 1}, so no election could raise "
+            "it. Stop every member whose currterm holds such a term. In the currterm of each write the same "
+            "number, larger than every sound currTerm in the group and than the term of the last entry of "
+            "every member (dledger verify shows it), with an empty voteLeader=. Then start them again"
+        )
+
+
+def is_too_far(member: MemberState, term: int) -> bool:
+    """Whether C{term} is further above the own one than a sound member's term can be (rule 1)."""
+    return term > member.term + TERM_JUMP_MAX
+
+
+def fault_of(member: MemberState, request: PeerRequest) -> str | None:
+    """Why no sound member of this group sends this request; None if one may."""
+    if request.leader_id in member.incompatible:
+        return "version"
+    if is_too_far(member, request.term):
+        return "term"
+    entries = request.entries if isinstance(request, PushEntryRequest) else None
+    if entries is not None and entries.term > request.term >= member.term:
+        return "entry-term"  # (a push of an earlier term is refused anyway, and learns the present one)
+    return None
+
+
+def refusing_answer(member: MemberState, request: Request, fault: str) -> Response:
+    """The answer that refuses C{request} and names the own term; a refused vote has the result UNKNOWN."""
+    code = ResponseCode.UNEXPECTED_MEMBER if fault == "version" else ResponseCode.UNEXPECTED_ARGUMENT
+    return MESSAGES[request.kind][1](
+        code=code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
+        leader_id=request.leader_id, term=member.term, wire_version=WIRE_VERSION,
+    )

@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.core.test_admission -*-
+"""Numbers that no sound member sends are refused before anything acts on them."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DirectoryError
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from protocols.wire.ledger.bounds import TERM_JUMP_MAX, TERM_MAX
+from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.messages import HeartBeatResponse, Request, VoteRequest, VoteResponse
+from tests.core.helpers import Bench, ListLedger, batch, events, heart_beat, of_type, push, sent, vote_request
+
+
+class TermJumpTests(SynchronousTestCase):
+    """Rule 1."""
+
+    def test_requests(self) -> None:
+        """Refused with the own term, in votes, pre-votes, heartbeats and pushes; nothing is persisted."""
+        far = 3 + TERM_JUMP_MAX + 1
+        requests: tuple[Request, ...] = (
+            vote_request("n1", far), vote_request("n1", far, pre_vote=True), heart_beat("n1", far),
+            push(PushType.COMMIT, term=far),
+        )
+        for request in requests:
+            bench = Bench.make(term=3)
+            effects = bench.request(request)
+            (reply,) = of_type(effects, fx.Reply)
+            self.assertEqual(
+                (reply.response.code, reply.response.term), (ResponseCode.UNEXPECTED_ARGUMENT, 3)
+            )
+            self.assertEqual(of_type(effects, fx.PersistTermVote), [])
+            self.assertEqual((bench.term, bench.core.leader_id), (3, None))
+            self.assertIn("message-refused", events(effects))
+            if isinstance(reply.response, VoteResponse):
+                self.assertIs(reply.response.vote_result, VoteResult.UNKNOWN)
+
+    def test_the_bound_itself(self) -> None:
+        """A jump of the allowed size is a term like any other."""
+        bench = Bench.make(term=3)
+        bench.request(heart_beat("n1", 3 + TERM_JUMP_MAX))
+        self.assertEqual((bench.term, bench.core.leader_id), (3 + TERM_JUMP_MAX, "n1"))
+
+    def test_answers(self) -> None:
+        """An answer of such a term is no answer: a leader keeps its place."""
+        bench = Bench.make().lead()
+        term = bench.term
+        (beat, *_) = [one for one in of_type(bench.run(300), fx.SendRequest)
+                      if type(one.request).__name__ == "HeartBeatRequest"]
+        effects = bench.answer(beat, HeartBeatResponse(
+            code=ResponseCode.EXPIRED_TERM, term=term + TERM_JUMP_MAX + 1, wire_version=1
+        ))
+        self.assertEqual((bench.term, bench.role), (term, "leader"))
+        self.assertIn("message-refused", events(effects))
+
+
+class EntryTermTests(SynchronousTestCase):
+    """Rule 2."""
+
+    def test_later_than_the_push(self) -> None:
+        """No push writes an entry of a later term than its own, and none is compared or made the last."""
+        for type in (PushType.APPEND, PushType.COMPARE, PushType.TRUNCATE):
+            bench = Bench.make(ListLedger.of(1), term=2)
+            effects = bench.request(push(type, batch(1, 3), term=2))
+            (reply,) = of_type(effects, fx.Reply)
+            self.assertIs(reply.response.code, ResponseCode.UNEXPECTED_ARGUMENT)
+            self.assertIsNone(bench.core.leader_id)  # not followed either
+            self.assertEqual(bench.ledger, ListLedger.of(1))
+
+    def test_last_entry_of_a_batch(self) -> None:
+        """The last entry is the latest one."""
+        bench = Bench.make(ListLedger.of(1), term=2).follow("n1", 2)
+        bench.request(push(PushType.COMPARE, batch(0, 1), term=2))
+        bad = bench.ask(push(PushType.APPEND, batch(1, 1, 2, 3), term=2))
+        self.assertIs(bad.code, ResponseCode.UNEXPECTED_ARGUMENT)
+        good = bench.ask(push(PushType.APPEND, batch(1, 1, 2, 2), term=2))
+        self.assertIs(good.code, ResponseCode.SUCCESS)
+
+
+class LastTermTests(SynchronousTestCase):
+    """The end of all terms."""
+
+    def test_start(self) -> None:
+        """A member that could never take part in an election says so, with the way out."""
+        for ledger, term in ((ListLedger(), TERM_MAX), (ListLedger(), (1 << 63) - 1),
+                             (ListLedger.of(TERM_MAX), 3)):
+            error = self.assertRaises(DirectoryError, Bench.make, ledger, term=term)
+            self.assertIn(str(TERM_MAX - 1), str(error))
+            self.assertRegex(str(error), "currterm of each write the same|set this directory aside")
+        self.assertEqual(Bench.make(term=TERM_MAX - 1).term, TERM_MAX - 1)
+
+    def test_no_campaign(self) -> None:
+        """In the last term it votes and follows, and never asks for another term."""
+        bench = Bench.make(term=TERM_MAX - 1)
+        bench.request(heart_beat("n1", TERM_MAX))
+        effects = bench.run(20_000)
+        self.assertEqual((bench.term, sent(effects, VoteRequest)), (TERM_MAX, []))
+        self.assertIn("terms-exhausted", events(effects))
+
+    def test_no_campaign_at_the_end_of_a_round(self) -> None:
+        """The last term came while it asked."""
+        bench = Bench.make(term=TERM_MAX - 2)
+        for peer_id in ("n1", "n2"):
+            bench.core._member.heard_from(peer_id, 1)
+        asked = of_type(bench.run_until(VoteRequest), fx.SendRequest)
+        bench.core._member.ledger_end_term = TERM_MAX
+        bench.answer(asked[0], VoteResponse(term=3, wire_version=1, vote_result=VoteResult.ACCEPT,
+                                            pre_vote=True))
+        self.assertEqual(bench.term, TERM_MAX - 2)
+        bench.step(ev.Ticked())

@@ -1,0 +1,130 @@
+# -*- test-case-name: tests.core.test_ward -*-
+"""A member that must never lead stands in for a candidate that lacks its entries, until that one has them."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import effects as fx
+from protocols.wire.ledger.codes import PushType, VoteResult
+from protocols.wire.ledger.messages import (
+    LeadershipTransferRequest,
+    MetadataRequest,
+    MetadataResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.core.helpers import (
+    Bench,
+    ListLedger,
+    events,
+    granted,
+    heart_beat,
+    of_type,
+    propose,
+    pushes,
+    sent,
+    vote_request,
+)
+
+
+class WardTests(SynchronousTestCase):
+    """n0 must never lead and holds the entries 0 to 2; n1 holds 0 only; n2 is dead."""
+
+    def setUp(self) -> None:
+        self.bench = Bench.make(ListLedger.of(1, 1, 1), term=3, never_lead=True, term_start_entry=False)
+        self.bench.core._member.heard_from("n1", 1)
+        self.bench.run(3_000)
+
+    def refused(self, term: int, *, pre_vote: bool = False) -> tuple[fx.Effect, ...]:
+        """n1 asks for a vote, and is refused for its log."""
+        effects = self.bench.request(vote_request("n1", term, end_index=0, end_term=1, pre_vote=pre_vote))
+        (reply,) = of_type(effects, fx.Reply)
+        assert isinstance(reply.response, VoteResponse)
+        self.assertIs(reply.response.vote_result, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+        return effects
+
+    def stands(self) -> bool:
+        """Whether it asks for votes within a second."""
+        return bool(sent(self.bench.run(1_000), VoteRequest))
+
+    def lead(self) -> None:
+        """It is refused twice, and n1 votes for n0 then."""
+        self.refused(4)
+        self.bench.run(2_000)
+        self.assertIn("standing-in", events(self.refused(5)))
+        self.bench.run_until(VoteRequest)
+        for pre_vote in (True, False):
+            vote = next(
+                one for one in reversed(of_type(self.bench.seen, fx.SendRequest))
+                if one.peer_id == "n1" and isinstance(one.request, VoteRequest)
+            )
+            self.bench.answer(vote, granted(self.bench.term, pre_vote=pre_vote))
+        self.assertEqual(self.bench.role, "leader")
+
+    def test_once_is_not_enough(self) -> None:
+        """Another member may have the entries; nor are two votes at one moment."""
+        self.refused(4)
+        self.assertFalse(self.stands())
+        self.setUp()
+        self.refused(4)
+        self.refused(4, pre_vote=False)
+        self.assertFalse(self.stands())
+
+    def test_pre_votes_count(self) -> None:
+        """Our own candidates ask for nothing else."""
+        self.refused(4, pre_vote=True)
+        self.bench.run(2_000)
+        self.refused(4, pre_vote=True)
+        self.assertTrue(self.stands())
+
+    def test_not_for_a_member_of_any_other_kind(self) -> None:
+        """A member that may lead stands by itself; one that knows a leader has no reason."""
+        self.bench.request(heart_beat("n2", 4))
+        for _ in range(3):
+            self.bench.now_ms += 300
+            self.bench.request(vote_request("n1", 9, end_index=0, end_term=1, pre_vote=True))
+            self.bench.request(heart_beat("n2", 4))
+        self.assertIsNone(self.bench.core._member.ward_id)
+
+    def test_leads_and_hands_over(self) -> None:
+        """It takes no appends, writes no entry of its own, and asks n1 to take over once it holds all."""
+        self.lead()
+        self.assertEqual(len(self.bench.ledger.entries), 3)
+        (token,), effects = propose(self.bench, 1)
+        self.assertEqual([(one.token, one.code.name) for one in of_type(effects, fx.AnswerAppend)],
+                         [(token, "LEADER_TRANSFERRING")])
+        self.bench.match("n1")
+        self.bench.confirm("n1")
+        asked = sent(self.bench.run(1_200), LeadershipTransferRequest)
+        self.assertEqual([(peer_id, request.transferee_id) for peer_id, _, request in asked], [("n1", "n1")])
+        term = self.bench.term + 1
+        answer = self.bench.ask(vote_request("n1", term, end_index=2, end_term=1, transfer=True))
+        assert isinstance(answer, VoteResponse)
+        self.assertIs(answer.vote_result, VoteResult.ACCEPT)
+        self.bench.request(heart_beat("n1", self.bench.term))
+        self.assertIsNone(self.bench.core._member.ward_id)
+        self.assertFalse(self.bench.core._member.may_lead)
+
+    def test_a_ward_that_dies(self) -> None:
+        """Without a quorum it steps down, and is what it was."""
+        self.lead()
+        self.bench.run(5_000)
+        self.assertEqual(self.bench.role, "follower")
+        self.assertIsNone(self.bench.core._member.ward_id)
+        self.bench.seen.clear()
+        self.bench.run(30_000)
+        self.assertEqual(sent(self.bench.seen, VoteRequest) + pushes(self.bench.seen, PushType.APPEND), [])
+
+    def test_java_candidate(self) -> None:
+        """It is asked as any Java member: whether it knows a leader, then whether its log is longer."""
+        self.bench.core._member.wire_versions["n1"] = 0
+        self.refused(4)
+        self.bench.core._member.wire_versions["n1"] = 0
+        self.bench.run(7_000)
+        self.refused(5)
+        self.bench.core._member.wire_versions["n1"] = 0
+        (question, *_) = [one for one in of_type(self.bench.run_until(MetadataRequest), fx.SendRequest)
+                          if one.peer_id == "n1"]
+        (probe,) = sent(self.bench.answer(question, MetadataResponse()), VoteRequest)
+        self.assertEqual(probe[2].term, -1)
