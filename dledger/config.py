@@ -31,6 +31,9 @@ ENTRY_HEADER_BYTES = 48
 INDEX_UNIT_BYTES = 32
 MIN_BLANK_BYTES = 8
 
+#: Longest id of a member, in bytes of UTF-8: the record of a vote holds it.
+ID_BYTES_MAX = 255
+
 FLUSH_ASYNC = "async"
 FLUSH_SYNC = "sync"
 
@@ -151,6 +154,13 @@ class DLedgerConfig:
                 f"self_id={self.self_id!r} is not among the peers {sorted(value)}: "
                 "add it to peers, or correct --node-id"
             )
+
+    @peers.validator
+    def _ids_fit_a_vote(self, _attribute: object, value: dict[str, str]) -> None:
+        for peer_id in value:
+            if len(peer_id.encode()) > ID_BYTES_MAX:
+                raise ValueError(f"peers: member id {peer_id[:40]!r}... has more than {ID_BYTES_MAX} bytes: "
+                                 "shorten it, the record of a vote must hold it")
 
     @self_id.validator
     def _id_is_plain(self, _attribute: object, value: str) -> None:

@@ -59,6 +59,9 @@ class Terms(Protocol):
     def save(self, term: int, voted_for: str | None) -> None:
         """Save both; durable on return. @raise StoreError: they may not be durable."""
 
+    def check_point(self) -> None:
+        """Write a file that found no room earlier. @raise StoreError: it failed for another reason."""
+
 
 class Surroundings(Protocol):
     """The environment of a driver. No method may raise."""

@@ -129,6 +129,7 @@ class Node:
         self.listen = ""
         self.admin = ""
         self._store = store
+        self._terms = terms
         self._clock = clock
         self._wall_clock = wall_clock
         self._disk_space = disk_space
@@ -255,6 +256,7 @@ class Node:
         if now_s >= self._next_check_point_s:
             self._next_check_point_s = now_s + self.config.check_point_interval / 1000
             self._with_store(self._store.check_point)
+            self._with_store(self._terms.check_point)
         if now_s >= self._next_house_keeping_s:
             self._keep_house()
 

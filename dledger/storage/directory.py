@@ -5,7 +5,8 @@ Opening a data directory: inspect, lock, recover.
 L{inspect_ledger} only reads. It refuses a directory that must not be opened, and says what to do.
 L{recover_ledger} brings the files into a known state; see L{dledger.storage.recovery} for its rules.
 
-C{config.self_path} holds two files of ours beside Java's: C{lock} and C{commitmark}.
+C{config.self_path} holds files of ours beside Java's: C{lock}, C{commitmark}, and C{termvote} of
+L{dledger.storage.term_file}.
 """
 
 from __future__ import annotations
@@ -55,12 +56,15 @@ class LedgerSeen:
 
     @ivar mark: the commit mark, if it can be trusted.
     @ivar repair_end_index: value in the mark, trusted or not.
+    @ivar committed_index: of the mark, trusted or not; without a mark of the checkpoint, which has no
+        checksum: a flipped digit of it must not make entries committed.
     @ivar data, index: offsets of the files that belong to the ledger; the index may be empty.
     @ivar left_over: paths of files that a crash left behind, last first.
     """
 
     mark: CommitMark | None
     repair_end_index: int
+    committed_index: int
     checkpoint: tuple[int, int] | None
     data: tuple[int, ...]
     index: tuple[int, ...]
@@ -103,7 +107,9 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
             "supported: put all data files into one"
         )
     checkpoint = read_checkpoint(disk, config.self_path)
-    mark, repair_end = _trusted_mark(config, disk, checkpoint)
+    recorded = _recorded_mark(config, disk)
+    repair_end = recorded.repair_end_index if recorded is not None else -1
+    mark = recorded if recorded is not None and not is_superseded(recorded, checkpoint) else None
     size = config.mapped_file_size_for_entry_data
     directory = data_path(config)
     listing = list_segments(disk, directory, size, _DATA_OPTION)
@@ -122,8 +128,9 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
     if any(b != a + size for a, b in zip(index, index[1:], strict=False)):
         index = ()  # recovery rebuilds it from the data
     left_over += _left_over(directory, listing, index)
-    return LedgerSeen(mark=mark, repair_end_index=repair_end, checkpoint=checkpoint, data=data, index=index,
-                      left_over=left_over)
+    committed = recorded.committed_index if recorded is not None else checkpoint[0] if checkpoint else -1
+    return LedgerSeen(mark=mark, repair_end_index=repair_end, committed_index=committed,
+                      checkpoint=checkpoint, data=data, index=index, left_over=left_over)
 
 
 def _explained(listing: Listing, mark: CommitMark | None) -> bool:
@@ -138,12 +145,10 @@ def _left_over(directory: str, listing: Listing, kept: tuple[int, ...]) -> tuple
     return tuple(f"{directory}/{file_name(offset)}" for offset in reversed(offsets))
 
 
-def _trusted_mark(
-    config: DLedgerConfig, disk: Disk, checkpoint: tuple[int, int] | None
-) -> tuple[CommitMark | None, int]:
+def _recorded_mark(config: DLedgerConfig, disk: Disk) -> CommitMark | None:
     found = read_mark(disk, f"{config.self_path}/{COMMIT_MARK_NAME}")
     if found is None:
-        return None, -1
+        return None
     mark = found[1]
     for name, ours, theirs in (
         (_DATA_OPTION, mark.data_file_size, config.mapped_file_size_for_entry_data),
@@ -154,9 +159,7 @@ def _trusted_mark(
                 f"{config.self_path} was made with {name}={ours}, but is opened with {theirs}: start with "
                 f"{ours}; file sizes cannot be changed, and must be the same on every member"
             )
-    if is_superseded(mark, checkpoint):
-        return None, mark.repair_end_index
-    return mark, mark.repair_end_index
+    return mark
 
 
 def lock_ledger(config: DLedgerConfig, disk: Disk) -> File:
@@ -247,8 +250,7 @@ def _recover(
         index.touch_from(_late(index))
     data.sync()
     index.sync()
-    committed = max(seen.checkpoint[0] if seen.checkpoint else -1, mark.committed_index if mark else -1)
-    committed = max(min(committed, found.end_index), found.begin_index - 1, -1)
+    committed = max(min(seen.committed_index, found.end_index), found.begin_index - 1, -1)
     mark = attrs.evolve(
         initial, committed_index=committed, end_index=found.end_index, end_term=found.end_term,
         end_position=found.end_position, index_end_position=found.end_position, repair_end_index=repair_end,

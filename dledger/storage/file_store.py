@@ -26,7 +26,7 @@ from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
-from dledger.storage.commit_mark import MarkFile
+from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
@@ -43,7 +43,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileStore:
-    """See the module; the invariants are those of L{OpenLedger} and of the parts."""
+    """
+    See the module; the invariants are those of L{OpenLedger} and of the parts.
+
+    @ivar had_entries: whether the directory held, or owed, entries written by us when it was opened.
+    """
 
     def __init__(
         self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
@@ -57,6 +61,7 @@ class FileStore:
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index)
         self._flush = StoreFlush(ledger, self._marks)
         self._room = StoreRoom(ledger, self._marks)
+        self.had_entries = False
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk) -> Self:
@@ -71,8 +76,11 @@ class FileStore:
         try:
             # Look again: before we held the lock, another process may have changed the directory.
             directory = inspect_ledger(config, disk)
+            had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
             recovered, mark_file = recover_ledger(config, disk, directory)
-            return cls(config, disk, lock, mark_file, recovered)
+            store = cls(config, disk, lock, mark_file, recovered)
+            store.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
+            return store
         except OSError as error:
             lock.close()
             raise StoreError(f"{config.self_path} cannot be opened: {error}") from error

@@ -35,6 +35,7 @@ SEGMENT = "dledger.base.disk.segment"
 DIRECTORY = "dledger.storage.directory"
 TERMS = "dledger.storage.term_file"
 NETWORK = "dledger.testing.group.network"
+FAULTS = "dledger.testing.group.faults"
 
 SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
 ELECTIONS = ("kill", "isolate", "split", "pause", "transfer")
@@ -81,11 +82,23 @@ _ELECTIONS = (
     Mutant("persist-skipped", "term and vote are not written to the disk", (
         Patch(DRIVER, "self._terms.save(effect.term, effect.voted_for)", "pass"),
     )),
-    Mutant("term-file-not-synced", "the term file is replaced without waiting for the disk", (
-        Patch(TERMS, "self._disk.write_file(self._path, encode_term(term, voted_for))",
+    Mutant("term-file-not-synced", "term and vote are written without waiting for the disk", (
+        Patch(TERMS, "twin.write_durably(", "twin.write("),
+        Patch(TERMS, "self._disk.write_file(self._path, self._owed)",
               "file = self._disk.open(self._path, create=not self._disk.exists(self._path)); "
-              "file.pwrite(encode_term(term, voted_for), 0)"),
+              "file.pwrite(self._owed, 0)"),
     ), settings=SYNC, faults=POWER),
+    Mutant("term-file-believed", "a damaged term file is read as far as possible, its twin is ignored", (
+        Patch(FAULTS, " if rng.random() < 0.4}", "}"),
+        Patch(FAULTS, """(TERM_TWIN_NAME, decode_term_twin), (COMMIT_MARK_NAME, decode_mark),
+            (LEDGER_CHECKPOINT_NAME, None),
+""", ""),
+        Patch(FAULTS, "at = int(self._rng.random() * size)", "at = int(self._rng.random() * 10)"),
+        Patch(TERMS, 'if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:',
+              'found = {"voteLeader": "", **found}\n    if "currTerm" not in found:'),
+        Patch(TERMS, "return found if twin is None else self._agreed(found, twin)", "return found"),
+    ), settings={"pre_vote": False, "min_vote_interval_ms": 100, "max_vote_interval_ms": 300},
+       faults=("damage", "damage", "kill_all", "kill"), pace_s=0.7),
     Mutant("log-not-compared", "a vote is given to a candidate with an older log", (
         Patch(ELECTOR, "if request.ledger_end_term < member.ledger_end_term:", "if False:"),
         Patch(ELECTOR, "request.ledger_end_index < member.ledger_end_index", "False"),

@@ -124,7 +124,8 @@ class MarkFileTests(SynchronousTestCase):
         for write in (lambda: file.write_durably(MARK), lambda: (file.write(MARK), file.datasync())):
             disk.calls.clear()
             write()
-            self.assertEqual(disk.calls, [("pwrite", "mark"), ("datasync", "mark")])
+            self.assertEqual(disk.calls, [("pwrite", "mark"), ("datasync", "mark"), ("pwrite", "mark")],
+                         "the copy in the other slot follows")
 
     def test_nothing_to_sync(self) -> None:
         """A sync after which nothing was written does not turn the slots."""

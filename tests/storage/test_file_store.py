@@ -104,15 +104,15 @@ class TruncateTests(HookedCase):
         self.disk.calls.clear()
         self.store.truncate_to(batch_of([record]))
         found = self.changes()
-        self.assertEqual(found[:4], ["pwrite commitmark", "datasync commitmark", "unlink /data",
-                                     "sync_directory /data"])
+        self.assertEqual(found[:4], ["pwrite commitmark", "datasync commitmark", "pwrite commitmark",
+                                     "unlink /data"])
         tail = found[found.index("pwrite /data"):]
         self.assertEqual(tail, [
             "pwrite /data",
             *("unlink /index", "sync_directory /index") * 3,
             "pwrite /index", "datasync /data", "datasync /index",
             "pwrite /data", "pwrite /index", "datasync /data", "datasync /index",
-            "pwrite commitmark", "datasync commitmark"])
+            "pwrite commitmark", "datasync commitmark", "pwrite commitmark"])
 
     def test_zeroed(self) -> None:
         """Nothing but zeroes stands behind the end, in data and index."""

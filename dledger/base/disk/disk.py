@@ -16,6 +16,17 @@ from typing import Protocol
 
 import attrs
 
+#: Errors that say that something is used up now: blocks or inodes, a quota, descriptors.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def is_no_room(error: OSError) -> bool:
+    """
+    Whether a call failed for want of room or descriptors. Such a call did nothing, and may succeed later;
+    any other error of a disk ends the use of the store.
+    """
+    return error.errno in _NO_ROOM
+
 
 @attrs.frozen(kw_only=True)
 class DiskSpace:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.base.errors import StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.core.member_state import Role
 from dledger.testing.clock import SimClock
@@ -155,6 +155,8 @@ class SimCluster:
         if member.is_up or member.life != life:
             return
         if not member.start():
+            if isinstance(member.start_error, DirectoryError) and member.is_small_damaged:
+                member.give_new_term(1 + max(other.persisted_term for other in self.members.values()))
             self.restart_later(member, int(1.5 * SECOND_US))
 
     # -- looking ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import attrs
 from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
-from dledger.storage.term_file import decode_term
+from dledger.storage.term_file import decode_term, decode_term_twin, later_term
 from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER
@@ -57,7 +57,8 @@ class CheckedMember(Protocol):
     A member as the checks see it.
 
     @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
-    @ivar term_path: where its term file is; C{persisted_term}: the term that it last made durable.
+    @ivar term_path, twin_path: where its term file and its twin are.
+    @ivar persisted_term: the term that it last made durable.
     """
 
     member_id: str
@@ -66,6 +67,7 @@ class CheckedMember(Protocol):
     ledger: Any
     disk: SimDisk
     term_path: str
+    twin_path: str
     persisted_term: int
 
     def is_durable(self, offset: int, size: int) -> bool:
@@ -356,7 +358,10 @@ class GroupInvariants:
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, 1, f"{voter} voted for {known} and {candidate} in term {term}")
         content = member.disk.durable_content(member.term_path)
-        stored = None if content is None else decode_term(content)
+        twin = member.disk.durable_content(member.twin_path)
+        both = (decode_term(content or b""), decode_term_twin(twin or b""))
+        found = [one for one in both if one is not None]
+        stored = later_term(found[0], found[-1]) if found else None
         require(stored is not None and (stored.term, stored.voted_for) == (term, candidate), 6,
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
 

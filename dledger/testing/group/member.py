@@ -24,7 +24,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TERM_FILE_NAME, TermFile
+from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, TermFile, encode_term
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.group.invariants import GroupInvariants, require
@@ -105,6 +105,7 @@ class SimMember:
     @ivar persisted_term: the last term that a C{save} made durable, or that a process began with.
 
     @ivar life: number of the process; odd while one runs.
+    @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
     @ivar damaged: indexes of entries of which a bit of the record or index unit was ever flipped.
     @ivar start_error: why it could not start the last time; None if it could.
     """
@@ -118,6 +119,7 @@ class SimMember:
         self.disk = disk
         self.member_id = config.self_id
         self.term_path = f"{config.self_path}/{TERM_FILE_NAME}"
+        self.twin_path = f"{config.self_path}/{TERM_TWIN_NAME}"
         self.life = 0
         self.is_up = False
         self.is_paused = False
@@ -127,6 +129,7 @@ class SimMember:
         self.boots = 0
         self.persisted_term = 0
         self.damaged: set[int] = set()
+        self.is_small_damaged = False
         self._rng = rng
         self._boot_us = 0
         self._boot_ms = 0
@@ -144,6 +147,7 @@ class SimMember:
         self._turn: list[ev.Proposal] = []
         self._read_turn: list[int] = []
         self.ledger: Any = None
+        self.terms: TermFile
         self.core: WatchedCore
         self.driver: Driver
 
@@ -195,14 +199,30 @@ class SimMember:
             self.disk.makedirs(config.self_path)
         else:
             self.ledger = FileStore.open(config, self.disk)
-        terms = WatchedTerms(self.disk, config.self_path)
+        terms = WatchedTerms(self.disk, config.self_path, member_ids=config.peers)
         terms.watcher = self
-        found = terms.take_up(ledger_end_term=self.ledger.ledger_end_term)
+        found = terms.take_up(
+            ledger_end_term=self.ledger.ledger_end_term,
+            has_ledger=config.store_type == "file" and self.ledger.had_entries,
+        )
+        self.terms = terms
         core = WatchedCore(
             config=config, view=self.ledger, rng=self._rng, term=found.term, voted_for=found.voted_for,
             committed_index=self.ledger.committed_index, repair_end_index=self.ledger.repair_end_index,
         )
         return core, terms
+
+    def give_new_term(self, term: int) -> None:
+        """
+        What an operator does by docs/operations.md about a vote that is not known.
+
+        @param term: above that of every member.
+        """
+        self.note(f"gets term {term} by hand")
+        self.is_small_damaged = False
+        if self.disk.exists(self.twin_path):
+            self.disk.unlink(self.twin_path)
+        self.disk.write_file(self.term_path, encode_term(term, None))
 
     def kill(self) -> None:
         """SIGKILL: the writes stay."""
@@ -313,6 +333,7 @@ class SimMember:
             return
         try:
             self.ledger.check_point()
+            self.terms.check_point()
             if self.config.retention_bytes:
                 self.ledger.house_keeping(
                     self.disk.now_s, 0, keep_from_index=self.ledger.committed_index + 1
