@@ -31,7 +31,7 @@ import attrs
 
 from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from dledger.core.member_state import MemberState
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -111,6 +111,7 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
+    _has_yielded: bool = False
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -129,6 +130,7 @@ class LeaderElector:
         @param interval_ms: the interval that a heartbeat advertises, 0 for none; None for a push, which has
             none.
         """
+        self._has_yielded = False
         if interval_ms is not None:
             self._leader_interval_ms = max(0, min(interval_ms, HEART_BEAT_INTERVAL_MAX_MS))
         patience = self.patience_ms()
@@ -195,6 +197,13 @@ class LeaderElector:
         member = self.member
         if not member.may_lead:
             # It cannot lead. It only stops naming a leader.
+            if member.leader_id is not None:
+                self.roles.become_follower(None)
+            self._wait_for_round(self.patience_ms())
+            return
+        if member.is_full and member.peer_ids and not self._has_yielded:
+            # A member with room shall lead. If none comes forward in another patience, all may be full.
+            self._has_yielded = True
             if member.leader_id is not None:
                 self.roles.become_follower(None)
             self._wait_for_round(self.patience_ms())
@@ -399,8 +408,9 @@ class LeaderElector:
             self.heard_leader(request.heart_beat_interval_ms)
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
+        flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
         member.out.reply(token, HeartBeatResponse(
-            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION,
+            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))
 
     def _heard_stray(self, request: HeartBeatRequest) -> None:

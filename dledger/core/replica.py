@@ -36,6 +36,7 @@ from dledger.core.transfer import LeadershipTransfer
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
+    HeartBeatResponse,
     LeadershipTransferRequest,
     MetadataRequest,
     MetadataResponse,
@@ -98,6 +99,7 @@ class DLedgerCore:
             ev.WriteRefused: self._on_write_refused,
             ev.LedgerTruncated: self._on_ledger_truncated,
             ev.EntriesFlushed: self._on_entries_flushed,
+            ev.RoomChecked: self._on_room_checked,
             ev.StoreFailed: self._on_store_failed,
             ev.RequestReceived: self._on_request_received,
             ev.RequestAbandoned: self._on_request_abandoned,
@@ -336,6 +338,8 @@ class DLedgerCore:
             return
         response, peer_id = received.response, received.peer_id
         self._member.heard_from(peer_id, response.wire_version)
+        if isinstance(response, HeartBeatResponse):
+            self._member.heard_of_room(peer_id, response.wire_version)
         if not isinstance(response, MetadataResponse):  # information only, no message of the algorithm
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
@@ -401,10 +405,21 @@ class DLedgerCore:
         if self._quorum is None:
             self._handler.write_following()
 
+    def _on_room_checked(self, checked: ev.RoomChecked) -> None:
+        if checked.is_full != self._member.is_full:
+            self._room_changed(checked.is_full)
+
+    def _room_changed(self, is_full: bool) -> None:
+        self._member.is_full = is_full
+        self._out.report("disk-full" if is_full else "disk-has-room")
+
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
+        if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:
+            self._room_changed(is_full=True)
         if self._quorum is not None:
             self._out.report("append-refused", code=refused.code.name, reason=refused.reason)
             self._appends.on_write_refused(refused.code)
+            self._transfer.leave_if_full(self._dispatchers)
         else:
             self._handler.on_write_refused(refused.code, refused.reason)
 
@@ -508,6 +523,11 @@ class DLedgerCore:
     def committed_index(self) -> int:
         """Highest index known to be committed, inclusive."""
         return self._member.committed_index
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the store refuses entries for want of room, as far as the core knows."""
+        return self._member.is_full
 
     @property
     def ledger_end_index(self) -> int:

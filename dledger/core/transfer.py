@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_transfer -*-
+# -*- test-case-name: tests.core.test_transfer,tests.core.test_room -*-
 """
 Leadership transfer, on both sides.
 
@@ -27,6 +27,11 @@ from protocols.wire.ledger.messages import (
 
 #: Milliseconds between a leader's checks for a preferred leader that has caught up.
 PREFERRED_CHECK_INTERVAL_MS = 1000
+
+#: A leader with a full disk offers leadership to the same peer again after this many milliseconds. A Java
+#: peer does not say whether its disk is full, so it is asked less often.
+FULL_AGAIN_MS = 5_000
+FULL_AGAIN_JAVA_MS = 120_000
 
 
 @attrs.define
@@ -64,6 +69,7 @@ class LeadershipTransfer:
     _giving: GivingUp | None = None
     _taking: Taking | None = None
     _next_check_ms: int = 0
+    _offer_again_ms: dict[str, int] = attrs.Factory(dict)
 
     @property
     def transferee_id(self) -> str | None:
@@ -235,13 +241,28 @@ class LeadershipTransfer:
             self.taking_ended(ResponseCode.TAKE_LEADERSHIP_FAILED)
         if self.member.is_leader and now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
+            self.leave_if_full(dispatchers)
             self._check_preferred_leader(dispatchers)
+
+    def leave_if_full(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """A leader whose disk is full hands over to a live peer that is not known to be full, too."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if not (member.is_leader and member.is_full) or self._giving is not None:
+            return
+        for peer_id in self._live(tuple(dispatchers), dispatchers):
+            if peer_id not in member.full_peers and now_ms >= self._offer_again_ms.get(peer_id, 0):
+                is_java = member.wire_versions.get(peer_id, 0) < 1
+                self._offer_again_ms[peer_id] = now_ms + (FULL_AGAIN_JAVA_MS if is_java else FULL_AGAIN_MS)
+                member.out.report("leaving-full", transferee_id=peer_id, term=member.term)
+                self._begin(peer_id, None, None, dispatchers)
+                return
 
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         preferred = self.member.config.preferred_leader_ids
         if not preferred or self.member.self_id in preferred or self._giving is not None:
             return
-        live = self._live(preferred, dispatchers)
+        has_room = tuple(peer_id for peer_id in preferred if peer_id not in self.member.full_peers)
+        live = self._live(has_room, dispatchers)
         if live:
             self._begin(live[0], None, None, dispatchers)
 

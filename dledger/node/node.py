@@ -54,6 +54,9 @@ SWEEP_INTERVAL_S = 0.2
 #: Seconds between two checks of disk space and expired files.
 HOUSE_KEEPING_INTERVAL_S = 10.0
 
+#: The same while the disk is full.
+FULL_CHECK_INTERVAL_S = 1.0
+
 #: A reactor stall of at least this many seconds is logged.
 STALL_WARNING_S = 0.25
 
@@ -257,6 +260,8 @@ class Node:
             self._next_check_point_s = now_s + self.config.check_point_interval / 1000
             self._with_store(self._store.check_point)
             self._with_store(self._terms.check_point)
+        if self._store.disk_full:
+            self._next_house_keeping_s = min(self._next_house_keeping_s, now_s + FULL_CHECK_INTERVAL_S)
         if now_s >= self._next_house_keeping_s:
             self._keep_house()
 
@@ -283,16 +288,13 @@ class Node:
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
-        was_full = self._store.disk_full
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
         for path in deleted:
             self.log.info("segment {path} deleted", path=path)
         self.counters.segments_deleted += len(deleted)
-        if self._store.disk_full != was_full:
-            if self._store.disk_full:
-                self.log.error("the disk is full: appends are refused")
-            else:
-                self.log.info("the disk has room again: appends are taken")
+        is_full = self._store.disk_full
+        if is_full != self._core.is_full:
+            self._driver.feed(ev.RoomChecked(is_full))
         if self._disk_space is not None:
             self._space = self._disk_space()
 

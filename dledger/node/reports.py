@@ -22,13 +22,17 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called",
+    "truncating", "stray-leader-called", "leaving-full",
 })
-_ERRORS = frozenset({"store-failed"})
+_ERRORS = frozenset({"store-failed", "disk-full"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
 #: Reports that each retry repeats, and the facts that identify a repetition.
 _REPEATED = {
+    "append-refused": ("code",),
+    "disk-full": (),
+    "disk-has-room": (),
+    "leaving-full": ("transferee_id",),
     "push-refused": ("code", "type"),
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),

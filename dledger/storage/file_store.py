@@ -17,12 +17,11 @@ Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13
 
 from __future__ import annotations
 
-import errno
 from typing import Self
 
 import attrs
 
-from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.disk import Disk, File, is_no_room
 from dledger.base.disk.segment import SegmentList
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
@@ -38,8 +37,6 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
 from protocols.wire.ledger.messages import EntryBatch
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FileStore:
@@ -157,7 +154,7 @@ class FileStore:
         """
         ledger = self._ledger
         assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
-        self._room.check()
+        self._room.check(is_term_start=bodies == (b"",) and term > ledger.end_term)
         first = ledger.end_index + 1
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
@@ -177,7 +174,8 @@ class FileStore:
         @raise StoreError: a write failed.
         """
         ledger = self._ledger
-        self._room.check()
+        is_empty = entries.count == 1 and len(entries.records) == ENTRY_HEADER_SIZE
+        self._room.check(is_term_start=is_empty and entries.term > ledger.end_term)
         first = ledger.end_index + 1
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
@@ -240,10 +238,10 @@ class FileStore:
             except OSError as error:
                 for back in reversed(made):
                     back.drop_last()
-                if error.errno in _NO_ROOM:
-                    raise DLedgerError(
-                        ResponseCode.DISK_FULL, reason=f"no room for another file in {segments.directory}",
-                        file_size=segments.file_size,
+                if is_no_room(error):
+                    raise self._room.refused(
+                        f"no room for another file in {segments.directory}: {error.strerror}",
+                        segments.file_size,
                     ) from error
                 raise
             made.append(segments)
@@ -416,8 +414,8 @@ class FileStore:
     def clean_close(self) -> None:
         """Bring everything to stable storage, mark the directory clean, release it."""
         assert self._flush.job is None, "a flush is under way"
-        if not self._ledger.guard.broken:
-            self._flush.write_checkpoint()
+        # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
+        if not self._ledger.guard.broken and self._flush.write_checkpoint():
             self._marks.close_clean()
         self.abandon()
 

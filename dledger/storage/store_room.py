@@ -43,12 +43,21 @@ class StoreRoom:
 
     @property
     def disk_full(self) -> bool:
-        """Whether appends are refused for want of room, as of the last L{house_keeping}."""
+        """Whether appends are refused for want of room: see L{Expiry.disk_full}."""
         return self._expiry.disk_full
 
-    def check(self) -> None:
-        """@raise DLedgerError: DISK_FULL."""
-        if self._expiry.disk_full:
+    def refused(self, why: str, wanted_bytes: int) -> DLedgerError:
+        """A write found no room for C{wanted_bytes}. @return: the error that says so."""
+        self._expiry.refused(why, wanted_bytes)
+        return DLedgerError(ResponseCode.DISK_FULL, reason=why)
+
+    def check(self, *, is_term_start: bool) -> None:
+        """
+        @param is_term_start: the write is the first, empty entry of a term. Readers wait for its commit, so
+            it is taken as long as the files at hand have room for it.
+        @raise DLedgerError: DISK_FULL.
+        """
+        if self._expiry.why_full and not is_term_start:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
 
     def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:

@@ -163,6 +163,25 @@ class ExpiryTests(SynchronousTestCase):
         self.keep(0)
         store.append_bodies((b"x",), 1)
 
+    def test_not_a_byte(self) -> None:
+        """A file system without a usable byte is full, whatever the ratio."""
+        store = self.start(disk_full_ratio=1.0, disk_space_ratio_to_force_clean=1.0)
+        self.disk.used = 100
+        self.keep(0)
+        self.assertTrue(store.disk_full)
+
+    def test_a_term_begins(self) -> None:
+        """The first entry of a term is taken on a full disk, as the files at hand have room for it."""
+        store = self.start(disk_full_ratio=0.9, enable_disk_force_clean=False)
+        self.disk.used = 91
+        self.keep(0)
+        for bodies, term in (((b"x",), 2), ((b"",), 1), ((b"", b""), 2)):
+            with self.assertRaises(DLedgerError):
+                store.append_bodies(bodies, term)
+        store.append_bodies((b"",), 2)
+        with self.assertRaises(DLedgerError):
+            store.append_bodies((b"",), 2)
+
     def test_min_free_bytes(self) -> None:
         """A number of bytes that must stay free."""
         store = self.start(min_free_bytes=30 << 30)

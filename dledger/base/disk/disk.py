@@ -165,14 +165,45 @@ class OsFile:
             os.close(fd)
 
 
+#: Descriptors kept for calls that need one for a moment, for a process that has used up all others.
+_SPARE_DESCRIPTORS = 4
+_spare: list[int] = []
+
+
+def _open_descriptor(path: str, flags: int, mode: int = 0o777) -> int:
+    """As C{os.open}; where the process has no descriptor left, one that was kept is given up for it."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not _spare:
+            raise
+        os.close(_spare.pop())
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+
+def _keep_spare_descriptors() -> None:
+    """Keep descriptors for L{_open_descriptor}, as far as there are any."""
+    try:
+        while len(_spare) < _SPARE_DESCRIPTORS:
+            _spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return
+
+
 class OsDisk:
-    """The file system of the operating system."""
+    """
+    The file system of the operating system.
+
+    A process that has used up its descriptors can still replace small files, bring directories to stable
+    storage and open existing files: a few descriptors are kept for that. Only new segments are refused.
+    """
 
     def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
         """See L{Disk.open}."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        fd = os.open(path, flags, 0o644)
-        if create and size:
+        if not create:
+            return OsFile(path, _open_descriptor(path, os.O_RDWR))
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o644)
+        if size:
             try:
                 os.posix_fallocate(fd, 0, size)
             except OSError:
@@ -183,13 +214,18 @@ class OsDisk:
 
     def read_file(self, path: str) -> bytes:
         """See L{Disk.read_file}."""
-        with open(path, "rb") as file:
-            return file.read()
+        fd = _open_descriptor(path, os.O_RDONLY)
+        try:
+            with open(fd, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(fd)
 
     def write_file(self, path: str, data: bytes) -> None:
         """See L{Disk.write_file}."""
         aside = path + ".tmp"
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        _keep_spare_descriptors()
+        fd = _open_descriptor(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             OsFile(aside, fd).pwrite(data, 0)
             os.fsync(fd)
@@ -229,7 +265,7 @@ class OsDisk:
 
     def sync_directory(self, path: str) -> None:
         """See L{Disk.sync_directory}."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:

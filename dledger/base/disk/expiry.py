@@ -61,8 +61,19 @@ class Expiry:
     def __init__(self, rules: ExpiryRules) -> None:
         self._rules = rules
         self._ratio = 0.0
-        self.disk_full = False
+        self._refused = ""
+        self._wanted_bytes = 0
         self.why_full = ""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk was full at the last look, or a write found no room since."""
+        return bool(self.why_full)
+
+    def refused(self, why: str, wanted_bytes: int) -> None:
+        """A write found no room. The disk is full until L{measure} sees C{wanted_bytes} of usable room."""
+        self._refused = self.why_full = why
+        self._wanted_bytes = wanted_bytes
 
     def measure(self, disk: Disk, data: SegmentList, base_path: str) -> None:
         """Measure the room on the file systems of the ledger."""
@@ -71,14 +82,17 @@ class Expiry:
             spaces.append(disk.space(data.directory))
         self._ratio = max(used_ratio(space) for space in spaces)
         usable = min(space.usable for space in spaces)
-        self.why_full = ""
+        if usable >= self._wanted_bytes:
+            self._refused = ""
+        self.why_full = self._refused
         rules = self._rules
-        if self._ratio > rules.full_ratio:
+        if usable <= 0:
+            self.why_full = "no byte of the file system is usable"
+        elif self._ratio > rules.full_ratio:
             limit = f"{rules.full_ratio_name}={rules.full_ratio}"
             self.why_full = f"disk used to {self._ratio:.0%}, above {limit}"
         elif usable < rules.min_free_bytes:
             self.why_full = f"{usable} bytes usable, below min_free_bytes={rules.min_free_bytes}"
-        self.disk_full = bool(self.why_full)
 
     def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
         """

@@ -12,6 +12,7 @@ Source: MmapFileList.java (0.3.1.2).
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -157,18 +158,27 @@ class SegmentReader:
     def _file(self, offset: int) -> File:
         file = self._handles.get(offset)
         if file is None:
-            file = self._handles[offset] = self._disk.open(self.path(offset))
-            self._shed(offset)
+            file = self._handles[offset] = self._open(offset)
+            if len(self._handles) > self._handles_max:
+                self._shed(offset)
         return file
 
-    def _shed(self, keep: int) -> None:
-        if len(self._handles) <= self._handles_max:
-            return
+    def _open(self, offset: int) -> File:
+        try:
+            return self._disk.open(self.path(offset))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._shed(offset):
+                raise
+            return self._disk.open(self.path(offset))
+
+    def _shed(self, keep: int) -> bool:
+        """Close a file other than C{keep} that may be closed. @return: whether there was one."""
         for offset, file in list(self._handles.items()):
             if offset != keep and not self._is_in_use(offset, file):
                 del self._handles[offset]
                 file.close()
-                return
+                return True
+        return False
 
     def _is_in_use(self, offset: int, file: File) -> bool:
         """Whether an open file must stay open."""
@@ -231,7 +241,8 @@ class SegmentList(SegmentReader):
         self._handles[offset] = file
         self.dirty[offset] = file
         self.directory_dirty = True
-        self._shed(offset)
+        if len(self._handles) > self._handles_max:
+            self._shed(offset)
 
     def pread(self, size: int, position: int) -> bytes:
         """

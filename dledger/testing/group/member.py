@@ -334,11 +334,10 @@ class SimMember:
         try:
             self.ledger.check_point()
             self.terms.check_point()
-            if self.config.retention_bytes:
-                self.ledger.house_keeping(
-                    self.disk.now_s, 0, keep_from_index=self.ledger.committed_index + 1
-                )
-                self.world.invariants.expired(self)
+            self.ledger.house_keeping(self.disk.now_s, 0, keep_from_index=self.ledger.committed_index + 1)
+            self.world.invariants.expired(self)
+            if self.ledger.disk_full != self.core.is_full:
+                self.driver.feed(ev.RoomChecked(self.ledger.disk_full))
         except MemberDied as death:
             self._died_inside(death)
         except (DLedgerError, OSError) as error:
