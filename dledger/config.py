@@ -88,11 +88,13 @@ class DLedgerConfig:
     Files:
     @ivar mapped_file_size_for_entry_data, mapped_file_size_for_entry_index: bytes of one file.
     @ivar file_reserved_hours, delete_when: a segment older than the first is deleted at the second, an
-        hour of the day.
+        hour of the day; 0 for no age.
     @ivar disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean, disk_full_ratio: used
-        share of the file system above which old segments are deleted at any hour, segments are deleted
-        at any age, and appends are refused (415).
+        share of the file system above which segments that are old enough are deleted at any hour, segments
+        are deleted at any age (only with C{enable_disk_force_clean}), and appends are refused (415).
     @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
+
+    Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes} or C{enable_disk_force_clean} is set.
     """
 
     group: str = attrs.field(default="default", validator=instance_of(str))
@@ -138,12 +140,12 @@ class DLedgerConfig:
     mapped_file_size_for_entry_index: int = _count(32 * 5 * 1024 * 1024, 32)
     flush_file_interval: int = _count(10)
     check_point_interval: int = _count(3000)
-    file_reserved_hours: int = _count(72)
+    file_reserved_hours: int = _count(0, 0)
     delete_when: str = attrs.field(default="04", validator=instance_of(str))
     disk_space_ratio_to_check_expired: float = _share(0.70)
     disk_space_ratio_to_force_clean: float = _share(0.85)
     disk_full_ratio: float = _share(0.90)
-    enable_disk_force_clean: bool = attrs.field(default=True, validator=instance_of(bool))
+    enable_disk_force_clean: bool = attrs.field(default=False, validator=instance_of(bool))
     retention_bytes: int = _count(0, 0)
     min_free_bytes: int = _count(0, 0)
 
@@ -238,7 +240,36 @@ ALIASES: Mapping[str, str] = {
     "storePathRootDir": "store_base_dir",
     "store": "store_base_dir",
     "fileReservedTime": "file_reserved_hours",
+    "retention_hours": "file_reserved_hours",
+    "retentionHours": "file_reserved_hours",
 }
+
+#: Java's defaults for options whose defaults are safer here. They apply to a Java-style file of properties.
+JAVA_FILE_DEFAULTS: Mapping[str, object] = {"file_reserved_hours": 72, "enable_disk_force_clean": True}
+
+
+def read_java_file(text: str) -> dict[str, object]:
+    """
+    The options in a Java-style file: lines C{name=value}, comments with C{#} or C{!}, and Java's defaults
+    (L{JAVA_FILE_DEFAULTS}) for the options that it does not name.
+
+    @raise ValueError: another line, or a name twice.
+    """
+    found: dict[str, object] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ValueError(f"line {number}: {line[:60]!r} is not name=value")
+        if name in found:
+            raise ValueError(f"line {number}: {name} is given twice")
+        found[name] = value.strip()
+    fields = attrs.fields_dict(DLedgerConfig)
+    named = {our_name(name, ALIASES, fields) for name in found}
+    return {**{name: value for name, value in JAVA_FILE_DEFAULTS.items() if name not in named}, **found}
 
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 

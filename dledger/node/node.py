@@ -43,6 +43,7 @@ from dledger.node.router import Refusals, RequestRouter
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.storage.store_flush import LedgerFlush
+from dledger.storage.store_room import DeletedSegment
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
@@ -86,8 +87,8 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
     def check_point(self, *, force: bool = False) -> None:
         """Write mark and checkpoint if they changed."""
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
-        """Check disk space and delete expired files. @return: the paths of the deleted files."""
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+        """Check disk space and delete expired files. @return: the deleted files."""
 
 
 class Node:
@@ -137,6 +138,7 @@ class Node:
         self._wall_clock = wall_clock
         self._disk_space = disk_space
         self._space: DiskSpace | None = None
+        self._begin_moved = ""
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
@@ -289,8 +291,12 @@ class Node:
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
-        for path in deleted:
-            self.log.info("segment {path} deleted", path=path)
+        for one in deleted:
+            self._begin_moved = f"{one.path} deleted: {one.why}"
+            self.log.info(
+                "segment {path} deleted: {why}; the ledger begins at {begin_index} now", path=one.path,
+                why=one.why, begin_index=one.begin_index, self_id=self.config.self_id,
+            )
         self.counters.segments_deleted += len(deleted)
         is_full = self._store.disk_full
         if is_full != self._core.is_full:
@@ -299,9 +305,9 @@ class Node:
             self._space = self._disk_space()
 
     def _keep_from_index(self) -> int:
-        """First index that expiry must keep: it is not committed, or a live follower lacks it."""
+        """First index that expiry must keep: it is not committed, or a live follower or a reader lacks it."""
         status = self._core.status()
-        needed = [status.committed_index]
+        needed = [status.committed_index, self._reads.slowest_index() - 1]
         if status.role == "leader":
             needed += [
                 peer.match_index for peer in status.peers if 0 <= peer.last_heard_ms_ago < PEER_MEMORY_MS
@@ -424,7 +430,7 @@ class Node:
             pull_waiters=self._reads.waiters, segments_deleted=counters.segments_deleted,
             disk_free_bytes=self._space.usable if self._space is not None else -1,
             disk_total_bytes=self._space.total if self._space is not None else -1,
-            is_disk_full=self._store.disk_full,
+            is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
         )
 
     def _unsynced_bytes(self, flushed_index: int) -> int:

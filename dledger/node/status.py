@@ -117,6 +117,7 @@ class NodeStatus:
     @ivar pull_waiters: PULLs and local callers that wait for entries.
     @ivar disk_free_bytes, disk_total_bytes: bytes of the store's file system; -1 if not known.
     @ivar is_disk_full: whether appends are refused because the disk is full.
+    @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
     """
 
     member: MemberStatus
@@ -152,3 +153,4 @@ class NodeStatus:
     disk_free_bytes: int
     disk_total_bytes: int
     is_disk_full: bool
+    begin_moved: str = ""

@@ -32,7 +32,7 @@ from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.records import Layout, check_batch, pack_bodies
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store_reads import StoreReads
-from dledger.storage.store_room import StoreRoom
+from dledger.storage.store_room import DeletedSegment, StoreRoom
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
@@ -405,7 +405,7 @@ class FileStore:
         """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
         return self._room.disk_full
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
         """See L{StoreRoom.house_keeping}."""
         return self._room.house_keeping(now_s, local_hour, keep_from_index=keep_from_index)
 

@@ -436,12 +436,14 @@ def _is_beginning_sound(scanner: Scanner) -> bool:
     return True
 
 
-def begin_crc_of(data: SegmentList) -> int:
+def begin_crc_of(data: SegmentList, position: int = 0) -> int:
     """
-    CRC-32 of the first header of a ledger. No chain covers that header once the record before it has
-    expired.
+    CRC-32 of the first header of a ledger that begins at C{position}, or later. No chain covers that header
+    once the record before it has expired.
     """
     for offset in data.offsets:
+        if offset < position:
+            continue
         header = data.pread(ENTRY_HEADER_SIZE, offset)
         if BLANK.unpack_from(header)[0] != BLANK_MAGIC:
             return crc32(header)
