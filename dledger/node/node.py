@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import DiskSpace
+from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
 from dledger.base.threads import RunInThread
@@ -84,6 +85,13 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
     def disk_full(self) -> bool:
         """Whether appends are refused because the disk is full."""
 
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+
+    def kept_files(self) -> list[KeptFile]:
+        """Everything that was ever set aside."""
+
     def check_point(self, *, force: bool = False) -> None:
         """Write mark and checkpoint if they changed."""
 
@@ -139,6 +147,8 @@ class Node:
         self._disk_space = disk_space
         self._space: DiskSpace | None = None
         self._begin_moved = ""
+        self._told_set_aside = 0
+        self._kept_count, self._kept_bytes = -1, 0
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
@@ -298,11 +308,24 @@ class Node:
                 why=one.why, begin_index=one.begin_index, self_id=self.config.self_id,
             )
         self.counters.segments_deleted += len(deleted)
+        self._tell_set_aside()
         is_full = self._store.disk_full
         if is_full != self._core.is_full:
             self._driver.feed(ev.RoomChecked(is_full))
         if self._disk_space is not None:
             self._space = self._disk_space()
+
+    def _tell_set_aside(self) -> None:
+        new = self._store.set_aside[self._told_set_aside :]
+        self._told_set_aside += len(new)
+        for one in new:
+            self.log.warn(
+                "{size} bytes were cut from the ledger and set aside in {path}; they are never deleted here",
+                size=one.size, path=one.path, self_id=self.config.self_id,
+            )
+        if new or self._kept_count < 0:
+            kept = self._store.kept_files()
+            self._kept_count, self._kept_bytes = len(kept), sum(one.size for one in kept)
 
     def _keep_from_index(self) -> int:
         """First index that expiry must keep: it is not committed, or a live follower or a reader lacks it."""
@@ -431,6 +454,7 @@ class Node:
             disk_free_bytes=self._space.usable if self._space is not None else -1,
             disk_total_bytes=self._space.total if self._space is not None else -1,
             is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
+            set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
         )
 
     def _unsynced_bytes(self, flushed_index: int) -> int:

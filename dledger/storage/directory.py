@@ -17,6 +17,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments, wrong_length
+from dledger.base.disk.set_aside import SetAside
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
@@ -81,6 +82,7 @@ class RecoveredLedger:
     committed_index: int
     repair_end_index: int
     mark: CommitMark
+    aside: SetAside
 
 
 def inspect_ledger(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
@@ -117,6 +119,7 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
         path = f"{directory}/{file_name(listing.unfinished[0])}"
         raise wrong_length(path, listing.unfinished_size, size, _DATA_OPTION)
     data = adjacent(listing, size, directory, mark)
+    _check_first_file(data, directory, mark)
     left_over = _left_over(directory, listing, data)
     size = config.mapped_file_size_for_entry_index
     directory = index_path(config)
@@ -131,6 +134,17 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
     committed = recorded.committed_index if recorded is not None else checkpoint[0] if checkpoint else -1
     return LedgerSeen(mark=mark, repair_end_index=repair_end, committed_index=committed,
                       checkpoint=checkpoint, data=data, index=index, left_over=left_over)
+
+
+def _check_first_file(offsets: tuple[int, ...], directory: str, mark: CommitMark | None) -> None:
+    """Retention records the new beginning before a file goes: a later beginning is a file that is missing."""
+    if mark is not None and offsets and 0 <= mark.begin_position < offsets[0]:
+        raise DirectoryError(
+            f"{directory}: the ledger begins at offset {mark.begin_position}, but the first file is "
+            f"{file_name(offsets[0])}; retention has not deleted the files before it. Put them back, or "
+            f"restore this member from its peers; or remove {COMMIT_MARK_NAME} to go on with the files at "
+            "hand, accepting that the entries before them are gone and that a lost tail goes unnoticed"
+        )
 
 
 def _explained(listing: Listing, mark: CommitMark | None) -> bool:
@@ -195,26 +209,37 @@ def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple
     """
     initial = CommitMark(data_file_size=config.mapped_file_size_for_entry_data,
                          index_file_size=config.mapped_file_size_for_entry_index)
-    for path in seen.left_over:
-        disk.unlink(path)
-        disk.sync_directory(path.rpartition("/")[0])
+    aside = SetAside(disk)
     data = SegmentList(disk, data_path(config), initial.data_file_size, seen.data)
     index = SegmentList(disk, index_path(config), initial.index_file_size, seen.index)
     opened: list[SegmentList | MarkFile] = [data, index]
     try:
         if seen.mark is None:
             check_beginning(data, index)
+        _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
         opened.append(mark_file)
-        return _recover(seen, initial, mark_file, data, index), mark_file
+        return _recover(seen, initial, mark_file, data, index, aside), mark_file
     except BaseException:
         for one in opened:
             one.close()
         raise
 
 
+def _clear(seen: LedgerSeen, config: DLedgerConfig, disk: Disk, aside: SetAside) -> None:
+    """Set the data files aside that a crash left behind, and delete such index files."""
+    term = seen.mark.end_term if seen.mark is not None else -1
+    for path in seen.left_over:
+        if path.startswith(f"{data_path(config)}/"):
+            aside.file(path, term)
+        else:
+            disk.unlink(path)
+            disk.sync_directory(path.rpartition("/")[0])
+
+
 def _recover(
-    seen: LedgerSeen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList
+    seen: LedgerSeen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList,
+    aside: SetAside,
 ) -> RecoveredLedger:
     mark = seen.mark
     repair_end = seen.repair_end_index
@@ -244,7 +269,7 @@ def _recover(
         and (found.end_index, found.end_position) == (mark.end_index, mark.end_position)
     )
     if not untouched or (data.offsets and data.offsets[-1] > found.end_position):
-        cut_behind(data, index, found)
+        cut_behind(data, index, found, aside, is_damaged=found.end_index < recorded)
     if not untouched:  # names and bytes of a killed process may be in the system's cache only
         data.touch_from(mark.end_position if mark is not None else _late(data))
         index.touch_from(_late(index))
@@ -259,7 +284,7 @@ def _recover(
         mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc_of(data))
     mark_file.write_durably(mark)
     return RecoveredLedger(data=data, index=index, found=found, committed_index=committed,
-                           repair_end_index=repair_end, mark=mark)
+                           repair_end_index=repair_end, mark=mark, aside=aside)
 
 
 def _late(segments: SegmentList) -> int:

@@ -23,6 +23,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk, File, is_no_room
 from dledger.base.disk.segment import SegmentList
+from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
@@ -37,6 +38,10 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
 from protocols.wire.ledger.messages import EntryBatch
+
+#: A leader's TRUNCATE of more bytes than this is set aside first. Less is zeroed: a short tail that was never
+#: committed is raft's normal cut after a change of leader.
+CUT_BYTES_MAX = 1024 * 1024
 
 
 class FileStore:
@@ -315,8 +320,13 @@ class FileStore:
         with self._storing("truncating failed"):
             if layout is not None:
                 self._make_room(keep + 1, layout)
-            self._flush.lower(End(index=keep, term=term, position=position))
             kept = position if layout is None else layout.positions[0]
+            is_large = written_end - position > CUT_BYTES_MAX
+            if is_large:
+                self._copy_aside(position)
+            self._flush.lower(End(index=keep, term=term, position=position))
+            if is_large:
+                ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
             for segments, end, first_kept, first_zero in (
                 (self._data, written_end, kept, position),
                 (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
@@ -333,6 +343,17 @@ class FileStore:
             self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
         assert ledger.begin_index >= 0
         self._flush.sync()
+
+    def _copy_aside(self, position: int) -> None:
+        """Keep the bytes that a cut zeroes. @raise DLedgerError: DISK_FULL, and nothing has changed."""
+        try:
+            self._ledger.aside.bytes_of(self._data, position, self._ledger.end_term)
+        except OSError as error:
+            if is_no_room(error):
+                raise self._room.refused(
+                    f"no room to set aside what a leader cuts: {error.strerror}", self._data.file_size
+                ) from error
+            raise
 
     def _start_anew(self, entry: EntryBatch) -> None:
         try:
@@ -353,12 +374,13 @@ class FileStore:
             previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
         )
         with self._storing("starting anew failed"):
+            self._room.require(self._data.file_size + self._index.file_size)
             # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
             owed = max(self._marks.durable.index, ledger.repair_end_index)
             self._flush.lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
-            for segments in (self._data, self._index):
-                while segments.offsets:
-                    segments.drop_last()
+            ledger.aside.files_behind(self._data, -1, ledger.end_term, written_end=ledger.end_position)
+            while self._index.offsets:
+                self._index.drop_last()
         ledger.begin_index, ledger.end_index, ledger.end_term = -1, index - 1, -1
         ledger.end_position, ledger.chain_crc = header.pos, 0
         self._reads.begin_anew(index)
@@ -399,6 +421,20 @@ class FileStore:
     def check_point(self, *, force: bool = False) -> None:
         """See L{StoreFlush.check_point}."""
         self._flush.check_point(force=force)
+
+    def kept_files(self) -> list[KeptFile]:
+        """
+        Everything that was ever set aside from this ledger, by this process or earlier ones.
+
+        @raise StoreError: it cannot be listed.
+        """
+        with self._storing("listing the files that were set aside failed"):
+            return kept_files(self._ledger.disk, self._data.directory)
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+        return self._ledger.aside.kept
 
     @property
     def disk_full(self) -> bool:

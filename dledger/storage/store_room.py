@@ -64,6 +64,14 @@ class StoreRoom:
         self._expiry.refused(why, wanted_bytes)
         return DLedgerError(ResponseCode.DISK_FULL, reason=why)
 
+    def require(self, wanted_bytes: int) -> None:
+        """@raise DLedgerError: DISK_FULL, now, or after C{wanted_bytes} more."""
+        self.check(is_term_start=False)
+        ledger = self._ledger
+        for path in (ledger.config.self_path, ledger.data.directory):
+            if ledger.disk.exists(path) and ledger.disk.space(path).usable < wanted_bytes:
+                raise self.refused(f"{wanted_bytes} bytes are needed in {path}", wanted_bytes)
+
     def check(self, *, is_term_start: bool) -> None:
         """
         @param is_term_start: the write is the first, empty entry of a term. Readers wait for its commit, so

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
 from dledger.storage.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
@@ -74,6 +75,7 @@ class VerifyReport:
     @ivar without_body_crc, without_chain_crc: records without this checksum (Java's).
     @ivar blanks: files that end in a blank.
     @ivar repair_end_index: the member is repairing up to this index; -1 if healthy.
+    @ivar set_aside: files of cut data, kept beside the ledger; they are no findings.
     """
 
     path: str
@@ -89,6 +91,7 @@ class VerifyReport:
     without_chain_crc: int = 0
     blanks: int = 0
     repair_end_index: int = -1
+    set_aside: list[KeptFile] = attrs.Factory(list)
 
     @property
     def is_clean(self) -> bool:
@@ -114,6 +117,7 @@ def verify_directory(
     @raise StoreError: the directory cannot be read.
     """
     report = VerifyReport(path=path)
+    report.set_aside = kept_files(disk, data_path or f"{path}/data")
     _check_mark(disk, path, report)
     try:
         reader = LogReader.open(path, data_path=data_path, disk=disk)

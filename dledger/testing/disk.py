@@ -463,6 +463,24 @@ class SimDisk:
         head, tail = os.path.split(path)
         self._directory(head).put(tail, None)
 
+    def rename(self, path: str, to: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.rename}."""
+        inode = self._inode(path)
+        head, tail = os.path.split(to)
+        target = self._directory(head)
+        if tail in target.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", to)
+        if self.is_armed:
+            self.before_change(path, "rename")
+        # The two changes of a rename are one: where the old name is gone, the new one is there.
+        target.put(tail, inode)
+        target.sync()
+        source, name = os.path.split(path)
+        self._directory(source).put(name, None)
+        if self.is_armed:
+            self.before_change(path, "sync")
+        self._directory(source).sync()
+
     def sync_directory(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.sync_directory}."""
         directory = self._directory(path)

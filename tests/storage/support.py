@@ -170,6 +170,11 @@ class HookedDisk(MemoryDisk):
         self.tell("write_file", path)
         super().write_file(path, data)
 
+    def rename(self, path: str, to: str) -> None:
+        """Tell, then rename."""
+        self.tell("rename", path)
+        super().rename(path, to)
+
     def unlink(self, path: str) -> None:
         """Tell, then remove."""
         self.tell("unlink", path)

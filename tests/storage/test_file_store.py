@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import attrs
 
+from dledger.base.disk.disk import DiskSpace
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.storage.file_store import FileStore
 from protocols.wire.ledger.codes import ResponseCode
@@ -167,10 +170,52 @@ class TruncateTests(HookedCase):
         self.store.truncate_to(batch_of([record]))
         self.assertEqual(self.store.ledger_end_index, 9)
 
+    def test_starting_anew_keeps_the_old_files(self) -> None:
+        """They are moved, with every byte."""
+        before = {path.rpartition("/")[2]: content for path, content in self.disk.contents().items()
+                  if "/data/" in path}
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        self.store.truncate_to(batch_of([record]))
+        kept = {one.path.rpartition("/")[2].partition(".")[0]: self.disk.read_file(one.path)
+                for one in self.store.kept_files()}
+        self.assertEqual(kept, {name: content for name, content in before.items() if content.strip(b"\0")})
+
+    def test_starting_anew_without_room(self) -> None:
+        """Refused before anything has changed: moved files do not make room."""
+        before = self.disk.contents()
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        with mock.patch.object(self.disk, "space", lambda _: DiskSpace(total=9999, free=9, usable=9)):
+            with self.assertRaises(DLedgerError) as caught:
+                self.store.truncate_to(batch_of([record]))
+        self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+        self.assertEqual(self.disk.contents(), before)
+
+    def test_long_cut_is_kept(self) -> None:
+        """Above the bound everything is set aside; below it nothing, see test_zeroed."""
+        size, offset = self.store.end_position, self.store.position_of(4)
+        contents = sorted(self.disk.contents().items())
+        before = b"".join(content for path, content in contents if "/data/" in path)
+        with mock.patch("dledger.storage.file_store.CUT_BYTES_MAX", size - offset - 1):
+            self.store.truncate_to(entry_at(self.store, 3))
+        kept = sorted(self.store.kept_files(), key=lambda one: one.path)
+        whole = b"".join(self.disk.read_file(one.path) for one in kept[1:])
+        self.assertEqual(self.disk.read_file(kept[0].path), before[offset:DATA_SIZE].rstrip(b"\0"))
+        self.assertEqual(whole.rstrip(b"\0"), before[DATA_SIZE:].rstrip(b"\0"))
+
+    def test_long_cut_without_room(self) -> None:
+        """Refused before anything has changed."""
+        before = self.disk.contents()
+        self.disk.failures = {("create", "set-aside"): NO_SPACE}
+        with mock.patch("dledger.storage.file_store.CUT_BYTES_MAX", 1):
+            with self.assertRaises(DLedgerError) as caught:
+                self.store.truncate_to(entry_at(self.store, 3))
+        self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+        self.assertEqual(self.disk.contents(), before)
+
     def test_starting_anew_half_way(self) -> None:
         """A new beginning that a crash interrupts leaves the member repairing, not forgetful."""
         record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
-        self.disk.failures = {("unlink", f"/data/{FIRST}"): BROKEN}
+        self.disk.failures = {("rename", f"/data/{FIRST}"): BROKEN}
         with self.assertRaises(StoreError):
             self.store.truncate_to(batch_of([record]))
         store = self.reopen()

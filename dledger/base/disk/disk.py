@@ -94,6 +94,12 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file."""
 
+    def rename(self, path: str, to: str) -> None:
+        """
+        Move a file to a free name on the same file system, durably; a power cut leaves it under one of the
+        two names.
+        """
+
     def sync_directory(self, path: str) -> None:
         """Bring a directory's entries to stable storage."""
 
@@ -262,6 +268,14 @@ class OsDisk:
     def unlink(self, path: str) -> None:
         """See L{Disk.unlink}."""
         os.unlink(path)
+
+    def rename(self, path: str, to: str) -> None:
+        """See L{Disk.rename}."""
+        if os.path.lexists(to):
+            raise FileExistsError(errno.EEXIST, "exists", to)
+        os.rename(path, to)
+        self.sync_directory(os.path.dirname(to) or ".")
+        self.sync_directory(os.path.dirname(path) or ".")
 
     def sync_directory(self, path: str) -> None:
         """See L{Disk.sync_directory}."""

@@ -134,6 +134,13 @@ class MemoryDisk:
         self._find(path)
         del self.files[path]
 
+    def rename(self, path: str, to: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.rename}."""
+        if to in self.files:
+            raise FileExistsError(errno.EEXIST, "exists", to)
+        self.files[to] = self._find(path)
+        del self.files[path]
+
     def sync_directory(self, path: str) -> None:
         """Nothing to do."""
 

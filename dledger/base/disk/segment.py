@@ -278,11 +278,20 @@ class SegmentList(SegmentReader):
         self._drop(self.offsets[0])
         self.offsets.pop(0)
 
+    def forget_last(self) -> str:
+        """Close the last file, which stays where it is but is no segment from now on. @return: its path."""
+        offset = self.offsets.pop()
+        self._release(offset)
+        return self.path(offset)
+
     def _drop(self, offset: int) -> None:
-        file = self._handles.pop(offset, None)
-        self.dirty.pop(offset, None)
+        self._release(offset)
         self._disk.unlink(self.path(offset))
         self._disk.sync_directory(self.directory)
+
+    def _release(self, offset: int) -> None:
+        file = self._handles.pop(offset, None)
+        self.dirty.pop(offset, None)
         if file is None:
             return
         if file in self.busy:  # a flush in another thread uses it
