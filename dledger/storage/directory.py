@@ -35,9 +35,19 @@ from dledger.storage.recovery import (
 )
 
 LEDGER_LOCK_NAME = "lock"
+#: Bytes of a data or index file that are reserved at a time.
+RESERVED_BYTES = 8 * 1024 * 1024
 _DATA_OPTION = "mapped_file_size_for_entry_data"
 _UNFIT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _INDEX_OPTION = "mapped_file_size_for_entry_index"
+
+
+def reserved_step(file_size: int) -> int:
+    """
+    Bytes of a file that are reserved at a time. Files are sparse behind them: a file of Java's size takes
+    little room for its first entry.
+    """
+    return min(RESERVED_BYTES, max(file_size // 4, 1))
 
 
 def data_path(config: DLedgerConfig) -> str:
@@ -210,8 +220,13 @@ def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple
     initial = CommitMark(data_file_size=config.mapped_file_size_for_entry_data,
                          index_file_size=config.mapped_file_size_for_entry_index)
     aside = SetAside(disk)
-    data = SegmentList(disk, data_path(config), initial.data_file_size, seen.data)
-    index = SegmentList(disk, index_path(config), initial.index_file_size, seen.index)
+    data, index = (
+        SegmentList(disk, directory, size, offsets, step=reserved_step(size))
+        for directory, size, offsets in (
+            (data_path(config), initial.data_file_size, seen.data),
+            (index_path(config), initial.index_file_size, seen.index),
+        )
+    )
     opened: list[SegmentList | MarkFile] = [data, index]
     try:
         if seen.mark is None:

@@ -223,10 +223,31 @@ class FileStore:
             position += room
 
     def _make_room(self, first: int, layout: Layout) -> None:
-        """Make all files that a write needs, or none of them."""
-        last_unit = (first + len(layout.positions) - 1) * INDEX_UNIT_SIZE
-        if self._data.reaches(layout.end_position - 1) and self._index.reaches(last_unit):
+        """Make all files that a write needs and reserve its room, or make none of them."""
+        units_end = (first + len(layout.positions)) * INDEX_UNIT_SIZE
+        if layout.end_position <= self._data.reserved_end and units_end <= self._index.reserved_end:
             return
+        made: list[SegmentList] = []
+        try:
+            self._make_files(first, units_end - INDEX_UNIT_SIZE, layout, made)
+            for position, blob in layout.runs:
+                self._data.reserve(position, position + len(blob))
+            position, size = first * INDEX_UNIT_SIZE, self._index.file_size
+            while position < units_end:
+                end = min(units_end, self._index.base(position) + size)
+                self._index.reserve(position, end)
+                position = end
+        except OSError as error:
+            for back in reversed(made):
+                back.drop_last()
+            if is_no_room(error):
+                raise self._room.refused(
+                    f"no room for more entries: {error}", self._data.step + self._index.step
+                ) from error
+            raise
+
+    def _make_files(self, first: int, last_unit: int, layout: Layout, made: list[SegmentList]) -> None:
+        """Make the files that a write needs; C{made} lists them."""
         wanted = []
         for position, _ in layout.runs:
             if not self._data.has(self._data.base(position)):
@@ -236,19 +257,8 @@ class FileStore:
             if not self._index.has(base):
                 wanted.append((self._index, base))
             base += self._index.file_size
-        made: list[SegmentList] = []
         for segments, offset in wanted:
-            try:
-                segments.create(offset)
-            except OSError as error:
-                for back in reversed(made):
-                    back.drop_last()
-                if is_no_room(error):
-                    raise self._room.refused(
-                        f"no room for another file in {segments.directory}: {error.strerror}",
-                        segments.file_size,
-                    ) from error
-                raise
+            segments.create(offset)
             made.append(segments)
 
     # -- truncate --------------------------------------------------------------------------------
@@ -374,7 +384,7 @@ class FileStore:
             previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
         )
         with self._storing("starting anew failed"):
-            self._room.require(self._data.file_size + self._index.file_size)
+            self._room.require(self._data.step + self._index.step)
             # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
             owed = max(self._marks.durable.index, ledger.repair_end_index)
             self._flush.lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)

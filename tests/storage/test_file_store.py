@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 from unittest import mock
 
 import attrs
+from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.disk import DiskSpace
+from dledger.base.disk.disk import DiskSpace, OsDisk
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.config import DLedgerConfig
+from dledger.storage.directory import RESERVED_BYTES
 from dledger.storage.file_store import FileStore
+from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
@@ -23,6 +29,7 @@ from tests.storage.support import (
     append_bare,
     batch_of,
     bodies_in,
+    config_of,
     entry_at,
     flush,
     our_record,
@@ -409,3 +416,65 @@ class RepairTests(HookedCase):
         self.disk.files[f"{ROOT}/data/{FIRST}"].data[50] ^= 1
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 19))
+
+
+class RoomTests(SynchronousTestCase):
+    """Room is reserved before it is written to, a little at a time."""
+
+    def test_small_beginning(self) -> None:
+        """With Java's file sizes the first entry takes a few mebibytes, and the files have their length."""
+        base = os.path.abspath(self.mktemp())
+        store = FileStore.open(DLedgerConfig(store_base_dir=base), OsDisk())
+        store.append_bodies((b"x",), 1)
+        store.clean_close()
+        taken = 0
+        for name, size in (("data", 1 << 30), ("index", 160 << 20)):
+            found = os.stat(f"{base}/dledger-n0/{name}/{FIRST}")
+            self.assertEqual(found.st_size, size)
+            taken += found.st_blocks * 512
+        self.assertLessEqual(taken, 2 * RESERVED_BYTES + 65536)
+
+    def test_full_within_a_file(self) -> None:
+        """A disk that fills up within a file refuses the write; the store goes on when there is room."""
+        for sync in (False, True):
+            disk = SimDisk(random.Random(1))
+            disk.makedirs("base")
+            config = config_of(flush_disk_type="sync" if sync else "async")
+            store = FileStore.open(config, disk)
+            store.append_bodies((b"a",), 1)
+            disk.set_full(True)
+            count = 1
+            with self.assertRaises(DLedgerError) as caught:
+                while True:
+                    store.append_bodies((b"b" * 20,), 1)
+                    count += 1
+            self.assertNotIsInstance(caught.exception, StoreError)
+            self.assertLess(store.end_position, DATA_SIZE - 100, "the first file is not full")
+            self.assertEqual(len(bodies_in(store)), count)
+            disk.set_full(False)
+            store.house_keeping(0, 0, keep_from_index=0)
+            store.append_bodies((b"c" * 20,) * 30, 1)
+            flush(store)
+            disk.lose_power()
+            self.assertEqual(len(bodies_in(FileStore.open(config, disk))), count + 30)
+
+    def test_every_write_has_its_room(self) -> None:
+        """No write needs more than was reserved: with batches, blanks, cuts and starts in between."""
+        disk = SimDisk(random.Random(2))
+        disk.makedirs("base")
+        rng = random.Random(3)
+        store = FileStore.open(config_of(), disk)
+        for _ in range(300):
+            disk.set_full(False)
+            store.house_keeping(0, 0, keep_from_index=0)
+            if rng.random() < 0.1 and store.ledger_end_index > 3:
+                store.truncate_to(entry_at(store, store.ledger_end_index - 2))
+            if rng.random() < 0.1:
+                store.clean_close()
+                store = FileStore.open(config_of(), disk)
+            disk.set_full(rng.random() < 0.5)
+            bodies = tuple(bytes(rng.randrange(300)) for _ in range(rng.randrange(1, 9)))
+            try:
+                store.append_bodies(bodies, 1)
+            except DLedgerError as error:
+                self.assertIs(error.code, ResponseCode.DISK_FULL)

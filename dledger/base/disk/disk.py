@@ -50,6 +50,12 @@ class File(Protocol):
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Write all of C{data} at C{position}; on an error a part may have been written."""
 
+    def reserve(self, position: int, size: int) -> None:
+        """
+        Reserve C{size} bytes at C{position}, within the file: later writes there cannot run out of room. On
+        ENOSPC nothing that can be read has changed.
+        """
+
     def datasync(self) -> None:
         """Bring the file's content (and its length) to stable storage. May run in another thread."""
 
@@ -66,11 +72,11 @@ class File(Protocol):
 class Disk(Protocol):
     """A file system."""
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """
-        Open a file for reading and writing. With C{create} the file must not exist, and C{size} bytes
-        are reserved for it (posix_fallocate: they are zero, and writes within them cannot run out of
-        room). On ENOSPC no file is left behind.
+        Open a file for reading and writing. With C{create} the file must not exist. It gets C{size} bytes of
+        zeroes, of which the first C{reserved} (-1: all) are reserved: writes within them cannot run out of
+        room; the rest takes no room until L{File.reserve}. On ENOSPC no file is left behind.
         """
 
     def read_file(self, path: str) -> bytes:
@@ -148,6 +154,10 @@ class OsFile:
                 raise OSError(errno.EIO, "pwrite made no progress", self.path)
             rest = rest[written:]
 
+    def reserve(self, position: int, size: int) -> None:
+        """See L{File.reserve}."""
+        os.posix_fallocate(self._fd, position, size)
+
     def datasync(self) -> None:
         """See L{File.datasync}."""
         os.fdatasync(self._fd)
@@ -204,14 +214,15 @@ class OsDisk:
     storage and open existing files: a few descriptors are kept for that. Only new segments are refused.
     """
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{Disk.open}."""
         if not create:
             return OsFile(path, _open_descriptor(path, os.O_RDWR))
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o644)
         if size:
             try:
-                os.posix_fallocate(fd, 0, size)
+                os.ftruncate(fd, size)
+                os.posix_fallocate(fd, 0, size if reserved < 0 else reserved)
             except OSError:
                 os.close(fd)
                 os.unlink(path)
@@ -312,7 +323,7 @@ class OsDisk:
 class ReadOnlyDisk(OsDisk):
     """The file system of the operating system, with files opened for reading only."""
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{Disk.open}; never creates."""
         assert not create
         return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))

@@ -49,6 +49,9 @@ class MemoryFile:
         content.data[position : position + len(data)] = data
         content.size = max(content.size, len(content.data))
 
+    def reserve(self, position: int, size: int) -> None:
+        """Nothing to do."""
+
     def datasync(self) -> None:
         """Nothing to do."""
 
@@ -87,7 +90,7 @@ class MemoryDisk:
             raise OSError(number, os.strerror(number), path)
         return found
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{dledger.base.disk.disk.Disk.open}."""
         if create:
             if path in self.files:

@@ -4,8 +4,9 @@ A stream of bytes in files of equal size, named by the offset of their first byt
 
 L{SegmentReader} reads them and never writes; L{SegmentList} owns them and writes. They know names, lengths,
 handles, and which files hold writes that are not on stable storage yet; they know nothing of records.
-A writer makes files with their final length, so that a write within cannot run out of room. Files are opened
-when first used; at most L{HANDLES_MAX} clean ones stay open.
+A writer makes files with their final length, and reserves room in them before it writes: all at once, or in
+steps, so that a file of a gibibyte does not take that much for its first record. Files are opened when first
+used; at most L{HANDLES_MAX} clean ones stay open.
 
 Source: MmapFileList.java (0.3.1.2).
 """
@@ -196,10 +197,18 @@ class SegmentList(SegmentReader):
     Segments that belong to this process.
 
     Invariant: C{offsets} rise by C{file_size}; a file in C{dirty} is open.
+
+    @ivar reserved_end: stream offset to which room was reserved for writes behind the last record; 0: not
+        known, after a start or a cut.
     """
 
-    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = (), *, step: int = 0
+    ) -> None:
+        """@param step: bytes that are reserved at a time, see L{reserve}; 0: a whole file when it is made."""
         super().__init__(disk, directory)
+        self.step = min(step, file_size)
+        self.reserved_end = 0
         self.show(offsets, file_size)
         self.dirty: dict[int, File] = {}
         self.directory_dirty = False
@@ -236,13 +245,30 @@ class SegmentList(SegmentReader):
         """
         assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
         self._disk.makedirs(self.directory)
-        file = self._disk.open(self.path(offset), create=True, size=self.file_size)
+        reserved = self.step or self.file_size
+        file = self._disk.open(self.path(offset), create=True, size=self.file_size, reserved=reserved)
+        self.reserved_end = offset + reserved
         self.offsets.append(offset)
         self._handles[offset] = file
         self.dirty[offset] = file
         self.directory_dirty = True
         if len(self._handles) > self._handles_max:
             self._shed(offset)
+
+    def reserve(self, position: int, end: int) -> None:
+        """
+        Reserve room for a write from C{position} to C{end}, within one file, which exists; and for the
+        following ones, to the next multiple of C{step}. What is before C{position} has its room.
+
+        @raise OSError: ENOSPC, and nothing has changed.
+        """
+        if not self.step or end <= self.reserved_end:
+            return
+        base = self.base(position)
+        start = max(position, self.reserved_end) if self.reserved_end > base else position
+        until = min(-(-(end - base) // self.step) * self.step, self.file_size)
+        self._file(base).reserve(start - base, base + until - start)
+        self.reserved_end = base + until
 
     def pread(self, size: int, position: int) -> bytes:
         """
@@ -290,6 +316,7 @@ class SegmentList(SegmentReader):
         self._disk.sync_directory(self.directory)
 
     def _release(self, offset: int) -> None:
+        self.reserved_end = 0
         file = self._handles.pop(offset, None)
         self.dirty.pop(offset, None)
         if file is None:
