@@ -33,6 +33,8 @@ MIN_BLANK_BYTES = 8
 
 #: Longest id of a member, in bytes of UTF-8: the record of a vote holds it.
 ID_BYTES_MAX = 255
+#: Longest name of a group, likewise, as for RocketMQ's groups: the identity of a directory holds it.
+GROUP_BYTES_MAX = 127
 
 FLUSH_ASYNC = "async"
 FLUSH_SYNC = "sync"
@@ -62,6 +64,8 @@ class DLedgerConfig:
     @ivar peers: member id to C{host:port}, the same on every member.
     @ivar store_base_dir: the ledger is in C{<store_base_dir>/dledger-<self_id>}.
     @ivar flush_disk_type: C{async}: acks from the page cache, as in Java; C{sync}: acks after fsync.
+    @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
+        acknowledged entries: an operator's word that no other member has more.
     @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
     @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
     @ivar never_lead: vote and store, but never be a candidate.
@@ -106,6 +110,7 @@ class DLedgerConfig:
     flush_disk_type: str = attrs.field(default=FLUSH_ASYNC, validator=in_((FLUSH_ASYNC, FLUSH_SYNC)))
     wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
 
+    accept_unclean_start: bool = attrs.field(default=False, validator=instance_of(bool))
     term_start_entry: bool = attrs.field(default=True, validator=instance_of(bool))
     never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
     pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))
@@ -163,6 +168,11 @@ class DLedgerConfig:
             if len(peer_id.encode()) > ID_BYTES_MAX:
                 raise ValueError(f"peers: member id {peer_id[:40]!r}... has more than {ID_BYTES_MAX} bytes: "
                                  "shorten it, the record of a vote must hold it")
+
+    @group.validator
+    def _group_fits_the_identity(self, _attribute: object, value: str) -> None:
+        if len(value.encode()) > GROUP_BYTES_MAX:
+            raise ValueError(f"group={value[:40]!r}... has more than {GROUP_BYTES_MAX} bytes: shorten it")
 
     @self_id.validator
     def _id_is_plain(self, _attribute: object, value: str) -> None:

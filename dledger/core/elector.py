@@ -15,6 +15,8 @@ C{PROBE_TERM}, which says whether its log is longer. None of these binds a peer.
 Rule 4: a follower's patience is its leader's: a leader that does not say how often it beats gets Java's.
 Rule 5: a member that is ahead in term of a Java leader, which keeps its quorum and ignores refusals,
 calls that leader up to its own term.
+Rule 6: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
+included, counts only if every member gives its vote.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
@@ -31,7 +33,13 @@ import attrs
 
 from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from dledger.core.member_state import MemberState
-from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_DISK_FULL,
+    WIRE_FLAG_UNSURE_VOTE,
+    WIRE_VERSION,
+    ResponseCode,
+    VoteResult,
+)
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -107,6 +115,7 @@ class LeaderElector:
     _leader_heard_ms: int = 0
     _outstanding: dict[int, str] = attrs.Factory(dict)
     _granted: set[str] = attrs.Factory(set)
+    _unsure: set[str] = attrs.Factory(set)
     _not_ready: set[str] = attrs.Factory(set)
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
@@ -208,7 +217,7 @@ class LeaderElector:
                 self.roles.become_follower(None)
             self._wait_for_round(self.patience_ms())
             return
-        if member.config.pre_vote and member.peer_ids:
+        if (member.config.pre_vote or member.is_unsure) and member.peer_ids:
             self._ask_first()
         else:
             self._campaign(transfer=False)
@@ -240,7 +249,7 @@ class LeaderElector:
     def _begin_round(self, campaign: Campaign) -> None:
         self._end_round()
         self.campaign = campaign
-        self._granted = {self.member.self_id}
+        (self._unsure if self.member.is_unsure else self._granted).add(self.member.self_id)
         config = self.member.config
         # Time for a slow fsync of a voter, then a random wait that no two candidates share.
         self._wait_for_round(config.heart_beat_time_interval_ms * config.max_heart_beat_leak // 2)
@@ -250,6 +259,7 @@ class LeaderElector:
         self.is_transfer = False
         self._outstanding.clear()
         self._granted = set()
+        self._unsure = set()
         self._not_ready = set()
 
     def _is_java(self, peer_id: str) -> bool:
@@ -297,6 +307,8 @@ class LeaderElector:
             is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
+            elif result is VoteResult.UNKNOWN and response.wire_version & WIRE_FLAG_UNSURE_VOTE:
+                self._unsure.add(peer_id)
             elif result is VoteResult.REJECT_TERM_NOT_READY:
                 self._not_ready.add(peer_id)
             elif result in _LONGER_LOG and self._is_java(peer_id):
@@ -310,7 +322,11 @@ class LeaderElector:
         self._outstanding.pop(request_id, None)
 
     def _won(self) -> bool:
-        if len(self._granted) < self.member.config.quorum:
+        config = self.member.config
+        # A quorum of sure members holds every committed entry. So do all members together, as far as any disk
+        # still has it: then the candidate's log is the longest.
+        is_unanimous = len(self._granted | self._unsure) == len(config.peers)
+        if len(self._granted) < config.quorum and not is_unanimous:
             return False
         if self.campaign is Campaign.ASKING:
             self._campaign(transfer=False)
@@ -336,10 +352,13 @@ class LeaderElector:
             # It comes back with our term, then with the next one, and can win that. Raising the term at
             # our quicker pace would keep it behind for ever.
             self._wait_for_round(_JAVA_ROUND_MS)
+        flags = 0
+        if result is VoteResult.ACCEPT and member.is_unsure:
+            result, flags = VoteResult.UNKNOWN, WIRE_FLAG_UNSURE_VOTE
         term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
         member.out.reply(token, VoteResponse(
             group=request.group, remote_id=request.remote_id, local_id=request.local_id,
-            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION,
+            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION | flags,
             vote_result=result, pre_vote=request.pre_vote,
         ))
         if not request.pre_vote:

@@ -152,6 +152,7 @@ class MemberState:
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
+    @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
     @ivar is_full: whether the store refuses entries for want of room.
     @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
     @ivar incompatible: peers that answered a request in another version of the protocol on the
@@ -175,6 +176,7 @@ class MemberState:
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
     incompatible: set[str] = attrs.Factory(set)
+    is_unsure: bool = False
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
 

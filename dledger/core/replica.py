@@ -27,13 +27,14 @@ from dledger.core.dispatcher import EntryDispatcher, Quota
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
+from dledger.core.leaders_word import LeadersWord
 from dledger.core.member_state import MemberState, Outbox, Role
 from dledger.core.ports import LedgerView
 from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.core.transfer import LeadershipTransfer
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -56,14 +57,14 @@ class DLedgerCore:
 
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
-        voted_for: str | None, committed_index: int, repair_end_index: int = -1,
+        voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
         @param term, voted_for: the persisted values.
         @param committed_index: a lower bound of the committed index, from the checkpoint.
-        @param repair_end_index: see L{MemberState}.
+        @param repair_end_index, is_unsure: see L{MemberState}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
         if view.ledger_end_term > term:
@@ -72,7 +73,7 @@ class DLedgerCore:
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
-            peer_ids=peer_ids,
+            peer_ids=peer_ids, is_unsure=is_unsure,
         )
         self._member.refresh_end()
         # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
@@ -80,6 +81,7 @@ class DLedgerCore:
         self._out = out
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
+        self._leaders_word = LeadersWord(self._member)
         self._flusher = Flusher(self._member)
         self._appends = PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
@@ -138,6 +140,8 @@ class DLedgerCore:
         if member.repair_end_index >= 0:
             self._out.report("repairing", ledger_end_index=member.ledger_end_index,
                              repair_end_index=member.repair_end_index)
+        if member.is_unsure:
+            self._out.report("unsure", ledger_end_index=member.ledger_end_index)
 
     def _on_ticked(self, _: ev.Ticked) -> None:
         for peer_id, request_id, owner in self._out.overdue():
@@ -148,6 +152,7 @@ class DLedgerCore:
     def _tick_parts(self) -> None:
         self._elector.tick()
         self._handler.check_abnormal_future()
+        self._leaders_word.tick()
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)
@@ -207,6 +212,7 @@ class DLedgerCore:
         member = self._member
         member.role, member.leader_id = Role.LEADER, member.self_id
         self._elector.led()
+        self._leaders_word.sure()
         self._handler.reset()
         self._quorum = QuorumAckChecker.for_term(
             term=member.term, term_start_index=member.ledger_end_index + 1,
@@ -330,6 +336,8 @@ class DLedgerCore:
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
             self._handler.on_push(token, request, accepted)
+            if request.type is PushType.COMMIT and self._handler.is_in_step:
+                self._leaders_word.heard_commit(request.wire_version < 1, self._handler.matched_index)
             self._end_repair()  # the ledger may be complete and this push may have proved it
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
@@ -449,6 +457,7 @@ class DLedgerCore:
         has every entry that was committed with this member's acknowledgement.
         """
         member, handler = self._member, self._handler
+        self._leaders_word.check(handler.matched_index)
         if member.repair_end_index < 0:
             return
         held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
@@ -548,7 +557,8 @@ class DLedgerCore:
             ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
             ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
             flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
-            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
+            is_unsure=member.is_unsure, transferee_id=self._transfer.transferee_id,
+            pending_appends=len(self._appends),
             pending_reads=len(self._reads), peers=tuple(map(self._peer_status, member.peer_ids)),
         )
 

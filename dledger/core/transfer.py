@@ -204,7 +204,7 @@ class LeadershipTransfer:
             self._answer(token, request, ResponseCode.INCONSISTENT_LEADER)
         elif request.term != member.term:
             self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
-        elif not member.may_lead or self._taking is not None:
+        elif not member.may_lead or member.is_unsure or self._taking is not None:
             self._answer(token, request, ResponseCode.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.out.now_ms + member.config.leadership_transfer_wait_timeout

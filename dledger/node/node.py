@@ -86,6 +86,10 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
         """Whether appends are refused because the disk is full."""
 
     @property
+    def is_unsure(self) -> bool:
+        """Whether a loss of power may have taken entries that this member acknowledged."""
+
+    @property
     def set_aside(self) -> list[KeptFile]:
         """What this process has set aside, in order."""
 
@@ -160,6 +164,7 @@ class Node:
         self._core = DLedgerCore(
             config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
+            is_unsure=store.is_unsure,
         )
         self._driver = Driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)

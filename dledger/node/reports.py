@@ -22,7 +22,7 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called", "leaving-full",
+    "truncating", "stray-leader-called", "leaving-full", "unsure",
 })
 _ERRORS = frozenset({"store-failed", "disk-full"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})

@@ -138,6 +138,7 @@ class MemberService(MultiService):
         endpoints: dict[str, IStreamClientEndpoint] | None = None,
         make_admin: Callable[[Node], IService] | None = None,
         admin: str = "",
+        boot_id: str = "",
         flush_thread: FlushThread | None = None,
     ) -> None:
         """
@@ -147,6 +148,7 @@ class MemberService(MultiService):
         @param listen: endpoint to listen on; by default see L{listen_description}.
         @param endpoints: peer id to its endpoint; by default from the configuration.
         @param make_admin: makes the administration service, once the member listens.
+        @param boot_id: of this boot of the machine; empty if not known.
         @param admin: listening address of that service, for people.
         """
         super().__init__()
@@ -160,6 +162,7 @@ class MemberService(MultiService):
         self._endpoints = endpoints
         self._make_admin = make_admin
         self._admin = admin
+        self._boot_id = boot_id
         self._flush_thread = flush_thread or FlushThread(reactor)
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
@@ -199,10 +202,12 @@ class MemberService(MultiService):
 
     def _open(self) -> Node:
         config, is_file = self.config, self.config.store_type == "file"
-        store: ClosableStore = FileStore.open(config, self._disk) if is_file else MemoryStore.open(config)
+        store: FileStore = (
+            FileStore.open(config, self._disk, boot_id=self._boot_id) if is_file else MemoryStore.open(config)
+        )
         self._store = store
         vote = TermVote()
-        if isinstance(store, FileStore):
+        if is_file:
             try:
                 vote = self._open_terms(store)
             except StoreError:

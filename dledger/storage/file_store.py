@@ -28,6 +28,13 @@ from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
+from dledger.storage.identity import (
+    IDENTITY_NAME,
+    Identity,
+    IdentityFile,
+    identity_now,
+    recorded_identity,
+)
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.records import Layout, check_batch, pack_bodies
@@ -64,12 +71,15 @@ class FileStore:
         self._flush = StoreFlush(ledger, self._marks)
         self._room = StoreRoom(ledger, self._marks)
         self.had_entries = False
+        self._identity: IdentityFile | None = None
+        self._is = Identity(group=config.group, member_id=config.self_id, boot_id="")
 
     @classmethod
-    def open(cls, config: DLedgerConfig, disk: Disk) -> Self:
+    def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
         """
         Lock, check and recover the directory C{config.self_path}; it is made if absent.
 
+        @param boot_id: of this boot of the machine, see L{dledger.storage.identity}; empty if not known.
         @raise DirectoryError: the directory must not be opened as it is.
         @raise StoreError: reading or repairing the directory failed.
         """
@@ -78,10 +88,13 @@ class FileStore:
         try:
             # Look again: before we held the lock, another process may have changed the directory.
             directory = inspect_ledger(config, disk)
+            recorded = recorded_identity(config, disk)
+            is_clean = directory.mark is not None and directory.mark.clean
             had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
             recovered, mark_file = recover_ledger(config, disk, directory)
             store = cls(config, disk, lock, mark_file, recovered)
             store.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
+            store._record_identity(identity_now(config, recorded, boot_id, is_clean=is_clean))
             return store
         except OSError as error:
             lock.close()
@@ -89,6 +102,35 @@ class FileStore:
         except BaseException:
             lock.close()
             raise
+
+    def _record_identity(self, now: Identity) -> None:
+        """@raise OSError: it could not be written. A directory is adopted later if there is no room now."""
+        ledger = self._ledger
+        self._is = now
+        try:
+            path = f"{ledger.config.self_path}/{IDENTITY_NAME}"
+            self._identity, _ = IdentityFile.open(ledger.disk, path, now)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return
+        self._identity.write_durably(now)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a loss of power may have taken entries that this member acknowledged."""
+        return bool(self._is.unsure)
+
+    def end_unsure(self) -> None:
+        """
+        Record, durably, that nothing is missing.
+
+        @raise StoreError: that failed.
+        """
+        self._is = attrs.evolve(self._is, unsure=0)
+        with self._storing("writing the identity failed"):
+            if self._identity is not None:
+                self._identity.write_durably(self._is)
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -472,4 +514,6 @@ class FileStore:
         self._index.close()
         if self._flush.job is None:
             self._marks.close()
+        if self._identity is not None:
+            self._identity.close()
         self._lock.close()

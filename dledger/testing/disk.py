@@ -239,6 +239,7 @@ class SimDisk:
     A file system in memory. See L{dledger.base.disk.disk.Disk}.
 
     @ivar life: number of the process that uses the disk; handles of earlier ones are dead.
+    @ivar power_cuts: number of losses of power so far; it names the boot of the machine.
     @ivar now_s: seconds, for modification times.
     @ivar is_full: creating and growing files, reserving, and writes to bytes that were not reserved fail with
         ENOSPC; other writes do not.
@@ -251,6 +252,7 @@ class SimDisk:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.life = 0
+        self.power_cuts = 0
         self.now_s = 0.0
         self.is_armed = False
         self.is_full = False
@@ -349,6 +351,7 @@ class SimDisk:
     def lose_power(self) -> None:
         """Lose power: the process ends, and writes that were not synced may be lost."""
         self.life += 1
+        self.power_cuts += 1
         self._locks.clear()
         self.countdown = 0
         self._rearm()

@@ -19,7 +19,7 @@ from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
-from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.reactor import Reactor
 from dledger.config import ALIASES, DLedgerConfig, from_mapping, read_java_file
 from dledger.node.node import Node
@@ -121,5 +121,5 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     return MemberService(
         options.member, reactor, disk=OsDisk(), rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
-        make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"],
+        make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"], boot_id=read_boot_id(),
     )

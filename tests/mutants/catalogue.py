@@ -37,6 +37,7 @@ TERMS = "dledger.storage.term_file"
 NETWORK = "dledger.testing.group.network"
 FAULTS = "dledger.testing.group.faults"
 
+ASYNC: Mapping[str, object] = {"flush_disk_type": "async", "flush_file_interval": 3000}
 SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
 ELECTIONS = ("kill", "isolate", "split", "pause", "transfer")
 READING: Mapping[str, object] = {
@@ -110,6 +111,19 @@ _ELECTIONS = (
         Patch(ELECTOR, "if member.repair_end_index >= 0:\n            # Its log looks shorter",
               "if False:\n            # Its log looks shorter"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
+    Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
+        Patch(ELECTOR, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),
+        Patch("dledger.testing.group.invariants", "require(not member.ledger.is_unsure, 6,",
+              "require(True, 6,"),
+        Patch(ELECTOR, "(self._unsure if self.member.is_unsure else self._granted).add(",
+              "self._granted.add("),
+    ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=1.0),
+    Mutant("sure-too-early", "it takes the first push of any leader for the leader's whole ledger", (
+        Patch("dledger.core.leaders_word",
+              "has_all = self._term == member.term and matched_index >= self._end_index >= -1",
+              "has_all = matched_index >= 0"),
+    ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
+       load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
         Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),
     ), faults=LINKS),

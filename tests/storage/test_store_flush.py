@@ -90,7 +90,7 @@ class FlushTests(HookedCase):
         self.disk.calls.clear()
         self.store.abandon()
         closed = [path for operation, path in self.disk.calls if operation == "close"]
-        self.assertEqual(closed, [f"{ROOT}/index/{FIRST}"])
+        self.assertEqual(closed, [f"{ROOT}/index/{FIRST}", f"{ROOT}/identity"])
         job.run()
 
     def test_abandoned(self) -> None:
@@ -99,7 +99,8 @@ class FlushTests(HookedCase):
         self.disk.calls.clear()
         self.store.abandon()
         closed = {path for operation, path in self.disk.calls if operation == "close"}
-        self.assertEqual(closed, {f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}", f"{ROOT}/commitmark"})
+        self.assertEqual(closed, {f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}", f"{ROOT}/commitmark",
+                                  f"{ROOT}/identity"})
         self.assertEqual(self.disk._locked, set())
 
     def test_checkpoint_with_a_flush(self) -> None:

@@ -181,6 +181,15 @@ class OsFile:
             os.close(fd)
 
 
+def read_boot_id() -> str:
+    """What the kernel calls this boot of the machine; empty if it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
 #: Descriptors kept for calls that need one for a moment, for a process that has used up all others.
 _SPARE_DESCRIPTORS = 4
 _spare: list[int] = []

@@ -4,7 +4,8 @@ The faults of a schedule and their times, all from the seed.
 
 Each schedule draws its own mix: some kinds of faults are absent, some frequent (swarm testing finds
 more than all kinds at their average). Every fault ends after a while. The promises of a run limit the faults:
-power cuts only where acks wait for fsync, damage only at a minority, and to records only below the end that
+power cuts of everything only where acks wait for fsync (else of a minority that is not sure of its ledger),
+damage only at a minority, and to records only below the end that
 the member's commit mark records as durable, or behind everything that the member has acknowledged.
 """
 
@@ -65,6 +66,8 @@ class Nemesis:
         if self._cluster.is_sync:
             kinds += [self._cut_power, self._cut_power, self._cut_power_everywhere, self._lose_power_inside,
                       self._lose_power_inside]
+        elif self._members[0].config.store_type == "file":
+            kinds += [self._cut_power, self._cut_power]
         rng = self._rng
         chosen = [kind for kind in kinds if rng.random() < 0.5]
         return chosen or kinds
@@ -221,8 +224,17 @@ class Nemesis:
 
     def _cut_power(self) -> None:
         member = self._member()
+        if not self._may_lose_power(member):
+            return
         member.lose_power()
         self._down_for(member)
+
+    def _may_lose_power(self, member: SimMember) -> bool:
+        """With async flushing a minority at a time: as long as a majority has lost none, nothing is lost."""
+        if self._cluster.is_sync:
+            return True
+        doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
+        return len(doubtful) <= (len(self._members) - 1) // 2 and not self._may_be_damaged
 
     def _cut_power_everywhere(self) -> None:
         for member in self._members:

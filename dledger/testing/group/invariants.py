@@ -303,9 +303,12 @@ class GroupInvariants:
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
 
     def _owes(self, member_id: str, index: int) -> bool:
-        """Whether a damaged member remembers that it held C{index}; it votes again when it holds it again."""
+        """
+        Whether a damaged member remembers that it held C{index}, or one that lost power that it may have; it
+        votes again when it holds it again.
+        """
         ledger = self._members[member_id].ledger
-        return ledger is not None and bool(ledger.repair_end_index >= index)
+        return ledger is not None and bool(ledger.repair_end_index >= index or ledger.is_unsure)
 
     def is_safe(self, member_id: str, index: int) -> bool:
         """
@@ -342,6 +345,7 @@ class GroupInvariants:
             if response.vote_result is VoteResult.ACCEPT and not response.pre_vote:
                 assert isinstance(request, VoteRequest) and request.leader_id is not None
                 require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
+                require(not member.ledger.is_unsure, 6, f"{member.member_id} votes while unsure")
                 self._votes_for(member, request.term, request.leader_id)
 
     def _holds_durably(self, member: CheckedMember, request: Request) -> None:

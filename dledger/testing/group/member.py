@@ -24,7 +24,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, TermFile, encode_term
+from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, TermFile
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.group.invariants import GroupInvariants, require
@@ -130,6 +130,7 @@ class SimMember:
         self.persisted_term = 0
         self.damaged: set[int] = set()
         self.is_small_damaged = False
+        self._sure_cuts = 0
         self._rng = rng
         self._boot_us = 0
         self._boot_ms = 0
@@ -198,7 +199,7 @@ class SimMember:
             self.ledger = MemoryStore.open(config, self.disk)
             self.disk.makedirs(config.self_path)
         else:
-            self.ledger = FileStore.open(config, self.disk)
+            self.ledger = FileStore.open(config, self.disk, boot_id=f"boot {self.disk.power_cuts}")
         terms = WatchedTerms(self.disk, config.self_path, member_ids=config.peers)
         terms.watcher = self
         found = terms.take_up(
@@ -209,20 +210,9 @@ class SimMember:
         core = WatchedCore(
             config=config, view=self.ledger, rng=self._rng, term=found.term, voted_for=found.voted_for,
             committed_index=self.ledger.committed_index, repair_end_index=self.ledger.repair_end_index,
+            is_unsure=self.ledger.is_unsure,
         )
         return core, terms
-
-    def give_new_term(self, term: int) -> None:
-        """
-        What an operator does by docs/operations.md about a vote that is not known.
-
-        @param term: above that of every member.
-        """
-        self.note(f"gets term {term} by hand")
-        self.is_small_damaged = False
-        if self.disk.exists(self.twin_path):
-            self.disk.unlink(self.twin_path)
-        self.disk.write_file(self.term_path, encode_term(term, None))
 
     def kill(self) -> None:
         """SIGKILL: the writes stay."""
@@ -235,6 +225,15 @@ class SimMember:
             self._end("power lost", silently=True, power=True)
         else:
             self.disk.lose_power()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the member lost power, and has not been sure of its ledger since; with async flushing."""
+        if self.config.is_sync:
+            return False
+        if self.is_up:
+            self._sure_cuts = self._sure_cuts if self.core._member.is_unsure else self.disk.power_cuts
+        return self._sure_cuts != self.disk.power_cuts
 
     def stop(self) -> None:
         """Ask the member to stop in an orderly way."""

@@ -112,3 +112,6 @@ WIRE_VERSION = 1
 WIRE_VERSION_MASK = 0xFF
 #: In an answer to a heartbeat: the disk of the sender is full, it stores no entries now.
 WIRE_FLAG_DISK_FULL = 0x100
+#: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost acknowledged entries. It
+#: counts only if every member of the group gives its vote.
+WIRE_FLAG_UNSURE_VOTE = 0x200
