@@ -173,7 +173,7 @@ class Node:
         config, feed = self.config, self._driver.feed
         self.flusher = LedgerFlusher(
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
-            counters=self.counters,
+            counters=self.counters, report=self.report,
         )
         self.refusals = Refusals(self._core, feed, self.counters)
         self._appends = AppendGate(

@@ -22,7 +22,7 @@ from protocols.wire.fastjson import JsonObject
 #: Reports that need an operator's attention.
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
-    "truncating", "stray-leader-called", "leaving-full", "unsure",
+    "truncating", "stray-leader-called", "leaving-full", "unsure", "slow-fsync",
 })
 _ERRORS = frozenset({"store-failed", "disk-full"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -34,6 +34,7 @@ _REPEATED = {
     "disk-has-room": (),
     "leaving-full": ("transferee_id",),
     "push-refused": ("code", "type"),
+    "slow-fsync": (),
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),
 }

@@ -223,7 +223,8 @@ class MemberService(MultiService):
 
     def _open_terms(self, store: FileStore) -> TermVote:
         self._terms = terms = TermFile(self._disk, self.config.self_path, member_ids=self.config.peers)
-        vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.had_entries)
+        vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.has_terms)
+        store.note_terms()
         for warning in terms.warnings:
             self.log.warn("member {self_id}: {warning}", self_id=self.config.self_id, warning=warning)
         return vote

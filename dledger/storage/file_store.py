@@ -117,6 +117,16 @@ class FileStore:
         self._identity.write_durably(now)
 
     @property
+    def has_terms(self) -> bool:
+        """Whether term and vote were recorded beside this ledger before: then their files must exist."""
+        return self.had_entries or bool(self._is.has_terms)
+
+    def note_terms(self) -> None:
+        """Record, durably, that the files of term and vote exist. @raise StoreError: that failed."""
+        if not self._is.has_terms:
+            self._record(attrs.evolve(self._is, has_terms=1))
+
+    @property
     def is_unsure(self) -> bool:
         """Whether a loss of power may have taken entries that this member acknowledged."""
         return bool(self._is.unsure)
@@ -127,10 +137,13 @@ class FileStore:
 
         @raise StoreError: that failed.
         """
-        self._is = attrs.evolve(self._is, unsure=0)
+        self._record(attrs.evolve(self._is, unsure=0))
+
+    def _record(self, identity: Identity) -> None:
+        self._is = identity
         with self._storing("writing the identity failed"):
             if self._identity is not None:
-                self._identity.write_durably(self._is)
+                self._identity.write_durably(identity)
 
     # -- reads -----------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ IDENTITY_DECLARATION = Struct(
     "generation" / Int64sb,  # grows with every write
     "was_async" / Int32sb,  # 1: the last process acknowledged entries before they were flushed
     "unsure" / Int32sb,  # 1: entries that were acknowledged may be lost
+    "has_terms" / Int32sb,  # 1: term and vote were recorded once, so their files exist
 )
 
 
@@ -37,7 +38,7 @@ class Identity:
     Content of a slot.
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
-    @ivar was_async, unsure: 0 or 1, see the declaration.
+    @ivar was_async, unsure, has_terms: 0 or 1, see the declaration.
     """
 
     group: str
@@ -45,6 +46,7 @@ class Identity:
     boot_id: str
     was_async: int = 0
     unsure: int = 0
+    has_terms: int = 0
 
 
 _FORM = SlotForm(
@@ -99,4 +101,5 @@ def identity_now(
         lost_power = bool(recorded.boot_id and boot_id) and recorded.boot_id != boot_id
         unsure = int(bool(recorded.unsure) or (bool(recorded.was_async) and lost_power and not is_clean))
     return Identity(group=config.group, member_id=config.self_id, boot_id=boot_id,
-                    was_async=int(not config.is_sync), unsure=unsure)
+                    was_async=int(not config.is_sync), unsure=unsure,
+                    has_terms=recorded.has_terms if recorded is not None else 0)

@@ -153,6 +153,23 @@ class OsDiskTests(DiskContract, SynchronousTestCase):
         self.assertEqual(calls, ["file", "rename", "directory"])
 
 
+class ModeTests(SynchronousTestCase):
+    """Other users of the machine read nothing."""
+
+    def test_modes(self) -> None:
+        """Of everything that is made, with the widest umask."""
+        self.addCleanup(os.umask, os.umask(0))
+        base = os.path.abspath(self.mktemp()) + "/a/b"
+        disk = OsDisk()
+        disk.makedirs(base)
+        disk.open(f"{base}/segment", create=True, size=9).close()
+        disk.write_file(f"{base}/small", b"x")
+        disk.lock(f"{base}/lock").close()
+        for name, mode in (("", 0o750), ("/segment", 0o640), ("/small", 0o640), ("/lock", 0o640)):
+            self.assertEqual(stat.S_IMODE(os.stat(base + name).st_mode), mode, name)
+        self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(base)).st_mode), 0o750)
+
+
 class DescriptorTests(SynchronousTestCase):
     """A process that has used up its descriptors still keeps its promises."""
 

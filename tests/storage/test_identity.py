@@ -81,6 +81,14 @@ class OwnerTests(IdentityCase):
         self.start("boot 2").clean_close()
         self.assertTrue(self.disk.exists(PATH))
 
+    def test_terms_existed(self) -> None:
+        """Term and vote were recorded once: also an empty ledger does not start without them."""
+        store = self.start()
+        self.assertFalse(store.has_terms)
+        store.note_terms()
+        store.clean_close()
+        self.assertTrue(self.start().has_terms)
+
     def test_damaged(self) -> None:
         """One slot is enough; with none the member does not start."""
         self.start().clean_close()

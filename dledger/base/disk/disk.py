@@ -190,6 +190,10 @@ def read_boot_id() -> str:
         return ""
 
 
+#: Permissions of new files and directories: other users of the machine read no entries.
+FILE_MODE = 0o640
+DIRECTORY_MODE = 0o750
+
 #: Descriptors kept for calls that need one for a moment, for a process that has used up all others.
 _SPARE_DESCRIPTORS = 4
 _spare: list[int] = []
@@ -227,7 +231,7 @@ class OsDisk:
         """See L{Disk.open}."""
         if not create:
             return OsFile(path, _open_descriptor(path, os.O_RDWR))
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
         if size:
             try:
                 os.ftruncate(fd, size)
@@ -251,7 +255,7 @@ class OsDisk:
         """See L{Disk.write_file}."""
         aside = path + ".tmp"
         _keep_spare_descriptors()
-        fd = _open_descriptor(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = _open_descriptor(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
             OsFile(aside, fd).pwrite(data, 0)
             os.fsync(fd)
@@ -282,7 +286,7 @@ class OsDisk:
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.makedirs(parent)
-        os.mkdir(path)
+        os.mkdir(path, DIRECTORY_MODE)
         self.sync_directory(parent or ".")
 
     def unlink(self, path: str) -> None:
@@ -316,7 +320,7 @@ class OsDisk:
 
     def lock(self, path: str) -> File:
         """See L{Disk.lock}."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Java locks with fcntl, which flock does not see: a RocketMQ broker locks the first byte.

@@ -204,8 +204,10 @@ class SimMember:
         terms.watcher = self
         found = terms.take_up(
             ledger_end_term=self.ledger.ledger_end_term,
-            has_ledger=config.store_type == "file" and self.ledger.had_entries,
+            has_ledger=config.store_type == "file" and self.ledger.has_terms,
         )
+        if config.store_type == "file":
+            self.ledger.note_terms()
         self.terms = terms
         core = WatchedCore(
             config=config, view=self.ledger, rng=self._rng, term=found.term, voted_for=found.voted_for,
