@@ -31,6 +31,11 @@ ENTRY_HEADER_BYTES = 48
 INDEX_UNIT_BYTES = 32
 MIN_BLANK_BYTES = 8
 
+#: Longest id of a member, in bytes of UTF-8: the record of a vote holds it.
+ID_BYTES_MAX = 255
+#: Longest name of a group, likewise, as for RocketMQ's groups: the identity of a directory holds it.
+GROUP_BYTES_MAX = 127
+
 FLUSH_ASYNC = "async"
 FLUSH_SYNC = "sync"
 
@@ -59,6 +64,8 @@ class DLedgerConfig:
     @ivar peers: member id to C{host:port}, the same on every member.
     @ivar store_base_dir: the ledger is in C{<store_base_dir>/dledger-<self_id>}.
     @ivar flush_disk_type: C{async}: acks from the page cache, as in Java; C{sync}: acks after fsync.
+    @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
+        acknowledged entries: an operator's word that no other member has more.
     @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
     @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
     @ivar never_lead: vote and store, but never be a candidate.
@@ -87,11 +94,13 @@ class DLedgerConfig:
     Files:
     @ivar mapped_file_size_for_entry_data, mapped_file_size_for_entry_index: bytes of one file.
     @ivar file_reserved_hours, delete_when: a segment older than the first is deleted at the second, an
-        hour of the day.
+        hour of the day; 0 for no age.
     @ivar disk_space_ratio_to_check_expired, disk_space_ratio_to_force_clean, disk_full_ratio: used
-        share of the file system above which old segments are deleted at any hour, segments are deleted
-        at any age, and appends are refused (415).
+        share of the file system above which segments that are old enough are deleted at any hour, segments
+        are deleted at any age (only with C{enable_disk_force_clean}), and appends are refused (415).
     @ivar retention_bytes: keep at most this many bytes of segments; 0 for no limit.
+
+    Nothing is deleted unless C{file_reserved_hours}, C{retention_bytes} or C{enable_disk_force_clean} is set.
     """
 
     group: str = attrs.field(default="default", validator=instance_of(str))
@@ -103,6 +112,7 @@ class DLedgerConfig:
     flush_disk_type: str = attrs.field(default=FLUSH_ASYNC, validator=in_((FLUSH_ASYNC, FLUSH_SYNC)))
     wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
 
+    accept_unclean_start: bool = attrs.field(default=False, validator=instance_of(bool))
     term_start_entry: bool = attrs.field(default=True, validator=instance_of(bool))
     never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
     pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))
@@ -139,12 +149,12 @@ class DLedgerConfig:
     mapped_file_size_for_entry_index: int = _count(32 * 5 * 1024 * 1024, 32)
     flush_file_interval: int = _count(10)
     check_point_interval: int = _count(3000)
-    file_reserved_hours: int = _count(72)
+    file_reserved_hours: int = _count(0, 0)
     delete_when: str = attrs.field(default="04", validator=instance_of(str))
     disk_space_ratio_to_check_expired: float = _share(0.70)
     disk_space_ratio_to_force_clean: float = _share(0.85)
     disk_full_ratio: float = _share(0.90)
-    enable_disk_force_clean: bool = attrs.field(default=True, validator=instance_of(bool))
+    enable_disk_force_clean: bool = attrs.field(default=False, validator=instance_of(bool))
     retention_bytes: int = _count(0, 0)
     min_free_bytes: int = _count(0, 0)
 
@@ -155,6 +165,18 @@ class DLedgerConfig:
                 f"self_id={self.self_id!r} is not among the peers {sorted(value)}: "
                 "add it to peers, or correct --node-id"
             )
+
+    @peers.validator
+    def _ids_fit_a_vote(self, _attribute: object, value: dict[str, str]) -> None:
+        for peer_id in value:
+            if len(peer_id.encode()) > ID_BYTES_MAX:
+                raise ValueError(f"peers: member id {peer_id[:40]!r}... has more than {ID_BYTES_MAX} bytes: "
+                                 "shorten it, the record of a vote must hold it")
+
+    @group.validator
+    def _group_fits_the_identity(self, _attribute: object, value: str) -> None:
+        if len(value.encode()) > GROUP_BYTES_MAX:
+            raise ValueError(f"group={value[:40]!r}... has more than {GROUP_BYTES_MAX} bytes: shorten it")
 
     @self_id.validator
     def _id_is_plain(self, _attribute: object, value: str) -> None:
@@ -254,10 +276,39 @@ ALIASES: Mapping[str, str] = {
     "storePathRootDir": "store_base_dir",
     "store": "store_base_dir",
     "fileReservedTime": "file_reserved_hours",
+    "retention_hours": "file_reserved_hours",
+    "retentionHours": "file_reserved_hours",
 }
 
 #: Options whose converters take several types.
 _OWN_TYPES = ("peers", "preferred_leader_ids", "admin_hosts")
+
+#: Java's defaults for options whose defaults are safer here. They apply to a Java-style file of properties.
+JAVA_FILE_DEFAULTS: Mapping[str, object] = {"file_reserved_hours": 72, "enable_disk_force_clean": True}
+
+
+def read_java_file(text: str) -> dict[str, object]:
+    """
+    The options in a Java-style file: lines C{name=value}, comments with C{#} or C{!}, and Java's defaults
+    (L{JAVA_FILE_DEFAULTS}) for the options that it does not name.
+
+    @raise ValueError: another line, or a name twice.
+    """
+    found: dict[str, object] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ValueError(f"line {number}: {line[:60]!r} is not name=value")
+        if name in found:
+            raise ValueError(f"line {number}: {name} is given twice")
+        found[name] = value.strip()
+    fields = attrs.fields_dict(DLedgerConfig)
+    named = {our_name(name, ALIASES, fields) for name in found}
+    return {**{name: value for name, value in JAVA_FILE_DEFAULTS.items() if name not in named}, **found}
 
 _FLUSH_NAMES = {"SYNC_FLUSH": FLUSH_SYNC, "ASYNC_FLUSH": FLUSH_ASYNC}
 

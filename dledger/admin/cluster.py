@@ -49,6 +49,7 @@ class MemberReport:
     @ivar lag: number of entries from its end to the leader's end; -1 if not known.
     @ivar problem: reason for a missing answer; empty if it answered.
     @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
+    @ivar begin_moved: why its first index rose last; empty if it did not, or did not tell.
     """
 
     member_id: str
@@ -64,6 +65,7 @@ class MemberReport:
     lag: int = -1
     problem: str = ""
     health: str = ""
+    begin_moved: str = ""
 
 
 def report_of_status(member_id: str, address: str, url: str, document: Mapping[str, object]) -> MemberReport:
@@ -88,6 +90,7 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
             end_index=int(member["ledger_end_index"]),
             committed_index=int(member["committed_index"]),
             health=str(document.get("problem", "")),
+            begin_moved=str(document.get("begin_moved", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
@@ -315,6 +318,7 @@ def _own_report(status: NodeStatus, address: str) -> MemberReport:
         begin_index=member.ledger_begin_index,
         end_index=member.ledger_end_index,
         committed_index=member.committed_index,
+        begin_moved=status.begin_moved,
     )
 
 

@@ -41,6 +41,8 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("unsynced_bytes", "Written bytes not known to be on stable storage.", lambda s: s.unsynced_bytes),
     ("disk_free_bytes", "Free bytes of the store's file system.", lambda s: s.disk_free_bytes),
     ("disk_total_bytes", "Size of the store's file system.", lambda s: s.disk_total_bytes),
+    ("set_aside_files", "Files of cut data kept beside the ledger.", lambda s: s.set_aside_files),
+    ("set_aside_bytes", "Bytes of cut data kept beside the ledger.", lambda s: s.set_aside_bytes),
     ("uptime_seconds", "Seconds since the node started.", lambda s: s.uptime_s),
 )
 

@@ -78,6 +78,8 @@ def _print_report(report: VerifyReport) -> None:
         click.echo(f"{report.without_chain_crc} records have no checksums (Java's)")
     if report.repair_end_index >= 0:
         click.echo(f"the member is repairing, up to entry {report.repair_end_index}")
+    for kept in report.set_aside:
+        click.echo(f"set aside: {kept.path}, {kept.size} bytes")
     count = report.findings_count
     click.echo("clean" if report.is_clean else "1 finding" if count == 1 else f"{count} findings")
 

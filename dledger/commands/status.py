@@ -141,7 +141,7 @@ def _table(reports: tuple[MemberReport, ...]) -> Table:
             "-" if report.lag < 0 else str(report.lag),
             report.leader_id or "none",
             report.address,
-            report.health,
+            "; ".join(filter(None, (report.health, report.begin_moved))),
             style="bold" if report.role == "leader" else "yellow" if report.health else "",
         )
     return table

@@ -100,6 +100,11 @@ class EndRepair(Effect):
 
 
 @attrs.frozen(kw_only=True)
+class EndUnsure(Effect):
+    """A member that may have lost acknowledged entries is sure of its ledger: record it durably."""
+
+
+@attrs.frozen(kw_only=True)
 class SendRequest(Effect):
     """
     Send a request to a peer; requests to one peer stay in order.

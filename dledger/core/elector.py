@@ -20,6 +20,8 @@ leader announced that candidate or is it. A candidate that is left behind in a h
 leader's heartbeats; the leader adopts the term of that answer, and the next election ends in step.
 Rule 7: a member that must never lead is a candidate all the same for the sake of one that keeps asking and
 lacks its entries, while no leader is known: it takes no appends, brings that one up, and hands over to it.
+Rule 8: the vote of a member that may have lost acknowledged entries (C{is_unsure}), its own as a candidate
+included, counts only if every member gives its vote.
 
 Knows time as C{now_ms} and chance as the random source it was given.
 
@@ -37,7 +39,13 @@ import attrs
 from dledger.config import JAVA_HEART_BEAT_TIME_INTERVAL_MS, JAVA_MAX_HEART_BEAT_LEAK
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_DISK_FULL,
+    WIRE_FLAG_UNSURE_VOTE,
+    WIRE_VERSION,
+    ResponseCode,
+    VoteResult,
+)
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -130,6 +138,7 @@ class LeaderElector:
     _leader_heard_ms: int = 0
     _outstanding: dict[int, str] = attrs.Factory(dict)
     _granted: set[str] = attrs.Factory(set)
+    _unsure: set[str] = attrs.Factory(set)
     _not_ready: set[str] = attrs.Factory(set)
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
@@ -138,6 +147,7 @@ class LeaderElector:
     _expected: tuple[str, int, int] | None = None
     _asked_ms: dict[str, int] = attrs.Factory(dict)
     _java_deposed_ms: int = -JAVA_SPARED_MS
+    _has_yielded: bool = False
 
     # -- patience ---------------------------------------------------------------------------
 
@@ -156,6 +166,7 @@ class LeaderElector:
         @param interval_ms: the interval that a heartbeat advertises, 0 for none; None for a push, which has
             none.
         """
+        self._has_yielded = False
         if interval_ms is not None:
             self._leader_interval_ms = self._believed_ms(interval_ms) if interval_ms > 0 else 0
         patience = self.patience_ms()
@@ -233,7 +244,14 @@ class LeaderElector:
                 member.out.report("terms-exhausted", term=member.term)
             self._wait_for_round(self.patience_ms())
             return
-        if member.config.pre_vote and member.peer_ids:
+        if member.is_full and member.peer_ids and not self._has_yielded:
+            # A member with room shall lead. If none comes forward in another patience, all may be full.
+            self._has_yielded = True
+            if member.leader_id is not None:
+                self.roles.become_follower(None)
+            self._wait_for_round(self.patience_ms())
+            return
+        if (member.config.pre_vote or member.is_unsure) and member.peer_ids:
             self._ask_first()
         else:
             self._campaign(transfer=False)
@@ -265,7 +283,7 @@ class LeaderElector:
     def _begin_round(self, campaign: Campaign) -> None:
         self._end_round()
         self.campaign = campaign
-        self._granted = {self.member.self_id}
+        (self._unsure if self.member.is_unsure else self._granted).add(self.member.self_id)
         config = self.member.config
         # Time for a slow fsync of a voter, then a random wait that no two candidates share.
         self._wait_for_round(config.heart_beat_time_interval_ms * config.max_heart_beat_leak // 2)
@@ -275,6 +293,7 @@ class LeaderElector:
         self.is_transfer = False
         self._outstanding.clear()
         self._granted = set()
+        self._unsure = set()
         self._not_ready = set()
 
     def _is_java(self, peer_id: str) -> bool:
@@ -322,6 +341,8 @@ class LeaderElector:
             is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
+            elif result is VoteResult.UNKNOWN and response.wire_version & WIRE_FLAG_UNSURE_VOTE:
+                self._unsure.add(peer_id)
             elif result is VoteResult.REJECT_TERM_NOT_READY or (
                 # The leader's announcement of this candidate is still under way to that peer.
                 result is VoteResult.REJECT_ALREADY_HAS_LEADER and self.is_transfer
@@ -338,7 +359,11 @@ class LeaderElector:
         self._outstanding.pop(request_id, None)
 
     def _won(self) -> bool:
-        if len(self._granted) < self.member.config.quorum:
+        config = self.member.config
+        # A quorum of sure members holds every committed entry. So do all members together, as far as any disk
+        # still has it: then the candidate's log is the longest.
+        is_unanimous = len(self._granted | self._unsure) == len(config.peers)
+        if len(self._granted) < config.quorum and not is_unanimous:
             return False
         if self.campaign is Campaign.ASKING:
             if self.member.may_lead:  # it may have changed during the round
@@ -430,10 +455,13 @@ class LeaderElector:
 
     def _answer_vote(self, token: int, request: VoteRequest, result: VoteResult) -> None:
         member = self.member
+        flags = 0
+        if result is VoteResult.ACCEPT and member.is_unsure:
+            result, flags = VoteResult.UNKNOWN, WIRE_FLAG_UNSURE_VOTE
         term = member.ledger_end_term if result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER else member.term
         member.out.reply(token, VoteResponse(
             group=request.group, remote_id=request.remote_id, local_id=request.local_id,
-            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION,
+            leader_id=request.leader_id, term=term, wire_version=WIRE_VERSION | flags,
             vote_result=result, pre_vote=request.pre_vote,
         ))
         if not request.pre_vote:
@@ -502,8 +530,9 @@ class LeaderElector:
             self.heard_leader(request.heart_beat_interval_ms)
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
+        flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
         member.out.reply(token, HeartBeatResponse(
-            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION,
+            code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))
 
     def _heard_stray(self, request: HeartBeatRequest) -> None:

@@ -98,6 +98,13 @@ class EntriesFlushed(Input):
     end_index: int
 
 
+@attrs.frozen
+class RoomChecked(Input):
+    """The store was looked at. C{is_full}: it refuses entries for want of room."""
+
+    is_full: bool
+
+
 @attrs.frozen(kw_only=True)
 class StoreFailed(Input):
     """A write, fsync, truncation or persist failed. The member stops and acknowledges no more."""

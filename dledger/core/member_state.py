@@ -22,7 +22,7 @@ from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.ports import LedgerView
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, WIRE_VERSION_MASK
 from protocols.wire.ledger.messages import Request, Response
 
 
@@ -155,6 +155,9 @@ class MemberState:
     @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
         one has its entries; None for none.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
+    @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
+    @ivar is_full: whether the store refuses entries for want of room.
+    @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
     @ivar incompatible: peers that answered a request in another version of the protocol on the current
         connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
     """
@@ -177,6 +180,9 @@ class MemberState:
     wire_versions: dict[str, int] = attrs.Factory(dict)
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
     incompatible: set[str] = attrs.Factory(set)
+    is_unsure: bool = False
+    is_full: bool = False
+    full_peers: set[str] = attrs.Factory(set)
 
     @property
     def self_id(self) -> str:
@@ -245,8 +251,16 @@ class MemberState:
     def heard_from(self, peer_id: str, wire_version: int) -> None:
         """A message of C{peer_id} arrived."""
         self.last_heard_ms[peer_id] = self.out.now_ms
+        wire_version &= WIRE_VERSION_MASK
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version
+
+    def heard_of_room(self, peer_id: str, wire_version: int) -> None:
+        """A peer answered a heartbeat, and said whether its disk is full."""
+        if wire_version & WIRE_FLAG_DISK_FULL:
+            self.full_peers.add(peer_id)
+        else:
+            self.full_peers.discard(peer_id)
 
     def base_fields(self, peer_id: str) -> dict[str, object]:
         """Base fields of a request to C{peer_id}."""

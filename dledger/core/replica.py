@@ -28,16 +28,18 @@ from dledger.core.dispatcher import EntryDispatcher, Quota
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
+from dledger.core.leaders_word import LeadersWord
 from dledger.core.member_state import MemberState, Outbox, Role
 from dledger.core.ports import LedgerView
 from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
 from dledger.core.status import MemberStatus, PeerStatus
 from dledger.core.transfer import LeadershipTransfer
-from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import (
     GetResponse,
     HeartBeatRequest,
+    HeartBeatResponse,
     LeadershipTransferRequest,
     MetadataRequest,
     MetadataResponse,
@@ -57,14 +59,14 @@ class DLedgerCore:
 
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
-        voted_for: str | None, committed_index: int, repair_end_index: int = -1,
+        voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
         @param term, voted_for: the persisted values.
         @param committed_index: a lower bound of the committed index, from the checkpoint.
-        @param repair_end_index: see L{MemberState}.
+        @param repair_end_index, is_unsure: see L{MemberState}.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
@@ -75,7 +77,7 @@ class DLedgerCore:
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
-            peer_ids=peer_ids,
+            peer_ids=peer_ids, is_unsure=is_unsure,
         )
         self._member.refresh_end()
         # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
@@ -83,6 +85,7 @@ class DLedgerCore:
         self._out = out
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
+        self._leaders_word = LeadersWord(self._member)
         self._flusher = Flusher(self._member)
         self._appends = PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
@@ -102,6 +105,7 @@ class DLedgerCore:
             ev.WriteRefused: self._on_write_refused,
             ev.LedgerTruncated: self._on_ledger_truncated,
             ev.EntriesFlushed: self._on_entries_flushed,
+            ev.RoomChecked: self._on_room_checked,
             ev.StoreFailed: self._on_store_failed,
             ev.RequestReceived: self._on_request_received,
             ev.RequestAbandoned: self._on_request_abandoned,
@@ -141,6 +145,8 @@ class DLedgerCore:
         if member.repair_end_index >= 0:
             self._out.report("repairing", ledger_end_index=member.ledger_end_index,
                              repair_end_index=member.repair_end_index)
+        if member.is_unsure:
+            self._out.report("unsure", ledger_end_index=member.ledger_end_index)
 
     def _on_ticked(self, _: ev.Ticked) -> None:
         for peer_id, request_id, owner in self._out.overdue():
@@ -151,6 +157,7 @@ class DLedgerCore:
     def _tick_parts(self) -> None:
         self._elector.tick()
         self._handler.check_abnormal_future()
+        self._leaders_word.tick()
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)
@@ -210,6 +217,7 @@ class DLedgerCore:
         member = self._member
         member.role, member.leader_id = Role.LEADER, member.self_id
         self._elector.led()
+        self._leaders_word.sure()
         self._handler.reset()
         self._quorum = QuorumAckChecker.for_term(
             term=member.term, term_start_index=member.ledger_end_index + 1,
@@ -343,6 +351,8 @@ class DLedgerCore:
             if accepted is ResponseCode.SUCCESS:
                 self._elector.heard_leader()
             self._handler.on_push(token, request, accepted, channel=received.channel)
+            if request.type is PushType.COMMIT and self._handler.is_in_step:
+                self._leaders_word.heard_commit(request.wire_version < 1, self._handler.matched_index)
             self._end_repair()  # the ledger may be complete and this push may have proved it
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
@@ -356,6 +366,8 @@ class DLedgerCore:
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
         self._member.heard_from(peer_id, response.wire_version)
+        if isinstance(response, HeartBeatResponse):
+            self._member.heard_of_room(peer_id, response.wire_version)
         if not isinstance(response, (MetadataResponse, GetResponse)):  # information, nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
@@ -430,10 +442,21 @@ class DLedgerCore:
         if self._quorum is None:
             self._handler.write_following()
 
+    def _on_room_checked(self, checked: ev.RoomChecked) -> None:
+        if checked.is_full != self._member.is_full:
+            self._room_changed(checked.is_full)
+
+    def _room_changed(self, is_full: bool) -> None:
+        self._member.is_full = is_full
+        self._out.report("disk-full" if is_full else "disk-has-room")
+
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
+        if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:
+            self._room_changed(is_full=True)
         if self._quorum is not None:
             self._out.report("append-refused", code=refused.code.name, reason=refused.reason)
             self._appends.on_write_refused(refused.code)
+            self._transfer.leave_if_full(self._dispatchers)
         else:
             self._handler.on_write_refused(refused.code, refused.reason)
 
@@ -463,6 +486,7 @@ class DLedgerCore:
         has every entry that was committed with this member's acknowledgement.
         """
         member, handler = self._member, self._handler
+        self._leaders_word.check(handler.matched_index)
         if member.repair_end_index < 0:
             return
         held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
@@ -539,6 +563,11 @@ class DLedgerCore:
         return self._member.committed_index
 
     @property
+    def is_full(self) -> bool:
+        """Whether the store refuses entries for want of room, as far as the core knows."""
+        return self._member.is_full
+
+    @property
     def ledger_end_index(self) -> int:
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
         return self._member.ledger_end_index
@@ -562,9 +591,9 @@ class DLedgerCore:
             ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
             ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
             flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
-            is_diverged=self.is_diverged, transferee_id=self._transfer.transferee_id,
-            pending_appends=len(self._appends), pending_reads=len(self._reads),
-            peers=tuple(map(self._peer_status, member.peer_ids)),
+            is_diverged=self.is_diverged, is_unsure=member.is_unsure,
+            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
+            pending_reads=len(self._reads), peers=tuple(map(self._peer_status, member.peer_ids)),
         )
 
     def _peer_status(self, peer_id: str) -> PeerStatus:

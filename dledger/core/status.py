@@ -35,6 +35,7 @@ class MemberStatus:
 
     @ivar role: C{leader}, C{follower} or C{candidate}.
     @ivar flushed_index: every entry up to here is on stable storage.
+    @ivar is_unsure: whether a loss of power may have taken entries that the member acknowledged.
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
     @ivar is_diverged: it refuses what its leader pushes again and again: their ledgers contradict each other.
     """
@@ -56,6 +57,7 @@ class MemberStatus:
     pending_appends: int
     pending_reads: int
     peers: tuple[PeerStatus, ...]
+    is_unsure: bool = False
 
     @property
     def is_repairing(self) -> bool:

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.core.test_transfer -*-
+# -*- test-case-name: tests.core.test_transfer,tests.core.test_room -*-
 """
 Leadership transfer, on both sides.
 
@@ -39,6 +39,11 @@ PREFERRED_CHECK_INTERVAL_MS = 1000
 TRANSFER_PAUSE_MS = 3000
 FAILED_TRANSFER_PAUSE_MS = 10_000
 
+#: A leader with a full disk offers leadership to the same peer again after this many milliseconds. A Java
+#: peer does not say whether its disk is full, so it is asked less often.
+FULL_AGAIN_MS = 5_000
+FULL_AGAIN_JAVA_MS = 120_000
+
 
 @attrs.define
 class GivingUp:
@@ -76,6 +81,7 @@ class LeadershipTransfer:
     _taking: Taking | None = None
     _next_check_ms: int = 0
     _pause_until_ms: int = 0
+    _offer_again_ms: dict[str, int] = attrs.Factory(dict)
 
     @property
     def transferee_id(self) -> str | None:
@@ -237,7 +243,7 @@ class LeadershipTransfer:
             self._answer(token, request, ResponseCode.INCONSISTENT_LEADER)
         elif request.term != member.term:
             self._answer(token, request, ResponseCode.INCONSISTENT_TERM)
-        elif not member.may_lead or self._taking is not None:
+        elif not member.may_lead or member.is_unsure or self._taking is not None:
             self._answer(token, request, ResponseCode.TAKE_LEADERSHIP_FAILED)
         else:
             deadline_ms = member.out.now_ms + member.config.leadership_transfer_wait_timeout
@@ -277,6 +283,7 @@ class LeadershipTransfer:
         if self.member.is_leader and now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
             self._hand_over_to_ward(dispatchers)
+            self.leave_if_full(dispatchers)
             self._check_preferred_leader(dispatchers)
 
     def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
@@ -285,13 +292,27 @@ class LeadershipTransfer:
         if ward_id is not None and self._giving is None and self._live((ward_id,), dispatchers):
             self._begin(ward_id, None, None, dispatchers)
 
+    def leave_if_full(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """A leader whose disk is full hands over to a live peer that is not known to be full, too."""
+        member, now_ms = self.member, self.member.out.now_ms
+        if not (member.is_leader and member.is_full) or self._giving is not None:
+            return
+        for peer_id in self._live(tuple(dispatchers), dispatchers):
+            if peer_id not in member.full_peers and now_ms >= self._offer_again_ms.get(peer_id, 0):
+                is_java = member.wire_versions.get(peer_id, 0) < 1
+                self._offer_again_ms[peer_id] = now_ms + (FULL_AGAIN_JAVA_MS if is_java else FULL_AGAIN_MS)
+                member.out.report("leaving-full", transferee_id=peer_id, term=member.term)
+                self._begin(peer_id, None, None, dispatchers)
+                return
+
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         preferred = self.member.config.preferred_leader_ids
         if not preferred or self.member.self_id in preferred or self._giving is not None:
             return
         if self.member.out.now_ms < self._pause_until_ms:
             return
-        live = self._live(preferred, dispatchers)
+        has_room = tuple(peer_id for peer_id in preferred if peer_id not in self.member.full_peers)
+        live = self._live(has_room, dispatchers)
         if live:
             self._begin(live[0], None, None, dispatchers)
 

@@ -52,12 +52,18 @@ class Ledger(LedgerView, Protocol):
     def end_repair(self) -> None:
         """Clear the repairing mark, durably."""
 
+    def end_unsure(self) -> None:
+        """Record, durably, that a loss of power took nothing that was acknowledged."""
+
 
 class Terms(Protocol):
     """Durable term and vote."""
 
     def save(self, term: int, voted_for: str | None) -> None:
         """Save both; durable on return. @raise StoreError: they may not be durable."""
+
+    def check_point(self) -> None:
+        """Write a file that found no room earlier. @raise StoreError: it failed for another reason."""
 
 
 class Surroundings(Protocol):
@@ -117,6 +123,7 @@ class Driver:
             fx.FlushLedger: self._flush_ledger,
             fx.RecordCommit: self._record_commit,
             fx.EndRepair: self._end_repair,
+            fx.EndUnsure: self._end_unsure,
             fx.SendRequest: self._send_request,
             fx.Reply: self._reply,
             fx.AnswerAppend: around.answer_append,
@@ -206,6 +213,9 @@ class Driver:
 
     def _end_repair(self, _effect: fx.EndRepair) -> None:
         self._ledger.end_repair()
+
+    def _end_unsure(self, _effect: fx.EndUnsure) -> None:
+        self._ledger.end_unsure()
 
     def _send_request(self, effect: fx.SendRequest) -> None:
         self._around.send_request(effect.peer_id, effect.request_id, effect.request)

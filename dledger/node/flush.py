@@ -16,9 +16,13 @@ from twisted.python.failure import Failure
 from dledger.base.errors import StoreError
 from dledger.base.group_flush import Flushable, GroupFlush
 from dledger.base.threads import RunInThread
+from dledger.core.effects import Report
 from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
 from dledger.node.status import Counters
 from dledger.storage.store_flush import LedgerFlush
+
+#: An fsync of at least this many seconds is reported.
+SLOW_FSYNC_S = 0.5
 
 
 class LedgerFlusher:
@@ -32,11 +36,14 @@ class LedgerFlusher:
         feed: Callable[[Input], None],
         seconds: Callable[[], float],
         counters: Counters,
+        report: Callable[[Report], None],
     ) -> None:
+        """@param report: is told about slow fsyncs."""
         self._group = GroupFlush(store, run_in_thread)
         self._feed = feed
         self._seconds = seconds
         self._counters = counters
+        self._report = report
 
     def start(self, flush_id: int, end_index: int) -> None:
         """Sync entries up to C{end_index}; then C{EntriesFlushed} or C{StoreFailed} is fed."""
@@ -46,7 +53,10 @@ class LedgerFlusher:
 
     def _done(self, job: LedgerFlush | None, flush_id: int, end_index: int, began_s: float) -> None:
         if job is not None:
-            self._counters.fsync.observe(self._seconds() - began_s)
+            took_s = self._seconds() - began_s
+            self._counters.fsync.observe(took_s)
+            if took_s >= SLOW_FSYNC_S:
+                self._report(Report(event="slow-fsync", facts={"seconds": round(took_s, 3)}))
             end_index = job.end_index  # a truncation in the meantime has lowered it
         self._feed(EntriesFlushed(flush_id=flush_id, end_index=end_index))
 

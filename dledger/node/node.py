@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import DiskSpace
+from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
 from dledger.base.threads import RunInThread
@@ -43,6 +44,7 @@ from dledger.node.router import Refusals, RequestRouter
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.storage.store_flush import LedgerFlush
+from dledger.storage.store_room import DeletedSegment
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
@@ -53,6 +55,9 @@ SWEEP_INTERVAL_S = 0.2
 
 #: Seconds between two checks of disk space and expired files.
 HOUSE_KEEPING_INTERVAL_S = 10.0
+
+#: The same while the disk is full.
+FULL_CHECK_INTERVAL_S = 1.0
 
 #: A reactor stall of at least this many seconds is logged.
 STALL_WARNING_S = 0.25
@@ -80,11 +85,22 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
     def disk_full(self) -> bool:
         """Whether appends are refused because the disk is full."""
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a loss of power may have taken entries that this member acknowledged."""
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+
+    def kept_files(self) -> list[KeptFile]:
+        """Everything that was ever set aside."""
+
     def check_point(self, *, force: bool = False) -> None:
         """Write mark and checkpoint if they changed."""
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
-        """Check disk space and delete expired files. @return: the paths of the deleted files."""
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+        """Check disk space and delete expired files. @return: the deleted files."""
 
 
 class Node:
@@ -129,10 +145,14 @@ class Node:
         self.listen = ""
         self.admin = ""
         self._store = store
+        self._terms = terms
         self._clock = clock
         self._wall_clock = wall_clock
         self._disk_space = disk_space
         self._space: DiskSpace | None = None
+        self._begin_moved = ""
+        self._told_set_aside = 0
+        self._kept_count, self._kept_bytes = -1, 0
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
@@ -145,6 +165,7 @@ class Node:
         self._core = DLedgerCore(
             config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
+            is_unsure=store.is_unsure,
         )
         self._driver = Driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
@@ -153,7 +174,7 @@ class Node:
         config, feed = self.config, self._driver.feed
         self.flusher = LedgerFlusher(
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
-            counters=self.counters,
+            counters=self.counters, report=self.report,
         )
         self.refusals = Refusals(self._core, feed, self.counters)
         self._appends = AppendGate(
@@ -257,6 +278,9 @@ class Node:
         if now_s >= self._next_check_point_s:
             self._next_check_point_s = now_s + self.config.check_point_interval / 1000
             self._with_store(self._store.check_point)
+            self._with_store(self._terms.check_point)
+        if self._store.disk_full:
+            self._next_house_keeping_s = min(self._next_house_keeping_s, now_s + FULL_CHECK_INTERVAL_S)
         if now_s >= self._next_house_keeping_s:
             self._keep_house()
 
@@ -283,23 +307,37 @@ class Node:
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
-        was_full = self._store.disk_full
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
-        for path in deleted:
-            self.log.info("segment {path} deleted", path=path)
+        for one in deleted:
+            self._begin_moved = f"{one.path} deleted: {one.why}"
+            self.log.info(
+                "segment {path} deleted: {why}; the ledger begins at {begin_index} now", path=one.path,
+                why=one.why, begin_index=one.begin_index, self_id=self.config.self_id,
+            )
         self.counters.segments_deleted += len(deleted)
-        if self._store.disk_full != was_full:
-            if self._store.disk_full:
-                self.log.error("the disk is full: appends are refused")
-            else:
-                self.log.info("the disk has room again: appends are taken")
+        self._tell_set_aside()
+        is_full = self._store.disk_full
+        if is_full != self._core.is_full:
+            self._driver.feed(ev.RoomChecked(is_full))
         if self._disk_space is not None:
             self._space = self._disk_space()
 
+    def _tell_set_aside(self) -> None:
+        new = self._store.set_aside[self._told_set_aside :]
+        self._told_set_aside += len(new)
+        for one in new:
+            self.log.warn(
+                "{size} bytes were cut from the ledger and set aside in {path}; they are never deleted here",
+                size=one.size, path=one.path, self_id=self.config.self_id,
+            )
+        if new or self._kept_count < 0:
+            kept = self._store.kept_files()
+            self._kept_count, self._kept_bytes = len(kept), sum(one.size for one in kept)
+
     def _keep_from_index(self) -> int:
-        """First index that expiry must keep: it is not committed, or a live follower lacks it."""
+        """First index that expiry must keep: it is not committed, or a live follower or a reader lacks it."""
         status = self._core.status()
-        needed = [status.committed_index]
+        needed = [status.committed_index, self._reads.slowest_index() - 1]
         if status.role == "leader":
             needed += [
                 peer.match_index for peer in status.peers if 0 <= peer.last_heard_ms_ago < PEER_MEMORY_MS
@@ -423,7 +461,8 @@ class Node:
             pull_waiters=self._reads.waiters, segments_deleted=counters.segments_deleted,
             disk_free_bytes=self._space.usable if self._space is not None else -1,
             disk_total_bytes=self._space.total if self._space is not None else -1,
-            is_disk_full=self._store.disk_full,
+            is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
+            set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
         )
 
     def _unsynced_bytes(self, flushed_index: int) -> int:

@@ -139,6 +139,12 @@ class Reads:
         self._is_wake_asked = False
         self._is_stopped = False
 
+    def slowest_index(self) -> int:
+        """Lowest index that a waiting reader will read next; far above all entries without one."""
+        wanted = [waiter.index for waiter in self._waiters]
+        wanted += [parked.begin_index or 0 for queue in self._parked.values() for _, parked, _ in queue]
+        return min(wanted, default=1 << 62)
+
     @property
     def waiters(self) -> int:
         """Number of PULLs and local callers that wait for entries."""

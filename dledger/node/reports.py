@@ -22,18 +22,22 @@ from protocols.wire.fastjson import JsonObject
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
-    "agrees-again", "standing-in",
+    "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync",
 })
-_ERRORS = frozenset({"store-failed", "diverged"})
+_ERRORS = frozenset({"store-failed", "diverged", "disk-full"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
 #: Reports that a retry or another party can repeat, and the facts that identify a repetition.
 _REPEATED = {
+    "append-refused": ("code",),
+    "disk-full": (),
+    "disk-has-room": (),
+    "leaving-full": ("transferee_id",),
     "push-refused": ("code", "type"),
+    "slow-fsync": (),
     "push-set-back": ("peer_id", "state"),
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-too-large": (),
-    "append-refused": ("code",),
     "claim-refused": ("peer_id", "reason"),
     "peer-connected": ("peer_id",),
     "peer-disconnected": ("peer_id",),

@@ -67,6 +67,13 @@ class ClosableStore(Store, Protocol):
         """Close the files without writing."""
 
 
+class ClosableTerms(Terms, Protocol):
+    """Term and vote, with handles to release."""
+
+    def close(self) -> None:
+        """Release the handles."""
+
+
 def listen_description(address: str) -> str:
     """
     The default endpoint of a member: the port of its own peer address, on that interface if the host is
@@ -102,6 +109,12 @@ class ForgetfulTerms:
     def save(self, term: int, voted_for: str | None) -> None:
         """Do nothing."""
 
+    def check_point(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
 
 class FlushThread(DiskThreads):
     """The only thread that runs fsyncs."""
@@ -131,6 +144,7 @@ class MemberService(MultiService):
         endpoints: dict[str, IStreamClientEndpoint] | None = None,
         make_admin: Callable[[Node], IService] | None = None,
         admin: str = "",
+        boot_id: str = "",
         flush_thread: FlushThread | None = None,
     ) -> None:
         """
@@ -140,6 +154,7 @@ class MemberService(MultiService):
         @param listen: endpoint to listen on; by default see L{listen_description}.
         @param endpoints: peer id to its endpoint; by default from the configuration.
         @param make_admin: makes the administration service, once the member listens.
+        @param boot_id: of this boot of the machine; empty if not known.
         @param admin: listening address of that service, for people.
         """
         super().__init__()
@@ -153,8 +168,10 @@ class MemberService(MultiService):
         self._endpoints = endpoints
         self._make_admin = make_admin
         self._admin = admin
+        self._boot_id = boot_id
         self._flush_thread = flush_thread or FlushThread(reactor)
         self._store: ClosableStore | None = None
+        self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
         self._peers: Peers | None = None
         self._port: IListeningPort | None = None
@@ -193,27 +210,32 @@ class MemberService(MultiService):
 
     def _open(self) -> Node:
         config, is_file = self.config, self.config.store_type == "file"
-        store: ClosableStore = FileStore.open(config, self._disk) if is_file else MemoryStore.open(config)
+        store: FileStore = (
+            FileStore.open(config, self._disk, boot_id=self._boot_id) if is_file else MemoryStore.open(config)
+        )
         self._store = store
-        terms: Terms = ForgetfulTerms()
         vote = TermVote()
         if is_file:
             try:
-                terms, vote = self._open_terms(store.ledger_end_term)
+                vote = self._open_terms(store)
             except StoreError:
                 store.abandon()
                 raise
         self.node = Node(
-            config=config, store=store, terms=terms, vote=vote, clock=self._reactor, rng=self._rng,
+            config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
             run_in_thread=self._flush_thread.run, wall_clock=wall_clock,
             disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
         )
         self.node.admin = self._admin
         return self.node
 
-    def _open_terms(self, ledger_end_term: int) -> tuple[Terms, TermVote]:
-        terms = TermFile(self._disk, self.config.self_path)
-        return terms, terms.take_up(ledger_end_term=ledger_end_term)
+    def _open_terms(self, store: FileStore) -> TermVote:
+        self._terms = terms = TermFile(self._disk, self.config.self_path, member_ids=self.config.peers)
+        vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.has_terms)
+        store.note_terms()
+        for warning in terms.warnings:
+            self.log.warn("member {self_id}: {warning}", self_id=self.config.self_id, warning=warning)
+        return vote
 
     def _is_listening(self, port: IListeningPort) -> None:
         assert self.node is not None and self._peers is not None
@@ -301,9 +323,11 @@ class MemberService(MultiService):
         assert self._store is not None
         if node.state == "failed":
             self._store.abandon()
+            self._terms.close()
             return
         try:
             self._store.clean_close()
+            self._terms.check_point()
             self.log.info("member {self_id} stopped", self_id=self.config.self_id)
         except (StoreError, OSError) as error:
             self.log.critical(
@@ -312,6 +336,7 @@ class MemberService(MultiService):
             )
             self._store.abandon()
             self._failed(str(error))
+        self._terms.close()
 
 
 def _within(ended: Deferred[None], seconds: float, reactor: Reactor) -> Deferred[bool]:

@@ -5,7 +5,8 @@ Opening a data directory: inspect, lock, recover.
 L{inspect_ledger} only reads. It refuses a directory that must not be opened, and says what to do.
 L{recover_ledger} brings the files into a known state; see L{dledger.storage.recovery} for its rules.
 
-C{config.self_path} holds two files of ours beside Java's: C{lock} and C{commitmark}.
+C{config.self_path} holds files of ours beside Java's: C{lock}, C{commitmark}, and C{termvote} of
+L{dledger.storage.term_file}.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.disk.segment import Listing, SegmentList, file_name, list_segments, wrong_length
+from dledger.base.disk.set_aside import SetAside
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
@@ -33,9 +35,19 @@ from dledger.storage.recovery import (
 )
 
 LEDGER_LOCK_NAME = "lock"
+#: Bytes of a data or index file that are reserved at a time.
+RESERVED_BYTES = 8 * 1024 * 1024
 _DATA_OPTION = "mapped_file_size_for_entry_data"
 _UNFIT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _INDEX_OPTION = "mapped_file_size_for_entry_index"
+
+
+def reserved_step(file_size: int) -> int:
+    """
+    Bytes of a file that are reserved at a time. Files are sparse behind them: a file of Java's size takes
+    little room for its first entry.
+    """
+    return min(RESERVED_BYTES, max(file_size // 4, 1))
 
 
 def data_path(config: DLedgerConfig) -> str:
@@ -55,12 +67,15 @@ class LedgerSeen:
 
     @ivar mark: the commit mark, if it can be trusted.
     @ivar repair_end_index: value in the mark, trusted or not.
+    @ivar committed_index: of the mark, trusted or not; without a mark of the checkpoint, which has no
+        checksum: a flipped digit of it must not make entries committed.
     @ivar data, index: offsets of the files that belong to the ledger; the index may be empty.
     @ivar left_over: paths of files that a crash left behind, last first.
     """
 
     mark: CommitMark | None
     repair_end_index: int
+    committed_index: int
     checkpoint: tuple[int, int] | None
     data: tuple[int, ...]
     index: tuple[int, ...]
@@ -77,6 +92,7 @@ class RecoveredLedger:
     committed_index: int
     repair_end_index: int
     mark: CommitMark
+    aside: SetAside
 
 
 def inspect_ledger(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
@@ -103,7 +119,9 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
             "supported: put all data files into one"
         )
     checkpoint = read_checkpoint(disk, config.self_path)
-    mark, repair_end = _trusted_mark(config, disk, checkpoint)
+    recorded = _recorded_mark(config, disk)
+    repair_end = recorded.repair_end_index if recorded is not None else -1
+    mark = recorded if recorded is not None and not is_superseded(recorded, checkpoint) else None
     size = config.mapped_file_size_for_entry_data
     directory = data_path(config)
     listing = list_segments(disk, directory, size, _DATA_OPTION)
@@ -111,6 +129,7 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
         path = f"{directory}/{file_name(listing.unfinished[0])}"
         raise wrong_length(path, listing.unfinished_size, size, _DATA_OPTION)
     data = adjacent(listing, size, directory, mark)
+    _check_first_file(data, directory, mark)
     left_over = _left_over(directory, listing, data)
     size = config.mapped_file_size_for_entry_index
     directory = index_path(config)
@@ -122,8 +141,20 @@ def _inspect(config: DLedgerConfig, disk: Disk) -> LedgerSeen:
     if any(b != a + size for a, b in zip(index, index[1:], strict=False)):
         index = ()  # recovery rebuilds it from the data
     left_over += _left_over(directory, listing, index)
-    return LedgerSeen(mark=mark, repair_end_index=repair_end, checkpoint=checkpoint, data=data, index=index,
-                      left_over=left_over)
+    committed = recorded.committed_index if recorded is not None else checkpoint[0] if checkpoint else -1
+    return LedgerSeen(mark=mark, repair_end_index=repair_end, committed_index=committed,
+                      checkpoint=checkpoint, data=data, index=index, left_over=left_over)
+
+
+def _check_first_file(offsets: tuple[int, ...], directory: str, mark: CommitMark | None) -> None:
+    """Retention records the new beginning before a file goes: a later beginning is a file that is missing."""
+    if mark is not None and offsets and 0 <= mark.begin_position < offsets[0]:
+        raise DirectoryError(
+            f"{directory}: the ledger begins at offset {mark.begin_position}, but the first file is "
+            f"{file_name(offsets[0])}; retention has not deleted the files before it. Put them back, or "
+            f"restore this member from its peers; or remove {COMMIT_MARK_NAME} to go on with the files at "
+            "hand, accepting that the entries before them are gone and that a lost tail goes unnoticed"
+        )
 
 
 def _explained(listing: Listing, mark: CommitMark | None) -> bool:
@@ -138,12 +169,10 @@ def _left_over(directory: str, listing: Listing, kept: tuple[int, ...]) -> tuple
     return tuple(f"{directory}/{file_name(offset)}" for offset in reversed(offsets))
 
 
-def _trusted_mark(
-    config: DLedgerConfig, disk: Disk, checkpoint: tuple[int, int] | None
-) -> tuple[CommitMark | None, int]:
+def _recorded_mark(config: DLedgerConfig, disk: Disk) -> CommitMark | None:
     found = read_mark(disk, f"{config.self_path}/{COMMIT_MARK_NAME}")
     if found is None:
-        return None, -1
+        return None
     mark = found[1]
     for name, ours, theirs in (
         (_DATA_OPTION, mark.data_file_size, config.mapped_file_size_for_entry_data),
@@ -154,9 +183,7 @@ def _trusted_mark(
                 f"{config.self_path} was made with {name}={ours}, but is opened with {theirs}: start with "
                 f"{ours}; file sizes cannot be changed, and must be the same on every member"
             )
-    if is_superseded(mark, checkpoint):
-        return None, mark.repair_end_index
-    return mark, mark.repair_end_index
+    return mark
 
 
 def lock_ledger(config: DLedgerConfig, disk: Disk) -> File:
@@ -192,26 +219,42 @@ def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple
     """
     initial = CommitMark(data_file_size=config.mapped_file_size_for_entry_data,
                          index_file_size=config.mapped_file_size_for_entry_index)
-    for path in seen.left_over:
-        disk.unlink(path)
-        disk.sync_directory(path.rpartition("/")[0])
-    data = SegmentList(disk, data_path(config), initial.data_file_size, seen.data)
-    index = SegmentList(disk, index_path(config), initial.index_file_size, seen.index)
+    aside = SetAside(disk)
+    data, index = (
+        SegmentList(disk, directory, size, offsets, step=reserved_step(size))
+        for directory, size, offsets in (
+            (data_path(config), initial.data_file_size, seen.data),
+            (index_path(config), initial.index_file_size, seen.index),
+        )
+    )
     opened: list[SegmentList | MarkFile] = [data, index]
     try:
         if seen.mark is None:
             check_beginning(data, index)
+        _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
         opened.append(mark_file)
-        return _recover(seen, initial, mark_file, data, index), mark_file
+        return _recover(seen, initial, mark_file, data, index, aside), mark_file
     except BaseException:
         for one in opened:
             one.close()
         raise
 
 
+def _clear(seen: LedgerSeen, config: DLedgerConfig, disk: Disk, aside: SetAside) -> None:
+    """Set the data files aside that a crash left behind, and delete such index files."""
+    term = seen.mark.end_term if seen.mark is not None else -1
+    for path in seen.left_over:
+        if path.startswith(f"{data_path(config)}/"):
+            aside.file(path, term)
+        else:
+            disk.unlink(path)
+            disk.sync_directory(path.rpartition("/")[0])
+
+
 def _recover(
-    seen: LedgerSeen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList
+    seen: LedgerSeen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList,
+    aside: SetAside,
 ) -> RecoveredLedger:
     mark = seen.mark
     repair_end = seen.repair_end_index
@@ -241,14 +284,13 @@ def _recover(
         and (found.end_index, found.end_position) == (mark.end_index, mark.end_position)
     )
     if not untouched or (data.offsets and data.offsets[-1] > found.end_position):
-        cut_behind(data, index, found)
+        cut_behind(data, index, found, aside, is_damaged=found.end_index < recorded)
     if not untouched:  # names and bytes of a killed process may be in the system's cache only
         data.touch_from(mark.end_position if mark is not None else _late(data))
         index.touch_from(_late(index))
     data.sync()
     index.sync()
-    committed = max(seen.checkpoint[0] if seen.checkpoint else -1, mark.committed_index if mark else -1)
-    committed = max(min(committed, found.end_index), found.begin_index - 1, -1)
+    committed = max(min(seen.committed_index, found.end_index), found.begin_index - 1, -1)
     mark = attrs.evolve(
         initial, committed_index=committed, end_index=found.end_index, end_term=found.end_term,
         end_position=found.end_position, index_end_position=found.end_position, repair_end_index=repair_end,
@@ -257,7 +299,7 @@ def _recover(
         mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc_of(data))
     mark_file.write_durably(mark)
     return RecoveredLedger(data=data, index=index, found=found, committed_index=committed,
-                           repair_end_index=repair_end, mark=mark)
+                           repair_end_index=repair_end, mark=mark, aside=aside)
 
 
 def _late(segments: SegmentList) -> int:

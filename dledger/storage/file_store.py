@@ -17,33 +17,46 @@ Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13
 
 from __future__ import annotations
 
-import errno
 from typing import Self
 
 import attrs
 
-from dledger.base.disk.disk import Disk, File
+from dledger.base.disk.disk import Disk, File, is_no_room
 from dledger.base.disk.segment import SegmentList
+from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.config import DLedgerConfig
-from dledger.storage.commit_mark import MarkFile
+from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
+from dledger.storage.identity import (
+    IDENTITY_NAME,
+    Identity,
+    IdentityFile,
+    identity_now,
+    recorded_identity,
+)
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import End, OpenLedger
 from dledger.storage.records import Layout, check_batch, pack_bodies
 from dledger.storage.store_flush import LedgerFlush, StoreFlush
 from dledger.storage.store_reads import StoreReads
-from dledger.storage.store_room import StoreRoom
+from dledger.storage.store_room import DeletedSegment, StoreRoom
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
 from protocols.wire.ledger.messages import EntryBatch
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+#: A leader's TRUNCATE of more bytes than this is set aside first. Less is zeroed: a short tail that was never
+#: committed is raft's normal cut after a change of leader.
+CUT_BYTES_MAX = 1024 * 1024
 
 
 class FileStore:
-    """See the module; the invariants are those of L{OpenLedger} and of the parts."""
+    """
+    See the module; the invariants are those of L{OpenLedger} and of the parts.
+
+    @ivar had_entries: whether the directory held, or owed, entries written by us when it was opened.
+    """
 
     def __init__(
         self, config: DLedgerConfig, disk: Disk, lock: File, mark_file: MarkFile, recovered: RecoveredLedger
@@ -57,12 +70,16 @@ class FileStore:
         self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index)
         self._flush = StoreFlush(ledger, self._marks)
         self._room = StoreRoom(ledger, self._marks)
+        self.had_entries = False
+        self._identity: IdentityFile | None = None
+        self._is = Identity(group=config.group, member_id=config.self_id, boot_id="")
 
     @classmethod
-    def open(cls, config: DLedgerConfig, disk: Disk) -> Self:
+    def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
         """
         Lock, check and recover the directory C{config.self_path}; it is made if absent.
 
+        @param boot_id: of this boot of the machine, see L{dledger.storage.identity}; empty if not known.
         @raise DirectoryError: the directory must not be opened as it is.
         @raise StoreError: reading or repairing the directory failed.
         """
@@ -71,14 +88,62 @@ class FileStore:
         try:
             # Look again: before we held the lock, another process may have changed the directory.
             directory = inspect_ledger(config, disk)
+            recorded = recorded_identity(config, disk)
+            is_clean = directory.mark is not None and directory.mark.clean
+            had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
             recovered, mark_file = recover_ledger(config, disk, directory)
-            return cls(config, disk, lock, mark_file, recovered)
+            store = cls(config, disk, lock, mark_file, recovered)
+            store.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
+            store._record_identity(identity_now(config, recorded, boot_id, is_clean=is_clean))
+            return store
         except OSError as error:
             lock.close()
             raise StoreError(f"{config.self_path} cannot be opened: {error}") from error
         except BaseException:
             lock.close()
             raise
+
+    def _record_identity(self, now: Identity) -> None:
+        """@raise OSError: it could not be written. A directory is adopted later if there is no room now."""
+        ledger = self._ledger
+        self._is = now
+        try:
+            path = f"{ledger.config.self_path}/{IDENTITY_NAME}"
+            self._identity, _ = IdentityFile.open(ledger.disk, path, now)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return
+        self._identity.write_durably(now)
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether term and vote were recorded beside this ledger before: then their files must exist."""
+        return self.had_entries or bool(self._is.has_terms)
+
+    def note_terms(self) -> None:
+        """Record, durably, that the files of term and vote exist. @raise StoreError: that failed."""
+        if not self._is.has_terms:
+            self._record(attrs.evolve(self._is, has_terms=1))
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a loss of power may have taken entries that this member acknowledged."""
+        return bool(self._is.unsure)
+
+    def end_unsure(self) -> None:
+        """
+        Record, durably, that nothing is missing.
+
+        @raise StoreError: that failed.
+        """
+        self._record(attrs.evolve(self._is, unsure=0))
+
+    def _record(self, identity: Identity) -> None:
+        self._is = identity
+        with self._storing("writing the identity failed"):
+            if self._identity is not None:
+                self._identity.write_durably(identity)
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -149,7 +214,7 @@ class FileStore:
         """
         ledger = self._ledger
         assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
-        self._room.check()
+        self._room.check(is_term_start=bodies == (b"",) and term > ledger.end_term)
         first = ledger.end_index + 1
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
@@ -169,7 +234,8 @@ class FileStore:
         @raise StoreError: a write failed.
         """
         ledger = self._ledger
-        self._room.check()
+        is_empty = entries.count == 1 and len(entries.records) == ENTRY_HEADER_SIZE
+        self._room.check(is_term_start=is_empty and entries.term > ledger.end_term)
         first = ledger.end_index + 1
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
@@ -212,10 +278,31 @@ class FileStore:
             position += room
 
     def _make_room(self, first: int, layout: Layout) -> None:
-        """Make all files that a write needs, or none of them."""
-        last_unit = (first + len(layout.positions) - 1) * INDEX_UNIT_SIZE
-        if self._data.reaches(layout.end_position - 1) and self._index.reaches(last_unit):
+        """Make all files that a write needs and reserve its room, or make none of them."""
+        units_end = (first + len(layout.positions)) * INDEX_UNIT_SIZE
+        if layout.end_position <= self._data.reserved_end and units_end <= self._index.reserved_end:
             return
+        made: list[SegmentList] = []
+        try:
+            self._make_files(first, units_end - INDEX_UNIT_SIZE, layout, made)
+            for position, blob in layout.runs:
+                self._data.reserve(position, position + len(blob))
+            position, size = first * INDEX_UNIT_SIZE, self._index.file_size
+            while position < units_end:
+                end = min(units_end, self._index.base(position) + size)
+                self._index.reserve(position, end)
+                position = end
+        except OSError as error:
+            for back in reversed(made):
+                back.drop_last()
+            if is_no_room(error):
+                raise self._room.refused(
+                    f"no room for more entries: {error}", self._data.step + self._index.step
+                ) from error
+            raise
+
+    def _make_files(self, first: int, last_unit: int, layout: Layout, made: list[SegmentList]) -> None:
+        """Make the files that a write needs; C{made} lists them."""
         wanted = []
         for position, _ in layout.runs:
             if not self._data.has(self._data.base(position)):
@@ -225,19 +312,8 @@ class FileStore:
             if not self._index.has(base):
                 wanted.append((self._index, base))
             base += self._index.file_size
-        made: list[SegmentList] = []
         for segments, offset in wanted:
-            try:
-                segments.create(offset)
-            except OSError as error:
-                for back in reversed(made):
-                    back.drop_last()
-                if error.errno in _NO_ROOM:
-                    raise DLedgerError(
-                        ResponseCode.DISK_FULL, reason=f"no room for another file in {segments.directory}",
-                        file_size=segments.file_size,
-                    ) from error
-                raise
+            segments.create(offset)
             made.append(segments)
 
     # -- truncate --------------------------------------------------------------------------------
@@ -309,8 +385,13 @@ class FileStore:
         with self._storing("truncating failed"):
             if layout is not None:
                 self._make_room(keep + 1, layout)
-            self._flush.lower(End(index=keep, term=term, position=position))
             kept = position if layout is None else layout.positions[0]
+            is_large = written_end - position > CUT_BYTES_MAX
+            if is_large:
+                self._copy_aside(position)
+            self._flush.lower(End(index=keep, term=term, position=position))
+            if is_large:
+                ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
             for segments, end, first_kept, first_zero in (
                 (self._data, written_end, kept, position),
                 (self._index, units_end, (keep + 1) * INDEX_UNIT_SIZE, (keep + 1) * INDEX_UNIT_SIZE),
@@ -327,6 +408,17 @@ class FileStore:
             self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
         assert ledger.begin_index >= 0
         self._flush.sync()
+
+    def _copy_aside(self, position: int) -> None:
+        """Keep the bytes that a cut zeroes. @raise DLedgerError: DISK_FULL, and nothing has changed."""
+        try:
+            self._ledger.aside.bytes_of(self._data, position, self._ledger.end_term)
+        except OSError as error:
+            if is_no_room(error):
+                raise self._room.refused(
+                    f"no room to set aside what a leader cuts: {error.strerror}", self._data.file_size
+                ) from error
+            raise
 
     def _start_anew(self, entry: EntryBatch) -> None:
         try:
@@ -347,12 +439,13 @@ class FileStore:
             previous_chain_crc=0 if index == 0 else None, file_size=self._data.file_size,
         )
         with self._storing("starting anew failed"):
+            self._room.require(self._data.step + self._index.step)
             # Until the new beginning is durable, the mark must record the end of the acknowledged entries.
             owed = max(self._marks.durable.index, ledger.repair_end_index)
             self._flush.lower(End(index=-1, term=-1, position=header.pos), repair_end_index=owed)
-            for segments in (self._data, self._index):
-                while segments.offsets:
-                    segments.drop_last()
+            ledger.aside.files_behind(self._data, -1, ledger.end_term, written_end=ledger.end_position)
+            while self._index.offsets:
+                self._index.drop_last()
         ledger.begin_index, ledger.end_index, ledger.end_term = -1, index - 1, -1
         ledger.end_position, ledger.chain_crc = header.pos, 0
         self._reads.begin_anew(index)
@@ -394,12 +487,26 @@ class FileStore:
         """See L{StoreFlush.check_point}."""
         self._flush.check_point(force=force)
 
+    def kept_files(self) -> list[KeptFile]:
+        """
+        Everything that was ever set aside from this ledger, by this process or earlier ones.
+
+        @raise StoreError: it cannot be listed.
+        """
+        with self._storing("listing the files that were set aside failed"):
+            return kept_files(self._ledger.disk, self._data.directory)
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+        return self._ledger.aside.kept
+
     @property
     def disk_full(self) -> bool:
         """Whether appends are refused for want of room; refreshed by L{house_keeping}."""
         return self._room.disk_full
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
         """See L{StoreRoom.house_keeping}."""
         return self._room.house_keeping(now_s, local_hour, keep_from_index=keep_from_index)
 
@@ -408,8 +515,8 @@ class FileStore:
     def clean_close(self) -> None:
         """Bring everything to stable storage, mark the directory clean, release it."""
         assert self._flush.job is None, "a flush is under way"
-        if not self._ledger.guard.broken:
-            self._flush.write_checkpoint()
+        # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
+        if not self._ledger.guard.broken and self._flush.write_checkpoint():
             self._marks.close_clean()
         self.abandon()
 
@@ -420,4 +527,6 @@ class FileStore:
         self._index.close()
         if self._flush.job is None:
             self._marks.close()
+        if self._identity is not None:
+            self._identity.close()
         self._lock.close()

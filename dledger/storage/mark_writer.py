@@ -40,6 +40,15 @@ class MarkWriter:
             self._begin_position = data.offsets[0] if data.offsets else -1
             self.begin_crc = begin_crc_of(data)
 
+    def begin_will_be(self, position: int) -> None:
+        """
+        The files before stream offset C{position} will be deleted; recorded durably before the first goes.
+
+        @raise OSError: it could not be written, and no file may go.
+        """
+        self._begin_position, self.begin_crc = position, begin_crc_of(self._ledger.data, position)
+        self._file.write_durably(self._now())
+
     def lower(self, end: End, *, repair_end_index: int | None = None) -> None:
         """
         Record no more than C{end} from now on; durable on return.

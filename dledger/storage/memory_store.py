@@ -23,10 +23,11 @@ class MemoryStore(FileStore):
     """A L{FileStore} without a disk."""
 
     @classmethod
-    def open(cls, config: DLedgerConfig, disk: Disk | None = None) -> Self:
+    def open(cls, config: DLedgerConfig, disk: Disk | None = None, *, boot_id: str = "") -> Self:
         """
         Open an empty ledger, or the one on C{disk}.
 
         @param disk: a L{MemoryDisk} that may hold a ledger; any other disk is ignored.
+        @param boot_id: ignored, nothing here survives a boot.
         """
         return super().open(config, disk if isinstance(disk, MemoryDisk) else MemoryDisk())

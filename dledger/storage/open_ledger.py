@@ -13,6 +13,7 @@ import attrs
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.segment import SegmentList
+from dledger.base.disk.set_aside import SetAside
 from dledger.config import DLedgerConfig
 from dledger.storage.directory import RecoveredLedger
 
@@ -40,6 +41,7 @@ class OpenLedger:
     @ivar committed_index: last index known to be committed; -1 for none.
     @ivar repair_end_index: -1, or the end that a leader must bring the ledger past again.
     @ivar epoch: rises with every cut.
+    @ivar aside: keeps data files, and bytes of them, that leave the ledger without having expired.
     """
 
     config: DLedgerConfig
@@ -55,6 +57,7 @@ class OpenLedger:
     committed_index: int
     repair_end_index: int
     epoch: int = 0
+    aside: SetAside = attrs.Factory(lambda self: SetAside(self.disk), takes_self=True)
 
     @classmethod
     def of(cls, config: DLedgerConfig, disk: Disk, recovered: RecoveredLedger) -> OpenLedger:
@@ -65,7 +68,7 @@ class OpenLedger:
             guard=DiskGuard("the store", path=config.self_path), begin_index=found.begin_index,
             end_index=found.end_index, end_term=found.end_term, end_position=found.end_position,
             chain_crc=found.chain_crc, committed_index=recovered.committed_index,
-            repair_end_index=recovered.repair_end_index,
+            repair_end_index=recovered.repair_end_index, aside=recovered.aside,
         )
 
     @property

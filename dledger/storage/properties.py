@@ -48,14 +48,19 @@ def _logical_lines(text: str) -> list[str]:
     return lines
 
 
-def parse_properties(data: bytes) -> dict[str, str]:
-    """Key to value; of equal keys the last one counts. Never fails: malformed lines become odd keys."""
-    properties = {}
+def property_pairs(data: bytes) -> list[tuple[str, str]]:
+    """Keys and values in their order. Never fails: malformed lines become odd keys."""
+    pairs = []
     for line in _logical_lines(data.decode("latin-1")):
         match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
         assert match is not None
-        properties[_unescape(match.group(1))] = _unescape(match.group(2))
-    return properties
+        pairs.append((_unescape(match.group(1)), _unescape(match.group(2))))
+    return pairs
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    """Key to value; of equal keys the last one counts. Never fails, as L{property_pairs}."""
+    return dict(property_pairs(data))
 
 
 def java_long(text: str | None) -> int | None:

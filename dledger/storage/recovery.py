@@ -24,6 +24,7 @@ from zlib import crc32
 import attrs
 
 from dledger.base.disk.segment import Listing, SegmentList
+from dledger.base.disk.set_aside import SetAside
 from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import CommitMark
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
@@ -436,12 +437,14 @@ def _is_beginning_sound(scanner: Scanner) -> bool:
     return True
 
 
-def begin_crc_of(data: SegmentList) -> int:
+def begin_crc_of(data: SegmentList, position: int = 0) -> int:
     """
-    CRC-32 of the first header of a ledger. No chain covers that header once the record before it has
-    expired.
+    CRC-32 of the first header of a ledger that begins at C{position}, or later. No chain covers that header
+    once the record before it has expired.
     """
     for offset in data.offsets:
+        if offset < position:
+            continue
         header = data.pread(ENTRY_HEADER_SIZE, offset)
         if BLANK.unpack_from(header)[0] != BLANK_MAGIC:
             return crc32(header)
@@ -464,13 +467,24 @@ def _start_of_late_file(scanner: Scanner, data: SegmentList, begin_index: int) -
     return None
 
 
-def cut_behind(data: SegmentList, index: SegmentList, found: FoundLedger) -> None:
-    """Zero everything behind the end, in data and index, without syncing."""
+def cut_behind(
+    data: SegmentList, index: SegmentList, found: FoundLedger, aside: SetAside, *, is_damaged: bool
+) -> None:
+    """
+    Zero everything behind the end, in data and index, without syncing.
+
+    Data files behind the end are set aside. In the file of the end a torn tail, which was never acknowledged,
+    is zeroed; behind damage it is copied first. The index is derived from the data, and is not kept.
+
+    @param is_damaged: entries that were recorded are behind the end.
+    """
     if found.end_index < 0:
-        while data.offsets:
-            data.drop_last()
+        aside.files_behind(data, -1, found.end_term)
         while index.offsets:
             index.drop_last()
         return
+    aside.files_behind(data, found.end_position, found.end_term)
+    if is_damaged:
+        aside.bytes_of(data, found.end_position, found.end_term)
     data.cut(found.end_position)
     index.cut((found.end_index + 1) * INDEX_UNIT_SIZE)

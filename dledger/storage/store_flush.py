@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.disk.disk import Disk, is_no_room
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY, FlushJob
 from dledger.base.errors import StoreError
 from dledger.storage.mark_writer import MarkWriter
@@ -36,13 +37,27 @@ class LedgerFlush(FlushJob):
     @ivar end_index: entries up to here are on stable storage when L{run} has ended. A truncation lowers it:
         read it after L{StoreFlush.finish_flush}.
     @ivar index_end_position: index units of records below are on stable storage then; -1: none.
-    @ivar checkpoint: content of the checkpoint that it writes; empty: it writes none.
+    @ivar checkpoint: content of the checkpoint that it writes; empty: it writes none, or found no room.
     """
 
     end: End
     end_index: int
     index_end_position: int = -1
     checkpoint: bytes = b""
+
+    def add_checkpoint(self, disk: Disk, path: str, content: bytes) -> None:
+        """Write the checkpoint behind what was taken before. Without room a later flush writes it."""
+        self.checkpoint = content
+
+        def write() -> None:
+            try:
+                disk.write_file(path, content)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                self.checkpoint = b""
+
+        self.add_step(write)
 
 
 class StoreFlush:
@@ -83,8 +98,7 @@ class StoreFlush:
         if self._checkpoint_due or not is_sync or self._flushes % MARK_SYNC_EVERY == 0:
             self._marks.add_to(job)
         if self._checkpoint_due:
-            content = job.checkpoint = self._checkpoint_now()
-            job.add_step(lambda: ledger.disk.write_file(self._checkpoint_path(), content))
+            job.add_checkpoint(ledger.disk, self._checkpoint_path(), self._checkpoint_now())
         self._checkpoint_due = False
         self.job = job
         return job
@@ -170,11 +184,22 @@ class StoreFlush:
         if self.job is None:
             self.write_checkpoint()
 
-    def write_checkpoint(self) -> None:
-        """Sync everything and write the checkpoint, on this thread. @raise StoreError: that failed."""
+    def write_checkpoint(self) -> bool:
+        """
+        Sync everything and write the checkpoint, on this thread.
+
+        @return: whether there was room for the checkpoint; it is a hint for Java, and is tried again later.
+        @raise StoreError: that failed.
+        """
         self._checkpoint_due = False
         self.sync()
         content = self._checkpoint_now()
         with self._ledger.guard.storing("writing the checkpoint failed"):
-            self._ledger.disk.write_file(self._checkpoint_path(), content)
+            try:
+                self._ledger.disk.write_file(self._checkpoint_path(), content)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                return False
         self._checkpoint = content
+        return True

@@ -2,10 +2,14 @@
 """
 Room on the disk of a ledger: when appends are refused for want of it, and which old files go.
 
-Rule: what is not committed, or not on stable storage, stays; so does the last committed entry.
+Rule: what is not committed, or not on stable storage, stays; so does the last committed entry, and what a
+follower or a reader still needs. The mark records the new beginning before a file goes: a start that misses
+an earlier file knows that it was not deleted here.
 """
 
 from __future__ import annotations
+
+import attrs
 
 from dledger.base.disk.expiry import Expiry, ExpiryRules
 from dledger.base.errors import DLedgerError
@@ -32,6 +36,15 @@ def expiry_rules(config: DLedgerConfig) -> ExpiryRules:
     )
 
 
+@attrs.frozen(kw_only=True)
+class DeletedSegment:
+    """A data file that went. C{begin_index}: where the ledger begins now; C{why}: the reason."""
+
+    path: str
+    begin_index: int
+    why: str
+
+
 class StoreRoom:
     """The room of one open ledger."""
 
@@ -43,57 +56,71 @@ class StoreRoom:
 
     @property
     def disk_full(self) -> bool:
-        """Whether appends are refused for want of room, as of the last L{house_keeping}."""
+        """Whether appends are refused for want of room: see L{Expiry.disk_full}."""
         return self._expiry.disk_full
 
-    def check(self) -> None:
-        """@raise DLedgerError: DISK_FULL."""
-        if self._expiry.disk_full:
+    def refused(self, why: str, wanted_bytes: int) -> DLedgerError:
+        """A write found no room for C{wanted_bytes}. @return: the error that says so."""
+        self._expiry.refused(why, wanted_bytes)
+        return DLedgerError(ResponseCode.DISK_FULL, reason=why)
+
+    def require(self, wanted_bytes: int) -> None:
+        """@raise DLedgerError: DISK_FULL, now, or after C{wanted_bytes} more."""
+        self.check(is_term_start=False)
+        ledger = self._ledger
+        for path in (ledger.config.self_path, ledger.data.directory):
+            if ledger.disk.exists(path) and ledger.disk.space(path).usable < wanted_bytes:
+                raise self.refused(f"{wanted_bytes} bytes are needed in {path}", wanted_bytes)
+
+    def check(self, *, is_term_start: bool) -> None:
+        """
+        @param is_term_start: the write is the first, empty entry of a term. Readers wait for its commit, so
+            it is taken as long as the files at hand have room for it.
+        @raise DLedgerError: DISK_FULL.
+        """
+        if self._expiry.why_full and not is_term_start:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
 
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
         """
         Measure the room on the disk, delete expired files.
 
         @param now_s: seconds since 1970.
         @param local_hour: 0 to 23.
-        @param keep_from_index: a follower or a reader still needs the entries from here on. Force cleaning
-            deletes them all the same.
-        @return: paths of the deleted files.
+        @param keep_from_index: a follower or a reader still needs the entries from here on.
+        @return: the deleted files.
         """
         ledger = self._ledger
-        deleted: list[str] = []
+        deleted: list[DeletedSegment] = []
         with ledger.guard.storing("house keeping failed"):
             self._measure()
             while len(deleted) < Expiry.FILES_MAX and len(ledger.data.offsets) > 1:
                 following = self._scanner.first_record(ledger.data.offsets[1])
                 if following is None or following[0] > ledger.end_index:
                     break
-                if not self._may_go(following[0] - 1, now_s, local_hour, keep_from_index):
+                why = self._why_to_go(following[0] - 1, now_s, local_hour, keep_from_index)
+                if not why:
                     break
-                deleted.append(ledger.data.path(ledger.data.offsets[0]))
+                path = ledger.data.path(ledger.data.offsets[0])
+                self._marks.begin_will_be(ledger.data.offsets[1])
                 ledger.data.drop_first()
                 ledger.begin_index = following[0]
+                deleted.append(DeletedSegment(path=path, begin_index=following[0], why=why))
             if deleted:
                 base = ledger.index.base(ledger.begin_index * INDEX_UNIT_SIZE)
                 while ledger.index.offsets and ledger.index.offsets[0] < base:
                     ledger.index.drop_first()
                 self._measure()
-        if deleted:
-            self._marks.note_begin()
-            self._marks.write()
         return deleted
 
-    def _may_go(self, last_index: int, now_s: float, local_hour: int, keep_from_index: int) -> bool:
-        """Whether the first file, which ends with C{last_index}, may be deleted now."""
+    def _why_to_go(self, last_index: int, now_s: float, local_hour: int, keep_from_index: int) -> str:
+        """Why the first file, which ends with C{last_index}, goes now; empty if it stays."""
         committed, durable = self._ledger.committed_index, self._marks.durable.index
         # The last committed entry itself stays, too: a leader and a member with a tail of its own have at
         # least that one in common.
-        if last_index >= min(committed, durable):
-            return False
-        return self._expiry.wants(
-            self._ledger.data, now_s, local_hour, free_to_go=last_index < keep_from_index
-        )
+        if last_index >= min(committed, durable, keep_from_index):
+            return ""
+        return self._expiry.wants(self._ledger.data, now_s, local_hour, free_to_go=True)
 
     def _measure(self) -> None:
         self._expiry.measure(self._ledger.disk, self._ledger.data, self._ledger.config.self_path)

@@ -1,22 +1,48 @@
 # -*- test-case-name: tests.storage.test_term_file -*-
 """
-C{currterm}: the term and the vote of a member, durable before the answer that depends on them.
+Term and vote of a member, durable before the answer that depends on them: C{currterm} and its twin
+C{termvote}.
 
-The content equals Java's byte for byte. Unlike in Java, the file is replaced by rename after fsync, so
-that it always exists and is whole. If a crash of Java left no file, its C{.tmp} and C{.bak} are read.
+C{currterm} equals Java's file byte for byte. Unlike in Java, the file is replaced by rename after fsync, so
+that it always exists and is whole. It has no checksum, and a replacement needs room on the disk. So each
+save first writes the twin: a file of ours with two slots (L{dledger.base.disk.two_slots}), with a checksum
+each, written in place. A save without room for C{currterm} succeeds, and L{TermFile.check_point} writes it
+later.
+
+At a start the larger term counts: Java may have run in between, or a save was interrupted. Of one term, a
+vote counts more than none; two different votes are refused. An unsound file leaves the decision to the other.
+If a crash of Java left no C{currterm}, its C{.tmp} and C{.bak} are read instead.
 
 Source: MemberState.persistTerm and IOUtils.string2File (0.3.1.2); differs: docs/divergence.md W4.
 """
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Collection
 
-from dledger.base.disk.disk import Disk
+import attrs
+from construct import Int32sb, Int64sb, Struct
+
+from dledger.base.disk.disk import Disk, is_no_room
+from dledger.base.disk.two_slots import SlotFile, SlotForm
 from dledger.base.errors import DirectoryError, StoreError
-from dledger.storage.properties import java_long, parse_properties
+from dledger.storage.properties import java_long, property_pairs
 
 TERM_FILE_NAME = "currterm"
+TERM_TWIN_NAME = "termvote"
+
+TERM_TWIN_DECLARATION = Struct(
+    "magic" / Int32sb,
+    "version" / Int32sb,
+    "generation" / Int64sb,  # grows with every write
+    "term" / Int64sb,
+)
+
+_WAY_OUT = (
+    "the vote of this member is not known, and a second vote in one term can lose acknowledged entries. "
+    f"Put the files of one backup back; or remove {TERM_TWIN_NAME}, write the lines voteLeader= (empty) and "
+    "currTerm=<a term above that of every member> into currterm, then start again"
+)
 
 
 @attrs.frozen
@@ -27,76 +53,196 @@ class TermVote:
     voted_for: str | None = None
 
 
+@attrs.frozen(kw_only=True)
+class TermRecord:
+    """Content of a slot of the twin; C{voted_for} is empty without a vote."""
+
+    term: int
+    voted_for: str
+
+
+_FORM = SlotForm(
+    TermRecord, TERM_TWIN_DECLARATION, magic=0x444C5456, version=1,  # "DLTV"
+    unsound="neither slot is sound", texts=("voted_for",),
+)
+
+
+class TermTwin(SlotFile[TermRecord]):
+    """The open twin."""
+
+    form = _FORM
+
+
 def encode_term(term: int, voted_for: str | None) -> bytes:
-    """The bytes of the file."""
+    """The bytes of C{currterm}."""
     return f"voteLeader={voted_for or ''}\ncurrTerm={term}\n".encode()
 
 
-def decode_term(data: bytes) -> TermVote | None:
-    """Content of a term file; None if it is malformed."""
-    found = parse_properties(data)
-    term = java_long(found.get("currTerm"))
-    if term is None or term < 0:
+def decode_term(data: bytes, member_ids: Collection[str] = ()) -> TermVote | None:
+    """
+    Content of C{currterm}; None if it is malformed: it has the two keys, once each, and no others.
+
+    @param member_ids: a vote for any other member is malformed; empty: not checked.
+    """
+    pairs = property_pairs(data)
+    found = dict(pairs)
+    if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:
         return None
-    return TermVote(term, found.get("voteLeader") or None)
+    term, voted_for = java_long(found["currTerm"]), _utf_8(found["voteLeader"])
+    if term is None or term < 0 or (voted_for and member_ids and voted_for not in member_ids):
+        return None
+    return TermVote(term, voted_for or None)
+
+
+def _utf_8(text: str) -> str:
+    """Properties are read as Latin-1, and written as UTF-8."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
+
+
+def decode_term_twin(data: bytes) -> TermVote | None:
+    """Content of the twin: its newest sound slot; None without one."""
+    found = _FORM.newest(data)
+    return None if found is None else TermVote(found[1].term, found[1].voted_for or None)
+
+
+def later_term(one: TermVote, other: TermVote) -> TermVote | None:
+    """Of two recorded states of one member the later one; None: they contradict each other."""
+    if one.term == other.term and None not in (one.voted_for, other.voted_for) and one != other:
+        return None
+    return max(one, other, key=lambda found: (found.term, found.voted_for is not None))
 
 
 class TermFile:
-    """The term file in C{directory}."""
+    """
+    Term and vote in C{directory}.
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    @ivar warnings: sentences for the operator about the last L{load}; taken up, and nothing needs doing.
+    """
+
+    def __init__(self, disk: Disk, directory: str, *, member_ids: Collection[str] = ()) -> None:
+        """@param member_ids: of the group, this member's included; empty: votes are not checked."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{TERM_FILE_NAME}"
+        self._twin_path = f"{directory}/{TERM_TWIN_NAME}"
+        self._member_ids = member_ids
+        self._twin: TermTwin | None = None
+        self._owed = b""
+        self.warnings: list[str] = []
 
-    def load(self, *, ledger_end_term: int = -1) -> TermVote:
+    # -- reading ---------------------------------------------------------------------------------
+
+    def load(self, *, ledger_end_term: int = -1, has_ledger: bool = False) -> TermVote:
         """
         Term and vote; term 0 and no vote for a new member.
 
         @param ledger_end_term: term of the last entry. If the file's term is lower, the result is this term
-            without a vote; the file is not changed.
-        @raise DirectoryError: the file is malformed.
-        @raise StoreError: the file cannot be read.
+            without a vote; no file is changed.
+        @param has_ledger: a ledger of ours is here, so term and vote were recorded once.
+        @raise DirectoryError: term and vote are not known.
+        @raise StoreError: a file cannot be read.
         """
+        self.warnings = []
         try:
             found = self._read()
         except OSError as error:
             raise StoreError(f"{self._path} cannot be read: {error}") from error
+        if found is None:
+            if has_ledger:
+                raise DirectoryError(
+                    f"{self._path} and {self._twin_path} are missing beside a ledger: {_WAY_OUT}"
+                )
+            found = TermVote()
         if found.term < ledger_end_term:
             return TermVote(ledger_end_term, None)
         return found
 
-    def take_up(self, *, ledger_end_term: int) -> TermVote:
+    def _read(self) -> TermVote | None:
+        twin = self._read_twin()
+        if not self._disk.exists(self._path):
+            return self._read_left(twin)
+        data = self._disk.read_file(self._path)
+        # A member that left the group since may have got a vote that the twin confirms.
+        known = decode_term(data)
+        found = known if known is not None and known == twin else decode_term(data, self._member_ids)
+        if found is None:
+            if twin is None:
+                raise DirectoryError(
+                    f"{self._path} is malformed: {data[:60]!r}. It must hold the lines voteLeader=<id of a "
+                    f"member, or nothing> and currTerm=<number>: {_WAY_OUT}"
+                )
+            self.warnings.append(f"{self._path} is malformed: {data[:60]!r}; {self._twin_path} is sound, and "
+                                 f"replaces it with term {twin.term}, vote {twin.voted_for}")
+            return twin
+        return found if twin is None else self._agreed(found, twin)
+
+    def _read_twin(self) -> TermVote | None:
+        """The twin's content; None if it is absent, or unsound while C{currterm} is there."""
+        if not self._disk.exists(self._twin_path):
+            return None
+        found = decode_term_twin(self._disk.read_file(self._twin_path))
+        if found is None:
+            trouble = f"{self._twin_path}: neither slot is sound"
+            if not self._disk.exists(self._path):
+                raise DirectoryError(f"{trouble}, and {self._path} is missing: {_WAY_OUT}")
+            self.warnings.append(f"{trouble}; it is made again from {self._path}")
+        return found
+
+    def _read_left(self, twin: TermVote | None) -> TermVote | None:
+        """The files that a crash of Java between unlink and rename leaves; None without any."""
+        found = twin
+        for suffix in (".bak", ".tmp"):
+            if not self._disk.exists(self._path + suffix):
+                continue
+            left = decode_term(self._disk.read_file(self._path + suffix), self._member_ids)
+            if left is not None:
+                found = left if found is None else self._agreed(left, found)
+            elif twin is None:
+                raise DirectoryError(
+                    f"{self._path} is missing and {self._path}{suffix} is malformed: {_WAY_OUT}"
+                )
+        return found
+
+    def _agreed(self, one: TermVote, other: TermVote) -> TermVote:
+        later = later_term(one, other)
+        if later is None:
+            raise DirectoryError(
+                f"{self._path} and {self._twin_path} record different votes in term {one.term}: "
+                f"{one.voted_for} and {other.voted_for}: {_WAY_OUT}"
+            )
+        return later
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def take_up(self, *, ledger_end_term: int, has_ledger: bool = False) -> TermVote:
         """
-        Load term and vote at a member's start, as L{load}, and make them durable.
+        Load term and vote at a member's start, as L{load}, and make them durable in both files.
 
         The last process of this member may have been killed between rename and fsync of the directory; a
         power failure could still undo the rename, although peers have heard this term.
         """
-        found = self.load(ledger_end_term=ledger_end_term)
-        if found != TermVote():
+        found = self.load(ledger_end_term=ledger_end_term, has_ledger=has_ledger)
+        if found == TermVote() and not self._disk.exists(self._path):
+            self._open_twin(found)
+        else:
             self.save(found.term, found.voted_for)
         return found
 
-    def _read(self) -> TermVote:
-        if self._disk.exists(self._path):
-            data = self._disk.read_file(self._path)
-            found = decode_term(data)
-            if found is None:
-                raise DirectoryError(
-                    f"{self._path} is malformed: {data[:60]!r}. It must hold the lines "
-                    "voteLeader=<id or nothing> and currTerm=<number>. The member's vote is lost: write "
-                    "voteLeader= (empty) and a currTerm above that of every member, then start again"
-                )
-            return found
-        left = []
-        for suffix in (".bak", ".tmp"):
-            if self._disk.exists(self._path + suffix):
-                found = decode_term(self._disk.read_file(self._path + suffix))
-                if found is not None:
-                    left.append(found)
-        # Of equal terms the one with a vote counts: a vote must never be forgotten.
-        return max(left, key=lambda one: (one.term, one.voted_for is not None), default=TermVote())
+    def _open_twin(self, now: TermVote) -> TermTwin:
+        if self._twin is None:
+            record = TermRecord(term=now.term, voted_for=now.voted_for or "")
+            try:
+                self._disk.makedirs(self._directory)
+                try:
+                    self._twin, _ = TermTwin.open(self._disk, self._twin_path, record)
+                except DirectoryError:  # unsound; load has decided by the other file
+                    self._twin = TermTwin.create(self._disk, self._twin_path, record)
+            except OSError as error:
+                raise StoreError(f"{self._twin_path} cannot be made: {error}") from error
+        return self._twin
 
     def save(self, term: int, voted_for: str | None) -> None:
         """
@@ -104,8 +250,37 @@ class TermFile:
 
         @raise StoreError: the write failed, and the member must not answer.
         """
+        twin = self._open_twin(TermVote(term, voted_for))
         try:
-            self._disk.makedirs(self._directory)
-            self._disk.write_file(self._path, encode_term(term, voted_for))
+            twin.write_durably(TermRecord(term=term, voted_for=voted_for or ""))
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be written: {error}") from error
+            raise StoreError(f"{self._twin_path} cannot be written: {error}") from error
+        self._owed = encode_term(term, voted_for)
+        self.check_point()
+
+    def check_point(self) -> None:
+        """
+        Write C{currterm} if a save found no room for it; if there is still none, a later call tries again.
+
+        @raise StoreError: the write failed for another reason.
+        """
+        if not self._owed:
+            return
+        try:
+            self._disk.write_file(self._path, self._owed)
+        except OSError as error:
+            if not is_no_room(error):
+                raise StoreError(f"{self._path} cannot be written: {error}") from error
+        else:
+            self._owed = b""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether C{currterm} lacks the last save: Java must not open the directory now."""
+        return bool(self._owed)
+
+    def close(self) -> None:
+        """Release the handle; a repeated call is harmless."""
+        if self._twin is not None:
+            self._twin.close()
+            self._twin = None

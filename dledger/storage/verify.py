@@ -15,12 +15,20 @@ from collections.abc import Callable
 import attrs
 
 from dledger.base.disk.disk import Disk
+from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DirectoryError
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
 from dledger.storage.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
 from dledger.storage.reader import LogReader
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
-from dledger.storage.term_file import TERM_FILE_NAME, decode_term
+from dledger.storage.term_file import (
+    TERM_FILE_NAME,
+    TERM_TWIN_NAME,
+    TermVote,
+    decode_term,
+    decode_term_twin,
+    later_term,
+)
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -67,6 +75,7 @@ class VerifyReport:
     @ivar without_body_crc, without_chain_crc: records without this checksum (Java's).
     @ivar blanks: files that end in a blank.
     @ivar repair_end_index: the member is repairing up to this index; -1 if healthy.
+    @ivar set_aside: files of cut data, kept beside the ledger; they are no findings.
     """
 
     path: str
@@ -82,6 +91,7 @@ class VerifyReport:
     without_chain_crc: int = 0
     blanks: int = 0
     repair_end_index: int = -1
+    set_aside: list[KeptFile] = attrs.Factory(list)
 
     @property
     def is_clean(self) -> bool:
@@ -107,6 +117,7 @@ def verify_directory(
     @raise StoreError: the directory cannot be read.
     """
     report = VerifyReport(path=path)
+    report.set_aside = kept_files(disk, data_path or f"{path}/data")
     _check_mark(disk, path, report)
     try:
         reader = LogReader.open(path, data_path=data_path, disk=disk)
@@ -200,6 +211,7 @@ class _Verifier:
 
     def _check_term(self) -> None:
         path = f"{self._reader.path}/{TERM_FILE_NAME}"
+        twin = self._check_twin()
         if not self._disk.exists(path):
             if self._report.entries:
                 self._report.add(path, "missing, although the ledger has entries")
@@ -209,6 +221,18 @@ class _Verifier:
             self._report.add(path, "malformed: voteLeader=<id or nothing> and currTerm=<number> expected")
         elif found.term < self._term:
             self._report.add(path, f"currTerm={found.term} is below the last entry's term {self._term}")
+        elif twin is not None and later_term(found, twin) is None:
+            self._report.add(path, f"the vote for {found.voted_for} in term {found.term} is another one in "
+                             f"{TERM_TWIN_NAME}, for {twin.voted_for}")
+
+    def _check_twin(self) -> TermVote | None:
+        path = f"{self._reader.path}/{TERM_TWIN_NAME}"
+        if not self._disk.exists(path):
+            return None  # Java's directory, or one of our earlier versions
+        twin = decode_term_twin(self._disk.read_file(path))
+        if twin is None:
+            self._report.add(path, "neither slot of the term file's twin is sound")
+        return twin
 
     # -- records ---------------------------------------------------------------------------------
 

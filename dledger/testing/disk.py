@@ -40,7 +40,7 @@ class ProcessKilled(MemberDied):
 class _Inode:
     """One file: the cached content, the durable content, and the writes between the two."""
 
-    __slots__ = ("data", "durable", "modified_s", "pending", "sync_failed")
+    __slots__ = ("data", "durable", "modified_s", "pending", "reserved", "sync_failed")
 
     def __init__(self, size: int, now_s: float) -> None:
         self.data = bytearray(size)
@@ -48,11 +48,13 @@ class _Inode:
         self.pending: list[tuple[int, bytes, int]] = []
         self.modified_s = now_s
         self.sync_failed = False
+        self.reserved = size
 
     def write(self, data: bytes, position: int, number: int) -> None:
         """Write into the page cache; C{number} is the number of the write on this disk."""
         end = position + len(data)
         if end > len(self.data):
+            self.reserved = end
             self.data.extend(bytes(end - len(self.data)))
         self.data[position:end] = data
         self.pending.append((position, data, number))
@@ -184,10 +186,24 @@ class SimFile:
                 # The call that dies or fails has written a part of the data.
                 self._inode.write(whole[: int(disk.rng.random() * len(whole))], position, disk.count())
             disk.before_change(self.path, "write")
-            if disk.is_full and position + len(whole) > len(self._inode.data):
+            if disk.is_full and position + len(whole) > self._inode.reserved:
                 raise OSError(errno.ENOSPC, "No space left on device", self.path)
         self._inode.write(whole, position, disk.count())
+        self._inode.reserved = max(self._inode.reserved, position + len(whole))
         self._inode.modified_s = disk.now_s
+
+    def reserve(self, position: int, size: int) -> None:
+        """See L{dledger.base.disk.disk.File.reserve}."""
+        self._check()
+        disk = self._disk
+        assert position + size <= len(self._inode.data), "reserved beyond the end of the file"
+        if position + size <= self._inode.reserved:
+            return
+        if disk.is_armed:
+            disk.before_change(self.path, "reserve")
+            if disk.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device", self.path)
+        self._inode.reserved = position + size
 
     def datasync(self) -> None:
         """See L{dledger.base.disk.disk.File.datasync}."""
@@ -223,8 +239,10 @@ class SimDisk:
     A file system in memory. See L{dledger.base.disk.disk.Disk}.
 
     @ivar life: number of the process that uses the disk; handles of earlier ones are dead.
+    @ivar power_cuts: number of losses of power so far; it names the boot of the machine.
     @ivar now_s: seconds, for modification times.
-    @ivar is_full: creating and growing files fails with ENOSPC; writes within a file do not.
+    @ivar is_full: creating and growing files, reserving, and writes to bytes that were not reserved fail with
+        ENOSPC; other writes do not.
     @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
     @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
     @ivar barrier: C{datasync} brings no write with a higher number to the platter.
@@ -234,6 +252,7 @@ class SimDisk:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.life = 0
+        self.power_cuts = 0
         self.now_s = 0.0
         self.is_armed = False
         self.is_full = False
@@ -332,6 +351,7 @@ class SimDisk:
     def lose_power(self) -> None:
         """Lose power: the process ends, and writes that were not synced may be lost."""
         self.life += 1
+        self.power_cuts += 1
         self._locks.clear()
         self.countdown = 0
         self._rearm()
@@ -386,7 +406,7 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return inode
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{dledger.base.disk.disk.Disk.open}."""
         if not create:
             return SimFile(self, path, self._inode(path))
@@ -399,6 +419,7 @@ class SimDisk:
             if self.is_full and size:
                 raise OSError(errno.ENOSPC, "No space left on device", path)
         inode = _Inode(size, self.now_s)
+        inode.reserved = size if reserved < 0 else reserved
         directory.put(tail, inode)
         return SimFile(self, path, inode)
 
@@ -463,6 +484,24 @@ class SimDisk:
         head, tail = os.path.split(path)
         self._directory(head).put(tail, None)
 
+    def rename(self, path: str, to: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.rename}."""
+        inode = self._inode(path)
+        head, tail = os.path.split(to)
+        target = self._directory(head)
+        if tail in target.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", to)
+        if self.is_armed:
+            self.before_change(path, "rename")
+        # The two changes of a rename are one: where the old name is gone, the new one is there.
+        target.put(tail, inode)
+        target.sync()
+        source, name = os.path.split(path)
+        self._directory(source).put(name, None)
+        if self.is_armed:
+            self.before_change(path, "sync")
+        self._directory(source).sync()
+
     def sync_directory(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.sync_directory}."""
         directory = self._directory(path)
@@ -499,6 +538,7 @@ class SimDisk:
             for name, inode in directory.entries.items():
                 fresh = _Inode(0, inode.modified_s)
                 fresh.data = bytearray(inode.data)
+                fresh.reserved = inode.reserved
                 fresh.durable = bytearray(inode.data)
                 copy.put(name, fresh)
             copy.sync()

@@ -12,15 +12,16 @@ from __future__ import annotations
 import importlib
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
-from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.reactor import Reactor
-from dledger.config import ALIASES, DLedgerConfig, from_mapping
+from dledger.config import ALIASES, DLedgerConfig, from_mapping, read_java_file
 from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.twistd.common import (
@@ -56,7 +57,8 @@ class Options(ConfigurationOptions):
         ["peers", "p", None, "All members: id-host:port;id-host:port;... [default: n0-127.0.0.1:20911]"],
         ["store", "s", None, "Directory; files are in its dledger-<node-id>. [default: ./dledger-data]"],
         ["group", "g", None, "Name of the group. [default: default]"],
-        ["config", "c", None, "TOML file with options, in any of the known spellings."],
+        ["config", "c", None, "File with options, in any of the known spellings: TOML, or Java's "
+         "properties (*.properties, *.conf), with Java's defaults for retention."],
         ["listen", "l", None, "Endpoint to listen on. [default: the port of this member's own peer address]"],
         ["admin", "a", None, "Endpoint of the HTTP administration, such as tcp:8080:interface=127.0.0.1."],
         ["flush-disk-type", "f", None, "async: acks before fsync (as Java); sync: after. [default: async]"],
@@ -73,7 +75,7 @@ class Options(ConfigurationOptions):
 
     def postOptions(self) -> None:
         """Combine all given options; C{self.member} is the result."""
-        values = self.from_file(tomllib.loads, tables=("peers",))
+        values = self.from_file(self._parse_file, tables=("peers",))
         try:
             for name in _ENDPOINTS:
                 said = values.pop(name, None)
@@ -84,6 +86,11 @@ class Options(ConfigurationOptions):
         for name in _ENDPOINTS:
             if self[name]:
                 check_endpoint(name, self[name], "tcp:20911:interface=127.0.0.1")
+
+
+    def _parse_file(self, text: str) -> Mapping[str, Any]:
+        is_java = self["config"].endswith((".properties", ".conf"))
+        return read_java_file(text) if is_java else tomllib.loads(text)
 
 
 def _plain(name: str) -> str:
@@ -117,5 +124,5 @@ def make_service(options: Options, reactor: Reactor) -> MemberService:
     return MemberService(
         options.member, reactor, disk=OsDisk(), rng=seeded_chance(f"member {options.member.self_id}"),
         failed=end_process(reactor, lambda: exit_with(1)), listen=listen,
-        make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"],
+        make_admin=_admin_maker(options["admin"], reactor), admin=options["admin"], boot_id=read_boot_id(),
     )

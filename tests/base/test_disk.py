@@ -6,13 +6,14 @@ from __future__ import annotations
 import errno
 import math
 import os
+import resource
 import stat
 from typing import TYPE_CHECKING
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.disk.disk import Disk, OsDisk
+from dledger.base.disk.disk import Disk, OsDisk, is_no_room
 from dledger.base.disk.memory_disk import MemoryDisk
 
 if TYPE_CHECKING:
@@ -150,6 +151,61 @@ class OsDiskTests(DiskContract, SynchronousTestCase):
         with mock.patch("os.fsync", note_fsync), mock.patch("os.rename", note_rename):
             self.disk.write_file(f"{self.base}/f", b"x")
         self.assertEqual(calls, ["file", "rename", "directory"])
+
+
+class ModeTests(SynchronousTestCase):
+    """Other users of the machine read nothing."""
+
+    def test_modes(self) -> None:
+        """Of everything that is made, with the widest umask."""
+        self.addCleanup(os.umask, os.umask(0))
+        base = os.path.abspath(self.mktemp()) + "/a/b"
+        disk = OsDisk()
+        disk.makedirs(base)
+        disk.open(f"{base}/segment", create=True, size=9).close()
+        disk.write_file(f"{base}/small", b"x")
+        disk.lock(f"{base}/lock").close()
+        for name, mode in (("", 0o750), ("/segment", 0o640), ("/small", 0o640), ("/lock", 0o640)):
+            self.assertEqual(stat.S_IMODE(os.stat(base + name).st_mode), mode, name)
+        self.assertEqual(stat.S_IMODE(os.stat(os.path.dirname(base)).st_mode), 0o750)
+
+
+class DescriptorTests(SynchronousTestCase):
+    """A process that has used up its descriptors still keeps its promises."""
+
+    def setUp(self) -> None:
+        self.base = self.mktemp()
+        os.makedirs(self.base)
+        self.disk = OsDisk()
+        self.disk.write_file(f"{self.base}/f", b"old")  # from here on descriptors are kept
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        self.taken: list[int] = []
+        self.addCleanup(lambda: [os.close(fd) for fd in self.taken])
+        probe = os.dup(0)
+        os.close(probe)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 20, hard))
+        try:
+            while True:
+                self.taken.append(os.dup(0))
+        except OSError as error:
+            self.assertEqual(error.errno, errno.EMFILE)
+
+    def test_small_files(self) -> None:
+        """Small files are replaced and read, directories synced, existing files opened."""
+        self.disk.write_file(f"{self.base}/f", b"new")
+        self.assertEqual(self.disk.read_file(f"{self.base}/f"), b"new")
+        self.disk.sync_directory(self.base)
+        file = self.disk.open(f"{self.base}/f")
+        self.assertEqual(file.pread(3, 0), b"new")
+        file.close()
+
+    def test_new_segments_are_refused(self) -> None:
+        """With an error that means: no room now."""
+        with self.assertRaises(OSError) as caught:
+            self.disk.open(f"{self.base}/g", create=True, size=10)
+        self.assertTrue(is_no_room(caught.exception))
+        self.assertFalse(is_no_room(OSError(errno.EIO, "broken")))
 
 
 class MemoryDiskTests(DiskContract, SynchronousTestCase):

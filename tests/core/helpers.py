@@ -177,6 +177,9 @@ class ListLedger:
         """Remember."""
         self.repairs_ended += 1
 
+    def end_unsure(self) -> None:
+        """Nothing to do."""
+
 
 def make_config(self_id: str = "n0", members: int = 3, **options: Any) -> DLedgerConfig:
     """A configuration of C{members} members, n0 and so on."""
@@ -321,14 +324,14 @@ class Bench:
     def make(
         cls, ledger: ListLedger | None = None, *, self_id: str = "n0", members: int = 3, term: int = 1,
         voted_for: str | None = None, committed_index: int = -1, repair_end_index: int = -1, seed: int = 1,
-        **options: Any,
+        is_unsure: bool = False, **options: Any,
     ) -> Bench:
         """A started core."""
         ledger = ListLedger() if ledger is None else ledger
         config = make_config(self_id, members, **options)
         core = DLedgerCore(
             config=config, view=ledger, rng=random.Random(seed), term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index,
+            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
         )
         bench = cls(core, ledger, config)
         bench.step(ev.Started())

@@ -24,7 +24,8 @@ from protocols.wire.ledger.entry import ENTRY_HEADER, iterate_records
 from protocols.wire.ledger.messages import EntryBatch
 
 CONFIG = DLedgerConfig(
-    store_base_dir="base", mapped_file_size_for_entry_data=1024, mapped_file_size_for_entry_index=320
+    store_base_dir="base", mapped_file_size_for_entry_data=1024, mapped_file_size_for_entry_index=320,
+    file_reserved_hours=72,
 )
 ROOT = CONFIG.self_path
 

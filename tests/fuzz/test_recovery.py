@@ -58,5 +58,5 @@ class FuzzTests(SynchronousTestCase):
         """A recovery that forgets lost entries, or never cuts, is caught."""
         with mock.patch("dledger.storage.commit_mark.CommitMark.recorded_end_index", -1):
             self.assertTrue(self.fails_somewhere())
-        with mock.patch("dledger.storage.directory.cut_behind", lambda *_: None):
+        with mock.patch("dledger.storage.directory.cut_behind", lambda *_, is_damaged: None):
             self.assertTrue(self.fails_somewhere())

@@ -35,7 +35,9 @@ SEGMENT = "dledger.base.disk.segment"
 DIRECTORY = "dledger.storage.directory"
 TERMS = "dledger.storage.term_file"
 NETWORK = "dledger.testing.group.network"
+FAULTS = "dledger.testing.group.faults"
 
+ASYNC: Mapping[str, object] = {"flush_disk_type": "async", "flush_file_interval": 3000}
 SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
 ELECTIONS = ("kill", "isolate", "split", "pause", "transfer")
 READING: Mapping[str, object] = {
@@ -81,11 +83,23 @@ _ELECTIONS = (
     Mutant("persist-skipped", "term and vote are not written to the disk", (
         Patch(DRIVER, "self._terms.save(effect.term, effect.voted_for)", "pass"),
     )),
-    Mutant("term-file-not-synced", "the term file is replaced without waiting for the disk", (
-        Patch(TERMS, "self._disk.write_file(self._path, encode_term(term, voted_for))",
+    Mutant("term-file-not-synced", "term and vote are written without waiting for the disk", (
+        Patch(TERMS, "twin.write_durably(", "twin.write("),
+        Patch(TERMS, "self._disk.write_file(self._path, self._owed)",
               "file = self._disk.open(self._path, create=not self._disk.exists(self._path)); "
-              "file.pwrite(encode_term(term, voted_for), 0)"),
+              "file.pwrite(self._owed, 0)"),
     ), settings=SYNC, faults=POWER),
+    Mutant("term-file-believed", "a damaged term file is read as far as possible, its twin is ignored", (
+        Patch(FAULTS, " if rng.random() < 0.4}", "}"),
+        Patch(FAULTS, """(TERM_TWIN_NAME, decode_term_twin), (COMMIT_MARK_NAME, decode_mark),
+            (LEDGER_CHECKPOINT_NAME, None),
+""", ""),
+        Patch(FAULTS, "at = int(self._rng.random() * size)", "at = int(self._rng.random() * 10)"),
+        Patch(TERMS, 'if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:',
+              'found = {"voteLeader": "", **found}\n    if "currTerm" not in found:'),
+        Patch(TERMS, "return found if twin is None else self._agreed(found, twin)", "return found"),
+    ), settings={"pre_vote": False, "min_vote_interval_ms": 100, "max_vote_interval_ms": 300},
+       faults=("damage", "damage", "kill_all", "kill"), pace_s=0.7),
     Mutant("log-not-compared", "a vote is given to a candidate with an older log", (
         Patch(ELECTOR, "if request.ledger_end_term < member.ledger_end_term:", "if False:"),
         Patch(ELECTOR, "request.ledger_end_index < member.ledger_end_index", "False"),
@@ -97,6 +111,19 @@ _ELECTIONS = (
         Patch(ELECTOR, "if member.repair_end_index >= 0:\n            # Its log looks shorter",
               "if False:\n            # Its log looks shorter"),
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
+    Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
+        Patch(ELECTOR, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),
+        Patch("dledger.testing.group.invariants", "require(not member.ledger.is_unsure, 6,",
+              "require(True, 6,"),
+        Patch(ELECTOR, "(self._unsure if self.member.is_unsure else self._granted).add(",
+              "self._granted.add("),
+    ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=1.0),
+    Mutant("sure-too-early", "it takes the first push of any leader for the leader's whole ledger", (
+        Patch("dledger.core.leaders_word",
+              "has_all = self._term == member.term and matched_index >= self._end_index >= -1",
+              "has_all = matched_index >= 0"),
+    ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
+       load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
         Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),
     ), faults=LINKS),

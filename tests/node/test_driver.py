@@ -94,6 +94,9 @@ class World:
         """Terms: noted."""
         self._did("save", term, voted_for)
 
+    def check_point(self) -> None:
+        """Terms: nothing to do."""
+
 
 def fails(error: Exception) -> Callable[[], None]:
     """Something that raises."""

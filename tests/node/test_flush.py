@@ -7,8 +7,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import StoreError
+from dledger.core.effects import Report
 from dledger.core.inputs import EntriesFlushed, Input, StoreFailed
-from dledger.node.flush import LedgerFlusher
+from dledger.node.flush import SLOW_FSYNC_S, LedgerFlusher
 from dledger.node.status import Counters
 from tests.node.rig import FakeThread
 
@@ -60,9 +61,10 @@ class FlusherTests(SynchronousTestCase):
         self.store = Store()
         self.fed: list[Input] = []
         self.counters = Counters()
+        self.reports: list[Report] = []
         self.flusher = LedgerFlusher(
             store=self.store, run_in_thread=self.thread.run, feed=self.fed.append,
-            seconds=self.clock.seconds, counters=self.counters,
+            seconds=self.clock.seconds, counters=self.counters, report=self.reports.append,
         )
 
     def test_good(self) -> None:
@@ -79,6 +81,15 @@ class FlusherTests(SynchronousTestCase):
         status = self.counters.fsync.status()
         self.assertEqual(status.count, 1)
         self.assertAlmostEqual(status.total, 0.004)
+
+    def test_slow(self) -> None:
+        """An fsync that takes long is reported."""
+        for seconds in (SLOW_FSYNC_S / 2, SLOW_FSYNC_S):
+            self.store.jobs = [Job(7)]
+            self.flusher.start(3, 7)
+            self.clock.advance(seconds)
+            self.thread.finish()
+        self.assertEqual([report.event for report in self.reports], ["slow-fsync"])
 
     def test_nothing_to_do(self) -> None:
         """Everything is on stable storage already."""

@@ -11,6 +11,7 @@ from dledger.base.errors import DLedgerError, StoreError
 from dledger.core import effects as fx
 from dledger.core.inputs import Ticked
 from dledger.node.node import HOUSE_KEEPING_INTERVAL_S
+from dledger.storage.store_room import DeletedSegment
 from protocols.wire.ledger.codes import ResponseCode, VoteResult
 from protocols.wire.ledger.messages import (
     AppendRequest,
@@ -237,7 +238,7 @@ class FailureTests(SynchronousTestCase):
         """Or at keeping house."""
         rig = Rig().lead()
 
-        def failing(now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+        def failing(now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
             raise OSError(5, "Input/output error")
 
         rig.store.house_keeping = failing  # type: ignore[method-assign]
@@ -253,9 +254,9 @@ class TimeTests(SynchronousTestCase):
         rig = Rig()
         seen: list[str] = []
 
-        def house_keeping(now_s: float, local_hour: int, *, keep_from_index: int) -> list[str]:
+        def house_keeping(now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
             seen.append(f"house {now_s:.0f} {local_hour} {keep_from_index}")
-            return ["/some/segment"]
+            return [DeletedSegment(path="/some/segment", begin_index=7, why="old enough")]
 
         rig.store.house_keeping = house_keeping  # type: ignore[method-assign]
         rig.store.check_point = lambda force=False: seen.append("checkpoint")  # type: ignore[method-assign]
@@ -265,6 +266,7 @@ class TimeTests(SynchronousTestCase):
         self.assertEqual(seen.count("checkpoint"), 3)
         self.assertEqual(len(seen) - 3, 2)
         self.assertEqual(rig.node.status().segments_deleted, 2)
+        self.assertEqual(rig.node.status().begin_moved, "/some/segment deleted: old enough")
 
     def test_connections_are_looked_after(self) -> None:
         """A few times a second."""

@@ -108,6 +108,10 @@ class HookedFile:
         self._disk.tell("pwrite", self.path)
         self._file.pwrite(data, position)
 
+    def reserve(self, position: int, size: int) -> None:
+        """Tell."""
+        self._disk.tell("reserve", self.path)
+
     def datasync(self) -> None:
         """Tell."""
         self._disk.tell("datasync", self.path)
@@ -155,7 +159,7 @@ class HookedDisk(MemoryDisk):
         """How many calls there were."""
         return sum(1 for called, path in self.calls if called == operation and part in path)
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """Tell, then open."""
         self.tell("create" if create else "open", path)
         return HookedFile(self, super().open(path, create=create, size=size))
@@ -169,6 +173,11 @@ class HookedDisk(MemoryDisk):
         """Tell, then write."""
         self.tell("write_file", path)
         super().write_file(path, data)
+
+    def rename(self, path: str, to: str) -> None:
+        """Tell, then rename."""
+        self.tell("rename", path)
+        super().rename(path, to)
 
     def unlink(self, path: str) -> None:
         """Tell, then remove."""

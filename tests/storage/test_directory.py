@@ -323,8 +323,39 @@ class JavaTests(SynchronousTestCase):
         self.disk.files[f"{ROOT}/commitmark"] = twin.files[f"{ROOT}/commitmark"]
         self.checkpoint("committedIndex=25\nendIndex=30\n")
         store = FileStore.open(config_of(), self.disk)
-        self.assertEqual((store.ledger_end_index, store.committed_index), (30, 25))
+        self.assertEqual(store.ledger_end_index, 30)
+        self.assertEqual(store.committed_index, 20, "a checkpoint has no checksum; a leader tells more")
         self.assertEqual(store.repair_end_index, -1)
+
+    def test_first_file_is_missing(self) -> None:
+        """Not expiry: the mark records where the ledger begins. Nothing is changed, and the way out works."""
+        store = FileStore.open(config_of(), self.disk)
+        store.clean_close()
+        first = f"{DATA}/{0:020d}"
+        content = self.disk.files[first]
+        self.disk.unlink(first)
+        before = self.disk.contents()
+        with self.assertRaises(DirectoryError) as caught:
+            FileStore.open(config_of(), self.disk)
+        self.assertIn("retention has not deleted", str(caught.exception))
+        self.assertEqual(self.disk.contents(), before)
+        self.disk.files[first] = content
+        FileStore.open(config_of(), self.disk).abandon()
+        self.disk.unlink(first)
+        self.disk.unlink(f"{ROOT}/commitmark")
+        self.assertGreater(FileStore.open(config_of(), self.disk).ledger_begin_index, 0)
+
+    def test_refused_before_anything_is_moved(self) -> None:
+        """A directory that is refused for its beginning keeps the files that a crash left behind."""
+        self.disk.unlink(f"{ROOT}/commitmark") if self.disk.exists(f"{ROOT}/commitmark") else None
+        self.disk.files[f"{DATA}/{0:020d}"].data[20] ^= 255
+        self.disk.files[f"{DATA}/{0:020d}"].data[2] ^= 255
+        self.disk.open(f"{DATA}/{99 * DATA_SIZE:020d}", create=True, size=0)
+        before = self.disk.contents()
+        with self.assertRaises(DirectoryError):
+            FileStore.open(config_of(), self.disk)
+        self.assertEqual({path: data for path, data in self.disk.contents().items() if "/data/" in path},
+                         {path: data for path, data in before.items() if "/data/" in path})
 
     def test_damaged_checkpoint(self) -> None:
         """A checkpoint that makes no sense, or only in part, is no sign of Java: the mark counts."""

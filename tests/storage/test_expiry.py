@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace
 from dledger.base.disk.expiry import used_ratio
+from dledger.base.disk.segment import file_name
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import read_mark
 from dledger.storage.file_store import FileStore
 from protocols.wire.ledger.codes import ResponseCode
@@ -38,7 +41,8 @@ class ExpiryTests(SynchronousTestCase):
     def start(self, **options: Any) -> FileStore:
         """A store of 60 entries, all committed and flushed, its files made at hour 0, 1, 2, ..."""
         self.disk = CrowdedDisk()
-        store = FileStore.open(config_of(**options), self.disk)
+        retention: dict[str, Any] = {"file_reserved_hours": 72, "enable_disk_force_clean": True, **options}
+        store = FileStore.open(config_of(**retention), self.disk)
         for number in range(60):
             store.append_bodies((bytes([number]) * 50,), 1)
         flush(store)
@@ -52,8 +56,9 @@ class ExpiryTests(SynchronousTestCase):
     def keep(self, hour: float, local_hour: int = FOUR, keep_from_index: int = 60) -> int:
         """House keeping at an hour; how many files went."""
         deleted = self.store.house_keeping(hour * HOUR_S, local_hour, keep_from_index=keep_from_index)
-        for path in deleted:
-            self.assertNotIn(path, self.disk.files)
+        for one in deleted:
+            self.assertNotIn(one.path, self.disk.files)
+            self.assertTrue(one.why)
         return len(deleted)
 
     def test_by_age(self) -> None:
@@ -90,11 +95,12 @@ class ExpiryTests(SynchronousTestCase):
         self.assertEqual(self.keep(73, NOON), 2)
 
     def test_forced(self) -> None:
-        """Above the force-clean ratio neither age nor need matters, but the commit does."""
+        """Above the force-clean ratio the age does not matter, but the commit does, and so does need."""
         store = self.start()
         store._ledger.committed_index = 34
         self.disk.used = 86
-        self.assertEqual(self.keep(0, NOON, keep_from_index=5), 3)
+        self.assertEqual(self.keep(0, NOON, keep_from_index=5), 0)
+        self.assertEqual(self.keep(0, NOON, keep_from_index=34), 3)
         self.assertEqual(store.ledger_begin_index, 30)
 
     def test_force_is_an_option(self) -> None:
@@ -102,6 +108,34 @@ class ExpiryTests(SynchronousTestCase):
         self.start(enable_disk_force_clean=False)
         self.disk.used = 86
         self.assertEqual(self.keep(0, NOON), 0)
+
+    def test_nothing_by_default(self) -> None:
+        """However old a segment is, and however full the disk."""
+        self.start(file_reserved_hours=0, enable_disk_force_clean=False)
+        for used in (50, 90, 100):
+            self.disk.used = used
+            self.assertEqual(self.keep(1_000_000), 0)
+        defaults = DLedgerConfig()
+        self.assertEqual((defaults.file_reserved_hours, defaults.retention_bytes), (0, 0))
+        self.assertFalse(defaults.enable_disk_force_clean)
+
+    def test_begin_is_recorded_first(self) -> None:
+        """The mark records the new beginning, durably, before a file goes."""
+        store = self.start()
+        marks = []
+        unlink = self.disk.unlink
+
+        def note(path: str) -> None:
+            found = read_mark(self.disk, f"{ROOT}/commitmark")
+            assert found is not None
+            is_next = path.endswith("/data/" + file_name(len(marks) * DATA_SIZE))
+            marks.append((is_next, found[1].begin_position))
+            unlink(path)
+
+        with mock.patch.object(self.disk, "unlink", note):
+            self.assertEqual(self.keep(74), 3)
+        self.assertEqual(marks[:3], [(True, DATA_SIZE), (True, 2 * DATA_SIZE), (True, 3 * DATA_SIZE)])
+        store.abandon()
 
     def test_what_is_needed_stays(self) -> None:
         """A file with an entry that a follower still needs stays, and so do later ones."""
@@ -162,6 +196,25 @@ class ExpiryTests(SynchronousTestCase):
         self.disk.used = 50
         self.keep(0)
         store.append_bodies((b"x",), 1)
+
+    def test_not_a_byte(self) -> None:
+        """A file system without a usable byte is full, whatever the ratio."""
+        store = self.start(disk_full_ratio=1.0, disk_space_ratio_to_force_clean=1.0)
+        self.disk.used = 100
+        self.keep(0)
+        self.assertTrue(store.disk_full)
+
+    def test_a_term_begins(self) -> None:
+        """The first entry of a term is taken on a full disk, as the files at hand have room for it."""
+        store = self.start(disk_full_ratio=0.9, enable_disk_force_clean=False)
+        self.disk.used = 91
+        self.keep(0)
+        for bodies, term in (((b"x",), 2), ((b"",), 1), ((b"", b""), 2)):
+            with self.assertRaises(DLedgerError):
+                store.append_bodies(bodies, term)
+        store.append_bodies((b"",), 2)
+        with self.assertRaises(DLedgerError):
+            store.append_bodies((b"",), 2)
 
     def test_min_free_bytes(self) -> None:
         """A number of bytes that must stay free."""

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
-import attrs
+import os
+import random
+from unittest import mock
 
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.disk import DiskSpace, OsDisk
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.config import DLedgerConfig
+from dledger.storage.directory import RESERVED_BYTES
 from dledger.storage.file_store import FileStore
+from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
@@ -20,6 +29,7 @@ from tests.storage.support import (
     append_bare,
     batch_of,
     bodies_in,
+    config_of,
     entry_at,
     flush,
     our_record,
@@ -72,8 +82,8 @@ class GoldenTests(HookedCase):
         self.store.clean_close()
         self.assertEqual(self.disk.contents()[f"{ROOT}/checkpoint"], b"committedIndex=0\nendIndex=1\n")
         self.assertEqual(sorted(self.disk.files), [
-            f"{ROOT}/checkpoint", f"{ROOT}/commitmark", f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}",
-            f"{ROOT}/lock"])
+            f"{ROOT}/checkpoint", f"{ROOT}/commitmark", f"{ROOT}/data/{FIRST}",
+            f"{ROOT}/identity", f"{ROOT}/index/{FIRST}", f"{ROOT}/lock"])
         mark = self.mark()
         self.assertEqual((mark.clean, mark.end_index, mark.end_term, mark.end_position), (True, 1, 3, 98))
 
@@ -104,15 +114,15 @@ class TruncateTests(HookedCase):
         self.disk.calls.clear()
         self.store.truncate_to(batch_of([record]))
         found = self.changes()
-        self.assertEqual(found[:4], ["pwrite commitmark", "datasync commitmark", "unlink /data",
-                                     "sync_directory /data"])
+        self.assertEqual(found[:4], ["pwrite commitmark", "datasync commitmark", "pwrite commitmark",
+                                     "unlink /data"])
         tail = found[found.index("pwrite /data"):]
         self.assertEqual(tail, [
             "pwrite /data",
             *("unlink /index", "sync_directory /index") * 3,
             "pwrite /index", "datasync /data", "datasync /index",
             "pwrite /data", "pwrite /index", "datasync /data", "datasync /index",
-            "pwrite commitmark", "datasync commitmark"])
+            "pwrite commitmark", "datasync commitmark", "pwrite commitmark"])
 
     def test_zeroed(self) -> None:
         """Nothing but zeroes stands behind the end, in data and index."""
@@ -167,10 +177,52 @@ class TruncateTests(HookedCase):
         self.store.truncate_to(batch_of([record]))
         self.assertEqual(self.store.ledger_end_index, 9)
 
+    def test_starting_anew_keeps_the_old_files(self) -> None:
+        """They are moved, with every byte."""
+        before = {path.rpartition("/")[2]: content for path, content in self.disk.contents().items()
+                  if "/data/" in path}
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        self.store.truncate_to(batch_of([record]))
+        kept = {one.path.rpartition("/")[2].partition(".")[0]: self.disk.read_file(one.path)
+                for one in self.store.kept_files()}
+        self.assertEqual(kept, {name: content for name, content in before.items() if content.strip(b"\0")})
+
+    def test_starting_anew_without_room(self) -> None:
+        """Refused before anything has changed: moved files do not make room."""
+        before = self.disk.contents()
+        record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
+        with mock.patch.object(self.disk, "space", lambda _: DiskSpace(total=9999, free=9, usable=9)):
+            with self.assertRaises(DLedgerError) as caught:
+                self.store.truncate_to(batch_of([record]))
+        self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+        self.assertEqual(self.disk.contents(), before)
+
+    def test_long_cut_is_kept(self) -> None:
+        """Above the bound everything is set aside; below it nothing, see test_zeroed."""
+        size, offset = self.store.end_position, self.store.position_of(4)
+        contents = sorted(self.disk.contents().items())
+        before = b"".join(content for path, content in contents if "/data/" in path)
+        with mock.patch("dledger.storage.file_store.CUT_BYTES_MAX", size - offset - 1):
+            self.store.truncate_to(entry_at(self.store, 3))
+        kept = sorted(self.store.kept_files(), key=lambda one: one.path)
+        whole = b"".join(self.disk.read_file(one.path) for one in kept[1:])
+        self.assertEqual(self.disk.read_file(kept[0].path), before[offset:DATA_SIZE].rstrip(b"\0"))
+        self.assertEqual(whole.rstrip(b"\0"), before[DATA_SIZE:].rstrip(b"\0"))
+
+    def test_long_cut_without_room(self) -> None:
+        """Refused before anything has changed."""
+        before = self.disk.contents()
+        self.disk.failures = {("create", "set-aside"): NO_SPACE}
+        with mock.patch("dledger.storage.file_store.CUT_BYTES_MAX", 1):
+            with self.assertRaises(DLedgerError) as caught:
+                self.store.truncate_to(entry_at(self.store, 3))
+        self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
+        self.assertEqual(self.disk.contents(), before)
+
     def test_starting_anew_half_way(self) -> None:
         """A new beginning that a crash interrupts leaves the member repairing, not forgetful."""
         record = our_record(b"far", index=5000, term=9, pos=70 * DATA_SIZE, chain=99)
-        self.disk.failures = {("unlink", f"/data/{FIRST}"): BROKEN}
+        self.disk.failures = {("rename", f"/data/{FIRST}"): BROKEN}
         with self.assertRaises(StoreError):
             self.store.truncate_to(batch_of([record]))
         store = self.reopen()
@@ -260,6 +312,9 @@ class FailureTests(HookedCase):
             self.assertIs(caught.exception.code, ResponseCode.DISK_FULL)
             self.assertEqual(self.disk.contents(), before)
             self.assertEqual((self.store.ledger_end_index, self.store.end_position), (end, 948))
+            self.assertTrue(self.store.disk_full, "at once, and until somebody has looked again")
+            self.store.house_keeping(0, 0, keep_from_index=0)
+            self.assertFalse(self.store.disk_full)
         self.disk.failures.clear()
         self.store.append_bodies((b"x",) * 40, 1)
         self.assertEqual(bodies_in(self.reopen()), [bytes(900)] + [b"x"] * 40)
@@ -361,3 +416,65 @@ class RepairTests(HookedCase):
         self.disk.files[f"{ROOT}/data/{FIRST}"].data[50] ^= 1
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 19))
+
+
+class RoomTests(SynchronousTestCase):
+    """Room is reserved before it is written to, a little at a time."""
+
+    def test_small_beginning(self) -> None:
+        """With Java's file sizes the first entry takes a few mebibytes, and the files have their length."""
+        base = os.path.abspath(self.mktemp())
+        store = FileStore.open(DLedgerConfig(store_base_dir=base), OsDisk())
+        store.append_bodies((b"x",), 1)
+        store.clean_close()
+        taken = 0
+        for name, size in (("data", 1 << 30), ("index", 160 << 20)):
+            found = os.stat(f"{base}/dledger-n0/{name}/{FIRST}")
+            self.assertEqual(found.st_size, size)
+            taken += found.st_blocks * 512
+        self.assertLessEqual(taken, 2 * RESERVED_BYTES + 65536)
+
+    def test_full_within_a_file(self) -> None:
+        """A disk that fills up within a file refuses the write; the store goes on when there is room."""
+        for sync in (False, True):
+            disk = SimDisk(random.Random(1))
+            disk.makedirs("base")
+            config = config_of(flush_disk_type="sync" if sync else "async")
+            store = FileStore.open(config, disk)
+            store.append_bodies((b"a",), 1)
+            disk.set_full(True)
+            count = 1
+            with self.assertRaises(DLedgerError) as caught:
+                while True:
+                    store.append_bodies((b"b" * 20,), 1)
+                    count += 1
+            self.assertNotIsInstance(caught.exception, StoreError)
+            self.assertLess(store.end_position, DATA_SIZE - 100, "the first file is not full")
+            self.assertEqual(len(bodies_in(store)), count)
+            disk.set_full(False)
+            store.house_keeping(0, 0, keep_from_index=0)
+            store.append_bodies((b"c" * 20,) * 30, 1)
+            flush(store)
+            disk.lose_power()
+            self.assertEqual(len(bodies_in(FileStore.open(config, disk))), count + 30)
+
+    def test_every_write_has_its_room(self) -> None:
+        """No write needs more than was reserved: with batches, blanks, cuts and starts in between."""
+        disk = SimDisk(random.Random(2))
+        disk.makedirs("base")
+        rng = random.Random(3)
+        store = FileStore.open(config_of(), disk)
+        for _ in range(300):
+            disk.set_full(False)
+            store.house_keeping(0, 0, keep_from_index=0)
+            if rng.random() < 0.1 and store.ledger_end_index > 3:
+                store.truncate_to(entry_at(store, store.ledger_end_index - 2))
+            if rng.random() < 0.1:
+                store.clean_close()
+                store = FileStore.open(config_of(), disk)
+            disk.set_full(rng.random() < 0.5)
+            bodies = tuple(bytes(rng.randrange(300)) for _ in range(rng.randrange(1, 9)))
+            try:
+                store.append_bodies(bodies, 1)
+            except DLedgerError as error:
+                self.assertIs(error.code, ResponseCode.DISK_FULL)

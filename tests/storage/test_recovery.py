@@ -132,8 +132,8 @@ class TailTests(RecoveryCase):
 
     def test_cut_that_fails(self) -> None:
         """A start that fails half-way is repeated with the same result."""
-        for failing in (("unlink", "/data/"), ("pwrite", "/data/"), ("datasync", "/data/"),
-                        ("pwrite", "/index/"), ("unlink", "/index/")):
+        for failing in (("rename", "/data/"), ("create", "/data.set-aside/"), ("pwrite", "/data/"),
+                        ("datasync", "/data/"), ("pwrite", "/index/"), ("unlink", "/index/")):
             self.setUp()
             self.flip(self.position[10] + 60)
             self.disk.failures = {failing: BROKEN}
@@ -141,6 +141,31 @@ class TailTests(RecoveryCase):
                 self.open()
             self.disk.failures.clear()
             self.ends(9, 39)
+
+    def test_what_is_cut_is_kept(self) -> None:
+        """Everything behind a damaged record: the rest of its file, and the files behind it."""
+        before = {path: content for path, content in self.disk.contents().items() if "/data/" in path}
+        self.flip(self.position[12] + 60)
+        store = self.open()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (11, 39))
+        base = self.position[12] - self.position[12] % DATA_SIZE
+        kept = {one.path.rpartition("/")[2]: self.disk.read_file(one.path) for one in store.kept_files()}
+        self.assertEqual(store.kept_files(), sorted(store.set_aside, key=lambda one: one.path))
+        for path, content in before.items():
+            offset = int(path.rpartition("/")[2])
+            if offset > base:
+                self.assertEqual(kept.pop(f"{offset:020d}.set-aside-1"), content)
+        ((name, content),) = kept.items()
+        self.assertEqual(name, f"{base:020d}.from-{self.position[12] - base}.set-aside-1")
+        self.assertEqual(len(content), len(before[f"{ROOT}/data/{base:020d}"][self.position[12] - base:]
+                                           .rstrip(b"\0")))
+
+    def test_torn_tail_is_not_kept(self) -> None:
+        """It was never acknowledged."""
+        self.flip(self.position[39] + 60)
+        store = self.open()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (38, -1))
+        self.assertEqual(store.kept_files(), [])
 
     def test_recovered_tail_is_durable(self) -> None:
         """What was found is synced before it is on record: a kill leaves it in the cache only."""

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import errno
+
 from dledger.base.disk.flush_job import MARK_SYNC_EVERY
 from dledger.base.errors import StoreError
 from tests.storage.support import BROKEN, FIRST, ROOT, HookedCase, flush
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class FlushTests(HookedCase):
@@ -86,7 +90,7 @@ class FlushTests(HookedCase):
         self.disk.calls.clear()
         self.store.abandon()
         closed = [path for operation, path in self.disk.calls if operation == "close"]
-        self.assertEqual(closed, [f"{ROOT}/index/{FIRST}"])
+        self.assertEqual(closed, [f"{ROOT}/index/{FIRST}", f"{ROOT}/identity"])
         job.run()
 
     def test_abandoned(self) -> None:
@@ -95,7 +99,8 @@ class FlushTests(HookedCase):
         self.disk.calls.clear()
         self.store.abandon()
         closed = {path for operation, path in self.disk.calls if operation == "close"}
-        self.assertEqual(closed, {f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}", f"{ROOT}/commitmark"})
+        self.assertEqual(closed, {f"{ROOT}/data/{FIRST}", f"{ROOT}/index/{FIRST}", f"{ROOT}/commitmark",
+                                  f"{ROOT}/identity"})
         self.assertEqual(self.disk._locked, set())
 
     def test_checkpoint_with_a_flush(self) -> None:
@@ -201,3 +206,47 @@ class FlushTests(HookedCase):
         self.store.append_bodies((b"x",), 1)
         self.store.check_point(force=True)
         self.assertIn(f"{ROOT}/checkpoint", self.disk.files)
+
+
+class NoRoomTests(HookedCase):
+    """A checkpoint that finds no room is written later; nothing else depends on it."""
+
+    def checkpoint(self) -> bytes:
+        """Its content."""
+        return self.disk.read_file(f"{ROOT}/checkpoint") if self.disk.exists(f"{ROOT}/checkpoint") else b""
+
+    def test_written_later(self) -> None:
+        """On this thread and in a flush; the next call tries again."""
+        for number in NO_ROOM:
+            with self.subTest(errno=number):
+                self.store.append_bodies((b"x",), 1)
+                end = self.store.ledger_end_index
+                before = self.checkpoint()
+                self.disk.failures = {("write_file", "checkpoint"): number}
+                self.store.check_point()  # a flush is due: it shall write the checkpoint
+                flush(self.store)
+                self.store.check_point(force=True)
+                self.assertEqual(self.checkpoint(), before)
+                self.disk.failures = {}
+                self.store.check_point()
+                self.assertIn(f"endIndex={end}\n".encode(), self.checkpoint())
+
+    def test_other_errors(self) -> None:
+        """An error of the disk still ends the store."""
+        self.store.append_bodies((b"x",), 1)
+        self.disk.failures = {("write_file", "checkpoint"): BROKEN}
+        with self.assertRaises(StoreError):
+            self.store.check_point(force=True)
+
+    def test_closed_without_room(self) -> None:
+        """The next start does not take the directory for one that Java has used since."""
+        self.store.append_bodies((b"x",) * 3, 1)
+        flush(self.store)
+        self.store.check_point(force=True)
+        self.store.append_bodies((b"x",) * 3, 1)
+        self.disk.failures = {("write_file", "checkpoint"): NO_ROOM[0]}
+        self.store.clean_close()
+        self.assertFalse(self.mark().clean)
+        self.assertEqual(self.mark().end_index, 5)
+        again = self.reopen()
+        self.assertEqual((again.ledger_end_index, again.repair_end_index), (5, -1))

@@ -178,6 +178,9 @@ class ColdReadTests(HookedCase):
     def test_beginning(self) -> None:
         """The first record of a ledger whose beginning expired is held against its CRC in the mark."""
         self.store.record_commit(59)
+        self.store.abandon()
+        self.store = FileStore.open(config_of(file_reserved_hours=1), self.disk)
+        self.store.record_commit(59)
         self.store.house_keeping(1e10, 4, keep_from_index=60)
         begin = self.store.ledger_begin_index
         self.assertGreater(begin, 0)

@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError, StoreError
-from dledger.storage.term_file import TermFile, TermVote, decode_term, encode_term
+from dledger.storage.term_file import (
+    TermFile,
+    TermVote,
+    decode_term,
+    decode_term_twin,
+    encode_term,
+)
 from tests.storage.support import BROKEN, HookedDisk
+
+FULL = errno.ENOSPC
+MEMBERS = ("n0", "n1", "n2")
+ROOT = "base/dledger-n0"
 
 
 class TermFileTests(SynchronousTestCase):
@@ -59,7 +73,8 @@ class TermFileTests(SynchronousTestCase):
         self.put("currterm.bak", encode_term(5, "n1"))
         self.assertEqual(self.terms.load(), TermVote(5, "n1"), "of equal terms the vote is kept")
         self.put("currterm.tmp", b"curr")
-        self.assertEqual(self.terms.load(), TermVote(5, "n1"))
+        with self.assertRaises(DirectoryError, msg="a malformed file is not 'no vote'"):
+            self.terms.load()
         self.put("currterm", encode_term(2, None))
         self.assertEqual(self.terms.load(), TermVote(2, None), "the file itself counts where it is there")
 
@@ -79,9 +94,142 @@ class TermFileTests(SynchronousTestCase):
         with self.assertRaises(StoreError):
             self.terms.load()
 
+    def test_no_room(self) -> None:
+        """Without room for currterm a vote is durable in the twin; currterm follows when there is room."""
+        self.terms.save(3, "n1")
+        self.disk.failures = {("write_file", "currterm"): FULL}
+        self.terms.save(4, "n2")
+        self.assertTrue(self.terms.is_behind)
+        self.assertEqual(TermFile(self.disk, "base/dledger-n0").load(), TermVote(4, "n2"))
+        self.terms.check_point()
+        self.assertEqual(decode_term(self.disk.read_file("base/dledger-n0/currterm")), TermVote(3, "n1"))
+        self.disk.failures = {}
+        self.terms.check_point()
+        self.assertFalse(self.terms.is_behind)
+        self.assertEqual(decode_term(self.disk.read_file("base/dledger-n0/currterm")), TermVote(4, "n2"))
+
+    def test_start_without_room(self) -> None:
+        """A member starts on a full disk: its files are written in place."""
+        self.terms.save(3, "n1")
+        self.disk.failures = {("write_file", ""): FULL}
+        again = TermFile(self.disk, "base/dledger-n0")
+        self.assertEqual(again.take_up(ledger_end_term=3, has_ledger=True), TermVote(3, "n1"))
+        again.save(4, "n0")
+        self.assertEqual(TermFile(self.disk, "base/dledger-n0").load(), TermVote(4, "n0"))
+
     def test_what_a_killed_predecessor_left_is_made_durable(self) -> None:
         """A term that was renamed into place but never fsynced is written again before it is used."""
         self.terms.save(3, "n1")
         before = self.disk.count("write_file", "currterm")
         self.assertEqual(self.terms.take_up(ledger_end_term=-1), TermVote(3, "n1"))
         self.assertEqual(self.disk.count("write_file", "currterm"), before + 1)
+
+
+def flips(data: bytes) -> Iterator[bytes]:
+    """The data with each of its bits flipped, one at a time."""
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        yield bytes(flipped)
+
+
+class DamageTests(SynchronousTestCase):
+    """Damaged, missing or contradicting files: the vote is known, or the member does not start."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.put(5, "n1")
+        self.java, self.twin = (self.disk.read_file(f"{ROOT}/{name}") for name in ("currterm", "termvote"))
+
+    def put(self, term: int, voted_for: str | None) -> None:
+        """What a member saves."""
+        terms = TermFile(self.disk, ROOT)
+        terms.save(term, voted_for)
+        terms.close()
+
+    def found(self, java: bytes | None, twin: bytes | None, *, has_ledger: bool = True) -> TermVote | None:
+        """What a start believes of these files; None: it refuses."""
+        disk = MemoryDisk()
+        for name, content in (("currterm", java), ("termvote", twin)):
+            if content is not None:
+                disk.write_file(f"{ROOT}/{name}", content)
+        try:
+            return TermFile(disk, ROOT, member_ids=MEMBERS).load(has_ledger=has_ledger)
+        except DirectoryError as error:
+            self.assertIn("start again", str(error))
+            return None
+
+    def test_every_flip_of_both(self) -> None:
+        """Any bit of currterm with any bit of the twin: no forgotten vote, no lower term."""
+        self.assertEqual(len(self.java) * 8, 192 + 8)
+        javas = {decode_term(data, MEMBERS): data for data in (self.java, *flips(self.java))}
+        twins = {decode_term_twin(data): data for data in (self.twin, *flips(self.twin))}
+        self.assertEqual(set(twins), {TermVote(5, "n1")}, "one flip leaves the copy in the other slot")
+        for java in javas.values():
+            for twin in twins.values():
+                found = self.found(java, twin)
+                if found is not None:
+                    self.assertTrue(found.term > 5 or found == TermVote(5, "n1"), (java, found))
+
+    def test_every_flip_alone(self) -> None:
+        """Without the twin most flips are refused; none forgets the vote of the term, or names a stranger."""
+        believed = {self.found(data, None) for data in flips(self.java)} - {None}
+        for found in believed:
+            assert found is not None
+            self.assertIn(found.voted_for, MEMBERS)
+
+    def test_java_worked_here_since(self) -> None:
+        """The later term counts; of one term the vote counts."""
+        self.assertEqual(self.found(encode_term(9, "n2"), self.twin), TermVote(9, "n2"))
+        self.assertEqual(self.found(encode_term(9, None), self.twin), TermVote(9, None))
+        self.assertEqual(self.found(encode_term(4, "n2"), self.twin), TermVote(5, "n1"))
+        self.assertEqual(self.found(encode_term(5, None), self.twin), TermVote(5, "n1"))
+        self.assertIsNone(self.found(encode_term(5, "n2"), self.twin), "two votes in one term")
+
+    def test_one_is_unsound(self) -> None:
+        """The sound one counts; two unsound ones are refused."""
+        self.assertEqual(self.found(b"curr", self.twin), TermVote(5, "n1"))
+        self.assertEqual(self.found(self.java, bytes(1024)), TermVote(5, "n1"))
+        self.assertIsNone(self.found(b"curr", bytes(1024)))
+        self.assertIsNone(self.found(None, bytes(1024)))
+        self.assertIsNone(self.found(b"curr", None))
+
+    def test_strict(self) -> None:
+        """Other keys, keys twice, and votes for strangers are malformed."""
+        for content in (b"votgLeader=n1\ncurrTerm=5\n", b"currTerm=5\n", b"voteLeader=n1\n",
+                        self.java + b"currTerm=6\n", self.java + b"x=1\n", b"voteLeader=n9\ncurrTerm=5\n"):
+            self.assertIsNone(self.found(content, None), content)
+        self.assertEqual(self.found(encode_term(5, None), None), TermVote(5, None))
+        name = "n\N{LATIN SMALL LETTER E WITH ACUTE}"
+        self.assertEqual(decode_term(encode_term(5, name), (name,)), TermVote(5, name))
+
+    def test_vote_for_a_former_member(self) -> None:
+        """A member that left the group since: the twin confirms its vote."""
+        self.put(6, "gone")
+        java, twin = (self.disk.read_file(f"{ROOT}/{name}") for name in ("currterm", "termvote"))
+        self.assertEqual(self.found(java, twin), TermVote(6, "gone"))
+        self.assertIsNone(self.found(java, None))
+
+    def test_no_file_beside_a_ledger(self) -> None:
+        """Term and vote were recorded once: without both files the member does not start."""
+        self.assertIsNone(self.found(None, None))
+        self.assertEqual(self.found(None, None, has_ledger=False), TermVote())
+        self.assertEqual(self.found(None, self.twin), TermVote(5, "n1"))
+
+    def test_taken_up(self) -> None:
+        """A start writes both files again, and makes an unsound twin anew."""
+        self.disk.write_file(f"{ROOT}/termvote", bytes(1024))
+        terms = TermFile(self.disk, ROOT, member_ids=MEMBERS)
+        self.assertEqual(terms.take_up(ledger_end_term=5, has_ledger=True), TermVote(5, "n1"))
+        self.assertEqual(len(terms.warnings), 1)
+        self.assertEqual(decode_term_twin(self.disk.read_file(f"{ROOT}/termvote")), TermVote(5, "n1"))
+        self.disk.write_file(f"{ROOT}/currterm", b"curr")
+        self.assertEqual(terms.take_up(ledger_end_term=5, has_ledger=True), TermVote(5, "n1"))
+        self.assertEqual(self.disk.read_file(f"{ROOT}/currterm"), self.java)
+
+    def test_new_member_has_a_twin(self) -> None:
+        """A member without a vote has the file from its first start on."""
+        disk = MemoryDisk()
+        TermFile(disk, ROOT).take_up(ledger_end_term=-1)
+        self.assertEqual(decode_term_twin(disk.read_file(f"{ROOT}/termvote")), TermVote(0, None))
+        self.assertFalse(disk.exists(f"{ROOT}/currterm"))

@@ -259,6 +259,15 @@ class VerifyTests(SynchronousTestCase):
         self.disk.write_file(f"{ROOT}/checkpoint", b"rubbish")
         self.found("checkpoint")
 
+    def test_set_aside(self) -> None:
+        """Files that were set aside are listed, and are no findings."""
+        self.store.clean_close()
+        self.disk.makedirs(f"{ROOT}/data.set-aside")
+        self.disk.write_file(f"{ROOT}/data.set-aside/x.set-aside-3", b"abc")
+        report = self.verify()
+        self.assertEqual([(one.path, one.size) for one in report.set_aside],
+                         [(f"{ROOT}/data.set-aside/x.set-aside-3", 3)])
+
     def test_term_file(self) -> None:
         """Missing, senseless, or below the last entry's term."""
         self.close()

@@ -68,6 +68,25 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((config.self_id, config.group, config.max_vote_interval_ms), ("n1", "g", 900))
         self.assertTrue(config.is_sync)
 
+    def test_java_file(self) -> None:
+        """In a file of properties Java's defaults for retention hold; elsewhere nothing is deleted."""
+        for name, text, expected in (
+            ("a.properties", "# mine\nselfId=n0\n", (72, True)),
+            ("a.conf", "fileReservedHours = 5\nenableDiskForceClean=false\n", (5, False)),
+            ("a.toml", "fileReservedHours = 5\n", (5, False)),
+            ("b.toml", "", (0, False)),
+        ):
+            path = self.mktemp() + name
+            with open(path, "w") as file:
+                file.write(text)
+            member = self.parse("--config", path)
+            self.assertEqual((member.file_reserved_hours, member.enable_disk_force_clean), expected, name)
+        path = self.mktemp() + ".properties"
+        for text in ("selfId\n", "=x\n", "group=a\ngroup=b\n"):
+            with open(path, "w") as file:
+                file.write(text)
+            self.refusal("--config", path)
+
     def test_peers_as_a_table(self) -> None:
         """Ids and addresses may be written apart."""
         config = self.parse("--config", self.file('self_id = "a"\n[peers]\na = "h:1"\nb = "h:2"\n'))

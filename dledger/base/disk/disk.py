@@ -16,6 +16,17 @@ from typing import Protocol
 
 import attrs
 
+#: Errors that say that something is used up now: blocks or inodes, a quota, descriptors.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+
+
+def is_no_room(error: OSError) -> bool:
+    """
+    Whether a call failed for want of room or descriptors. Such a call did nothing, and may succeed later;
+    any other error of a disk ends the use of the store.
+    """
+    return error.errno in _NO_ROOM
+
 
 @attrs.frozen(kw_only=True)
 class DiskSpace:
@@ -39,6 +50,12 @@ class File(Protocol):
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Write all of C{data} at C{position}; on an error a part may have been written."""
 
+    def reserve(self, position: int, size: int) -> None:
+        """
+        Reserve C{size} bytes at C{position}, within the file: later writes there cannot run out of room. On
+        ENOSPC nothing that can be read has changed.
+        """
+
     def datasync(self) -> None:
         """Bring the file's content (and its length) to stable storage. May run in another thread."""
 
@@ -55,11 +72,11 @@ class File(Protocol):
 class Disk(Protocol):
     """A file system."""
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """
-        Open a file for reading and writing. With C{create} the file must not exist, and C{size} bytes
-        are reserved for it (posix_fallocate: they are zero, and writes within them cannot run out of
-        room). On ENOSPC no file is left behind.
+        Open a file for reading and writing. With C{create} the file must not exist. It gets C{size} bytes of
+        zeroes, of which the first C{reserved} (-1: all) are reserved: writes within them cannot run out of
+        room; the rest takes no room until L{File.reserve}. On ENOSPC no file is left behind.
         """
 
     def read_file(self, path: str) -> bytes:
@@ -82,6 +99,12 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
+
+    def rename(self, path: str, to: str) -> None:
+        """
+        Move a file to a free name on the same file system, durably; a power cut leaves it under one of the
+        two names.
+        """
 
     def sync_directory(self, path: str) -> None:
         """Bring a directory's entries to stable storage."""
@@ -131,6 +154,10 @@ class OsFile:
                 raise OSError(errno.EIO, "pwrite made no progress", self.path)
             rest = rest[written:]
 
+    def reserve(self, position: int, size: int) -> None:
+        """See L{File.reserve}."""
+        os.posix_fallocate(self._fd, position, size)
+
     def datasync(self) -> None:
         """See L{File.datasync}."""
         os.fdatasync(self._fd)
@@ -154,16 +181,61 @@ class OsFile:
             os.close(fd)
 
 
-class OsDisk:
-    """The file system of the operating system."""
+def read_boot_id() -> str:
+    """What the kernel calls this boot of the machine; empty if it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+
+#: Permissions of new files and directories: other users of the machine read no entries.
+FILE_MODE = 0o640
+DIRECTORY_MODE = 0o750
+
+#: Descriptors kept for calls that need one for a moment, for a process that has used up all others.
+_SPARE_DESCRIPTORS = 4
+_spare: list[int] = []
+
+
+def _open_descriptor(path: str, flags: int, mode: int = 0o777) -> int:
+    """As C{os.open}; where the process has no descriptor left, one that was kept is given up for it."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or not _spare:
+            raise
+        os.close(_spare.pop())
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+
+def _keep_spare_descriptors() -> None:
+    """Keep descriptors for L{_open_descriptor}, as far as there are any."""
+    try:
+        while len(_spare) < _SPARE_DESCRIPTORS:
+            _spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return
+
+
+class OsDisk:
+    """
+    The file system of the operating system.
+
+    A process that has used up its descriptors can still replace small files, bring directories to stable
+    storage and open existing files: a few descriptors are kept for that. Only new segments are refused.
+    """
+
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{Disk.open}."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        fd = os.open(path, flags, 0o644)
-        if create and size:
+        if not create:
+            return OsFile(path, _open_descriptor(path, os.O_RDWR))
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        if size:
             try:
-                os.posix_fallocate(fd, 0, size)
+                os.ftruncate(fd, size)
+                os.posix_fallocate(fd, 0, size if reserved < 0 else reserved)
             except OSError:
                 os.close(fd)
                 os.unlink(path)
@@ -172,13 +244,18 @@ class OsDisk:
 
     def read_file(self, path: str) -> bytes:
         """See L{Disk.read_file}."""
-        with open(path, "rb") as file:
-            return file.read()
+        fd = _open_descriptor(path, os.O_RDONLY)
+        try:
+            with open(fd, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(fd)
 
     def write_file(self, path: str, data: bytes) -> None:
         """See L{Disk.write_file}."""
         aside = path + ".tmp"
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        _keep_spare_descriptors()
+        fd = _open_descriptor(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         try:
             OsFile(aside, fd).pwrite(data, 0)
             os.fsync(fd)
@@ -209,16 +286,24 @@ class OsDisk:
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.makedirs(parent)
-        os.mkdir(path)
+        os.mkdir(path, DIRECTORY_MODE)
         self.sync_directory(parent or ".")
 
     def unlink(self, path: str) -> None:
         """See L{Disk.unlink}."""
         os.unlink(path)
 
+    def rename(self, path: str, to: str) -> None:
+        """See L{Disk.rename}."""
+        if os.path.lexists(to):
+            raise FileExistsError(errno.EEXIST, "exists", to)
+        os.rename(path, to)
+        self.sync_directory(os.path.dirname(to) or ".")
+        self.sync_directory(os.path.dirname(path) or ".")
+
     def sync_directory(self, path: str) -> None:
         """See L{Disk.sync_directory}."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -235,7 +320,7 @@ class OsDisk:
 
     def lock(self, path: str) -> File:
         """See L{Disk.lock}."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Java locks with fcntl, which flock does not see: a RocketMQ broker locks the first byte.
@@ -251,7 +336,7 @@ class OsDisk:
 class ReadOnlyDisk(OsDisk):
     """The file system of the operating system, with files opened for reading only."""
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{Disk.open}; never creates."""
         assert not create
         return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))

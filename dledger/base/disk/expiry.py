@@ -32,7 +32,7 @@ class ExpiryRules:
 
     @ivar full_ratio: above it the disk is full. C{full_ratio_name}: the option that says so, for messages.
     @ivar min_free_bytes: below it the disk is full, too.
-    @ivar reserved_hours: a file is kept so long after its last write, at least one hour.
+    @ivar reserved_hours: a file is kept so long after its last write; 0: no file goes for its age.
     @ivar delete_hours: hours of the day, 0 to 23, at which files go.
     @ivar check_ratio: above it files go at any hour.
     @ivar force_ratio: above it files go before their time; None for never.
@@ -61,8 +61,19 @@ class Expiry:
     def __init__(self, rules: ExpiryRules) -> None:
         self._rules = rules
         self._ratio = 0.0
-        self.disk_full = False
+        self._refused = ""
+        self._wanted_bytes = 0
         self.why_full = ""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk was full at the last look, or a write found no room since."""
+        return bool(self.why_full)
+
+    def refused(self, why: str, wanted_bytes: int) -> None:
+        """A write found no room. The disk is full until L{measure} sees C{wanted_bytes} of usable room."""
+        self._refused = self.why_full = why
+        self._wanted_bytes = wanted_bytes
 
     def measure(self, disk: Disk, data: SegmentList, base_path: str) -> None:
         """Measure the room on the file systems of the ledger."""
@@ -71,29 +82,36 @@ class Expiry:
             spaces.append(disk.space(data.directory))
         self._ratio = max(used_ratio(space) for space in spaces)
         usable = min(space.usable for space in spaces)
-        self.why_full = ""
+        if usable >= self._wanted_bytes:
+            self._refused = ""
+        self.why_full = self._refused
         rules = self._rules
-        if self._ratio > rules.full_ratio:
+        if usable <= 0:
+            self.why_full = "no byte of the file system is usable"
+        elif self._ratio > rules.full_ratio:
             limit = f"{rules.full_ratio_name}={rules.full_ratio}"
             self.why_full = f"disk used to {self._ratio:.0%}, above {limit}"
         elif usable < rules.min_free_bytes:
             self.why_full = f"{usable} bytes usable, below min_free_bytes={rules.min_free_bytes}"
-        self.disk_full = bool(self.why_full)
 
-    def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
+    def wants(self, data: SegmentList, now_s: float, local_hour: int, *, free_to_go: bool) -> str:
         """
-        Whether the oldest file should be deleted.
+        Why the oldest file should be deleted; empty if it should stay.
 
         @param free_to_go: no follower and no reader needs its entries; force cleaning ignores this.
         """
         rules = self._rules
         if rules.force_ratio is not None and self._ratio > rules.force_ratio:
-            return True
+            return f"the disk is used to {self._ratio:.0%}, above {rules.force_ratio:.0%}: forced cleaning"
         if not free_to_go:
-            return False
+            return ""
         held = len(data.offsets) * data.file_size
         if rules.retention_bytes and held - data.file_size >= rules.retention_bytes:
-            return True
+            return f"the segments had {held} bytes: retention_bytes={rules.retention_bytes}"
         due = local_hour in rules.delete_hours or self._ratio > rules.check_ratio
+        if not (rules.reserved_hours and due):
+            return ""
         age_s = now_s - data.modified_s(data.offsets[0])
-        return due and age_s >= max(rules.reserved_hours, 1) * _HOUR_S
+        if age_s < rules.reserved_hours * _HOUR_S:
+            return ""
+        return f"it was {age_s / _HOUR_S:.0f} hours old: file_reserved_hours={rules.reserved_hours}"

@@ -49,6 +49,9 @@ class MemoryFile:
         content.data[position : position + len(data)] = data
         content.size = max(content.size, len(content.data))
 
+    def reserve(self, position: int, size: int) -> None:
+        """Nothing to do."""
+
     def datasync(self) -> None:
         """Nothing to do."""
 
@@ -87,7 +90,7 @@ class MemoryDisk:
             raise OSError(number, os.strerror(number), path)
         return found
 
-    def open(self, path: str, *, create: bool = False, size: int = 0) -> File:
+    def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{dledger.base.disk.disk.Disk.open}."""
         if create:
             if path in self.files:
@@ -132,6 +135,13 @@ class MemoryDisk:
     def unlink(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.unlink}."""
         self._find(path)
+        del self.files[path]
+
+    def rename(self, path: str, to: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.rename}."""
+        if to in self.files:
+            raise FileExistsError(errno.EEXIST, "exists", to)
+        self.files[to] = self._find(path)
         del self.files[path]
 
     def sync_directory(self, path: str) -> None:

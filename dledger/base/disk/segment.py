@@ -4,14 +4,16 @@ A stream of bytes in files of equal size, named by the offset of their first byt
 
 L{SegmentReader} reads them and never writes; L{SegmentList} owns them and writes. They know names, lengths,
 handles, and which files hold writes that are not on stable storage yet; they know nothing of records.
-A writer makes files with their final length, so that a write within cannot run out of room. Files are opened
-when first used; at most L{HANDLES_MAX} clean ones stay open.
+A writer makes files with their final length, and reserves room in them before it writes: all at once, or in
+steps, so that a file of a gibibyte does not take that much for its first record. Files are opened when first
+used; at most L{HANDLES_MAX} clean ones stay open.
 
 Source: MmapFileList.java (0.3.1.2).
 """
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -157,18 +159,27 @@ class SegmentReader:
     def _file(self, offset: int) -> File:
         file = self._handles.get(offset)
         if file is None:
-            file = self._handles[offset] = self._disk.open(self.path(offset))
-            self._shed(offset)
+            file = self._handles[offset] = self._open(offset)
+            if len(self._handles) > self._handles_max:
+                self._shed(offset)
         return file
 
-    def _shed(self, keep: int) -> None:
-        if len(self._handles) <= self._handles_max:
-            return
+    def _open(self, offset: int) -> File:
+        try:
+            return self._disk.open(self.path(offset))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._shed(offset):
+                raise
+            return self._disk.open(self.path(offset))
+
+    def _shed(self, keep: int) -> bool:
+        """Close a file other than C{keep} that may be closed. @return: whether there was one."""
         for offset, file in list(self._handles.items()):
             if offset != keep and not self._is_in_use(offset, file):
                 del self._handles[offset]
                 file.close()
-                return
+                return True
+        return False
 
     def _is_in_use(self, offset: int, file: File) -> bool:
         """Whether an open file must stay open."""
@@ -186,10 +197,18 @@ class SegmentList(SegmentReader):
     Segments that belong to this process.
 
     Invariant: C{offsets} rise by C{file_size}; a file in C{dirty} is open.
+
+    @ivar reserved_end: stream offset to which room was reserved for writes behind the last record; 0: not
+        known, after a start or a cut.
     """
 
-    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = (), *, step: int = 0
+    ) -> None:
+        """@param step: bytes that are reserved at a time, see L{reserve}; 0: a whole file when it is made."""
         super().__init__(disk, directory)
+        self.step = min(step, file_size)
+        self.reserved_end = 0
         self.show(offsets, file_size)
         self.dirty: dict[int, File] = {}
         self.directory_dirty = False
@@ -226,12 +245,30 @@ class SegmentList(SegmentReader):
         """
         assert not self.offsets or offset == self.offsets[-1] + self.file_size, (offset, self.offsets[-1])
         self._disk.makedirs(self.directory)
-        file = self._disk.open(self.path(offset), create=True, size=self.file_size)
+        reserved = self.step or self.file_size
+        file = self._disk.open(self.path(offset), create=True, size=self.file_size, reserved=reserved)
+        self.reserved_end = offset + reserved
         self.offsets.append(offset)
         self._handles[offset] = file
         self.dirty[offset] = file
         self.directory_dirty = True
-        self._shed(offset)
+        if len(self._handles) > self._handles_max:
+            self._shed(offset)
+
+    def reserve(self, position: int, end: int) -> None:
+        """
+        Reserve room for a write from C{position} to C{end}, within one file, which exists; and for the
+        following ones, to the next multiple of C{step}. What is before C{position} has its room.
+
+        @raise OSError: ENOSPC, and nothing has changed.
+        """
+        if not self.step or end <= self.reserved_end:
+            return
+        base = self.base(position)
+        start = max(position, self.reserved_end) if self.reserved_end > base else position
+        until = min(-(-(end - base) // self.step) * self.step, self.file_size)
+        self._file(base).reserve(start - base, base + until - start)
+        self.reserved_end = base + until
 
     def pread(self, size: int, position: int) -> bytes:
         """
@@ -267,11 +304,21 @@ class SegmentList(SegmentReader):
         self._drop(self.offsets[0])
         self.offsets.pop(0)
 
+    def forget_last(self) -> str:
+        """Close the last file, which stays where it is but is no segment from now on. @return: its path."""
+        offset = self.offsets.pop()
+        self._release(offset)
+        return self.path(offset)
+
     def _drop(self, offset: int) -> None:
-        file = self._handles.pop(offset, None)
-        self.dirty.pop(offset, None)
+        self._release(offset)
         self._disk.unlink(self.path(offset))
         self._disk.sync_directory(self.directory)
+
+    def _release(self, offset: int) -> None:
+        self.reserved_end = 0
+        file = self._handles.pop(offset, None)
+        self.dirty.pop(offset, None)
         if file is None:
             return
         if file in self.busy:  # a flush in another thread uses it

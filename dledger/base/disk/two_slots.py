@@ -4,7 +4,10 @@ A mark that survives torn writes: a small file with two slots of 512 bytes, writ
 
 Each slot has a generation and a CRC-32 behind its fields; the newest sound slot counts. Rule: the slot that
 was last brought to stable storage is never written before the other one is on stable storage too, so a
-torn write costs at most the newest mark.
+torn write costs at most the newest mark. A durable write is copied to the other slot, so that a slot that
+rots later costs nothing.
+
+The file has its full length from the beginning, so a write within it needs no room on the disk.
 
 This module does not know the meaning of a mark. An absent file is no error; a file without a sound slot is.
 """
@@ -15,7 +18,7 @@ from typing import Generic, Self, TypeVar
 from zlib import crc32
 
 import attrs
-from construct import Int32ub, Struct
+from construct import Int16ub, Int32ub, Struct
 
 from dledger.base.disk.disk import Disk, File
 from dledger.base.errors import DirectoryError
@@ -24,6 +27,7 @@ from protocols.wire.layout import struct_of
 
 SLOT_SIZE = 512
 _CRC = struct_of(Struct("crc" / Int32ub))
+_LENGTH = struct_of(Struct("length" / Int16ub))
 _HEAD = ("magic", "version", "generation")
 
 _Mark = TypeVar("_Mark")
@@ -33,45 +37,60 @@ class SlotForm(Generic[_Mark]):
     """
     The format of one kind of mark.
 
-    @ivar size: number of used bytes in a slot.
+    @ivar size: number of used bytes in a slot whose texts are empty.
     """
 
     def __init__(
-        self, kind: type[_Mark], declaration: Struct, *, magic: int, version: int, unsound: str
+        self, kind: type[_Mark], declaration: Struct, *, magic: int, version: int, unsound: str,
+        texts: tuple[str, ...] = (),
     ) -> None:
         """
         @param kind: an attrs class with the fields of the declaration; C{clean} is a bool there.
         @param declaration: C{magic}, C{version}, C{generation}, and then the fields.
         @param unsound: error text for two unsound slots, with the remedy; it follows the path.
+        @param texts: further fields of C{kind}, texts: each follows as 16 bits of length and UTF-8.
         """
         names = tuple(subcon.name for subcon in declaration.subcons)
         assert names[:3] == _HEAD, names
-        assert set(names[3:]) == set(attrs.fields_dict(kind)), names  # type: ignore[arg-type]
+        assert {*names[3:], *texts} == set(attrs.fields_dict(kind)), names  # type: ignore[arg-type]
         self._kind = kind
+        self._texts = texts
         self._names = names[3:]
         self._body = struct_of(declaration)
         self._magic = magic
         self._version = version
         self._unsound = unsound
-        self.size = self._body.size + _CRC.size
+        self.size = self._body.size + _LENGTH.size * len(texts) + _CRC.size
         assert self.size <= SLOT_SIZE
 
     def encode(self, mark: _Mark, generation: int) -> bytes:
-        """The bytes of one slot."""
+        """The bytes of one slot; the caller bounds the texts, so that they fit L{SLOT_SIZE}."""
         fields = [int(getattr(mark, name)) for name in self._names]
         body = self._body.pack(self._magic, self._version, generation, *fields)
+        for name in self._texts:
+            text = getattr(mark, name).encode()
+            body += _LENGTH.pack(len(text)) + text
+        assert len(body) + _CRC.size <= SLOT_SIZE, "a text is too long for a slot"
         return body + _CRC.pack(crc32(body))
 
     def decode(self, data: bytes) -> tuple[int, _Mark] | None:
         """Generation and content of one slot; None if the slot is not sound."""
-        body_size = self._body.size
-        if len(data) < self.size or _CRC.unpack_from(data, body_size)[0] != crc32(data[:body_size]):
+        texts: list[bytes] = []
+        at = self._body.size
+        for _ in self._texts:
+            (length,) = _LENGTH.unpack(data[at : at + _LENGTH.size].ljust(_LENGTH.size, b"\xff"))
+            at += _LENGTH.size
+            texts.append(data[at : at + length])
+            at += length
+        if len(data) < at + _CRC.size or _CRC.unpack_from(data, at)[0] != crc32(data[:at]):
             return None
         magic, version, generation, *values = self._body.unpack_from(data)
         if magic != self._magic or version != self._version:
             return None
         fields: JsonObject = dict(zip(self._names, values, strict=True))
-        fields["clean"] = bool(fields["clean"])
+        if "clean" in fields:
+            fields["clean"] = bool(fields["clean"])
+        fields.update((name, text.decode()) for name, text in zip(self._texts, texts, strict=True))
         return generation, self._kind(**fields)
 
     def read(self, disk: Disk, path: str) -> tuple[int, _Mark, int] | None:
@@ -82,15 +101,19 @@ class SlotForm(Generic[_Mark]):
         """
         if not disk.exists(path):
             return None
-        content = disk.read_file(path)
+        found = self.newest(disk.read_file(path))
+        if found is None:
+            raise DirectoryError(f"{path}: {self._unsound}")
+        return found
+
+    def newest(self, content: bytes) -> tuple[int, _Mark, int] | None:
+        """Generation, content and slot of the newest sound mark of a file; None without a sound slot."""
         sound = []
         for slot in (0, 1):
             decoded = self.decode(content[slot * SLOT_SIZE : (slot + 1) * SLOT_SIZE])
             if decoded is not None:
                 sound.append((*decoded, slot))
-        if not sound:
-            raise DirectoryError(f"{path}: {self._unsound}")
-        return max(sound, key=lambda found: found[0])
+        return max(sound, key=lambda found: found[0], default=None)
 
 
 class SlotFile(Generic[_Mark]):
@@ -117,12 +140,17 @@ class SlotFile(Generic[_Mark]):
         """
         found = cls.form.read(disk, path)
         if found is None:
-            disk.write_file(path, cls.form.encode(initial, 1).ljust(2 * SLOT_SIZE, b"\0"))
-            return cls(disk.open(path), 1, 0), None
+            return cls.create(disk, path, initial), None
         generation, mark, slot = found
         file = disk.open(path)
         file.datasync()  # the mark just read may not be durable yet
         return cls(file, generation, slot), mark
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, initial: _Mark) -> Self:
+        """Make the file durably, with C{initial} in both slots; a file of that name is replaced."""
+        disk.write_file(path, 2 * cls.form.encode(initial, 1).ljust(SLOT_SIZE, b"\0"))
+        return cls(disk.open(path), 1, 0)
 
     @property
     def generation(self) -> int:
@@ -151,10 +179,12 @@ class SlotFile(Generic[_Mark]):
             self._is_synced = True
 
     def write_durably(self, mark: _Mark) -> None:
-        """Write, and wait for stable storage."""
+        """Write, wait for stable storage, and copy it to the other slot without waiting."""
         self.write(mark)
         self._file.datasync()
         self.synced(self._generation)
+        copy = self.form.encode(mark, self._generation)
+        self._file.pwrite(copy, (1 - self._durable_slot) * SLOT_SIZE)
 
     def close(self) -> None:
         """Release the handle."""

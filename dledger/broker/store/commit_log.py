@@ -368,7 +368,7 @@ class CommitLog:
 
     def wants_to_expire(self, expiry: Expiry, now_s: float, local_hour: int, *, free_to_go: bool) -> bool:
         """Whether the first file should go; see L{Expiry.wants}. @raise OSError: it cannot be examined."""
-        return expiry.wants(self._segments, now_s, local_hour, free_to_go=free_to_go)
+        return bool(expiry.wants(self._segments, now_s, local_hour, free_to_go=free_to_go))
 
     def start_after_crash(self, safe_timestamp_ms: int) -> int:
         """See L{dledger.broker.store.log_recovery.start_after_crash}."""

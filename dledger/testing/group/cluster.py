@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.base.errors import StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.core.member_state import Role
+from dledger.storage.term_file import encode_term
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import SimDisk
 from dledger.testing.group.history import History, check
@@ -155,7 +156,18 @@ class SimCluster:
         if member.is_up or member.life != life:
             return
         if not member.start():
+            if isinstance(member.start_error, DirectoryError) and member.is_small_damaged:
+                self._give_new_term(member)
             self.restart_later(member, int(1.5 * SECOND_US))
+
+    def _give_new_term(self, member: SimMember) -> None:
+        """What an operator does about a vote that is not known, as docs/operations.md says."""
+        term = 1 + max(other.persisted_term for other in self.members.values())
+        member.note(f"gets term {term} by hand")
+        member.is_small_damaged = False
+        if member.disk.exists(member.twin_path):
+            member.disk.unlink(member.twin_path)
+        member.disk.write_file(member.term_path, encode_term(term, None))
 
     # -- looking ------------------------------------------------------------------------------------
 

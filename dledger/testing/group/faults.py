@@ -4,8 +4,9 @@ The faults of a schedule and their times, all from the seed.
 
 Each schedule draws its own mix: some kinds of faults are absent, some frequent (swarm testing finds
 more than all kinds at their average). Every fault ends after a while. The promises of a run limit the faults:
-power cuts only where acks wait for fsync, damage only at a minority, and to records only below the end that
-the member's commit mark records as durable.
+power cuts of everything only where acks wait for fsync (else of a minority that is not sure of its ledger),
+damage only at a minority, and to records only below the end that
+the member's commit mark records as durable, or behind everything that the member has acknowledged.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Callable
 
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
+from dledger.storage.properties import LEDGER_CHECKPOINT_NAME
+from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, decode_term_twin
 from dledger.testing.disk import PowerLoss, ProcessKilled
 from dledger.testing.group.cluster import SECOND_US, SimCluster
 from dledger.testing.group.member import SimMember
@@ -47,6 +50,8 @@ class Nemesis:
         if any(member.config.never_lead for member in self._members):
             # A member that must not lead may be the only whole holder of the last entries: no leader then.
             self._may_be_damaged = set()
+        # Of one member either records and index units rot, or its small files: both at once can hide a loss.
+        self._rots_small = {member_id for member_id in sorted(self._may_be_damaged) if rng.random() < 0.4}
         self._mean_us = int((pace_s or rng.choice((1.0, 2.5, 5.0, 10.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in only] or self._mix()
 
@@ -61,6 +66,8 @@ class Nemesis:
         if self._cluster.is_sync:
             kinds += [self._cut_power, self._cut_power, self._cut_power_everywhere, self._lose_power_inside,
                       self._lose_power_inside]
+        elif self._members[0].config.store_type == "file":
+            kinds += [self._cut_power, self._cut_power]
         rng = self._rng
         chosen = [kind for kind in kinds if rng.random() < 0.5]
         return chosen or kinds
@@ -217,8 +224,17 @@ class Nemesis:
 
     def _cut_power(self) -> None:
         member = self._member()
+        if not self._may_lose_power(member):
+            return
         member.lose_power()
         self._down_for(member)
+
+    def _may_lose_power(self, member: SimMember) -> bool:
+        """With async flushing a minority at a time: as long as a majority has lost none, nothing is lost."""
+        if self._cluster.is_sync:
+            return True
+        doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
+        return len(doubtful) <= (len(self._members) - 1) // 2 and not self._may_be_damaged
 
     def _cut_power_everywhere(self) -> None:
         for member in self._members:
@@ -260,16 +276,61 @@ class Nemesis:
         member.slow_flush_us = 0
 
     def _damage(self) -> None:
-        """Flip a bit of an index unit, or of a record that the member has recorded as durable."""
+        """Flip a bit of an index unit, of a record (durable, or not acknowledged), or of a small file."""
         candidates = [member for member in self._members if member.member_id in self._may_be_damaged]
         if not candidates:
             return
         member = self._rng.choice(candidates)
         chance = self._rng.random()
-        flipped = self._flip_index(member) if chance < 0.2 else self._flip_data(member)
-        if flipped and self._rng.random() < 0.6:
+        if member.member_id in self._rots_small:
+            flipped, dies = self._flip_small(member), True
+        elif chance < 0.2:
+            flipped, dies = self._flip_index(member), self._rng.random() < 0.6
+        elif chance < 0.35:
+            flipped, dies = self._flip_unacknowledged(member), True
+        else:
+            flipped, dies = self._flip_data(member), self._rng.random() < 0.6
+        if flipped and dies:
             member.kill()
             self._down_for(member)
+
+    def _flip_small(self, member: SimMember) -> bool:
+        """
+        Flip a bit of C{currterm}, its twin, the commit mark or the checkpoint. Of two slots one stays sound,
+        and nothing is pending that a power cut could tear.
+        """
+        name, decode = self._rng.choice((
+            (TERM_FILE_NAME, None), (TERM_TWIN_NAME, decode_term_twin), (COMMIT_MARK_NAME, decode_mark),
+            (LEDGER_CHECKPOINT_NAME, None),
+        ))
+        path = f"{member.config.self_path}/{name}"
+        if not member.disk.exists(path):
+            return False
+        content = member.disk.read_file(path)
+        size = len(content)
+        if decode is not None:
+            is_sound = decode(content[:SLOT_SIZE]) is not None and decode(content[SLOT_SIZE:]) is not None
+            if not is_sound or member.disk.durable_content(path) != content:
+                return False
+            size = 2 * SLOT_SIZE
+        if not size:
+            return False
+        at = int(self._rng.random() * size)
+        self._note(f"{member.member_id} bit flipped in {path} at {at}")
+        member.disk.flip_bit(path, at, int(self._rng.random() * 8))
+        member.is_small_damaged = True
+        return True
+
+    def _flip_unacknowledged(self, member: SimMember) -> bool:
+        """Flip a bit of a record that was not acknowledged, behind the mark: it looks like a torn one."""
+        mirror = self._cluster.invariants.mirror(member.member_id)
+        if not member.is_up or not self._cluster.is_sync:
+            return False
+        first = max(member.core.status().flushed_index + 1, mirror.begin_index)
+        if first > mirror.end_index:
+            return False
+        index = first + int(self._rng.random() * (mirror.end_index + 1 - first))
+        return self._flip_record(member, index)
 
     def _flip_data(self, member: SimMember) -> bool:
         """Flip a bit of a record that would survive a power cut now, together with its commit mark."""
@@ -283,10 +344,12 @@ class Nemesis:
         ends = [end for end in mirror.ends if end <= behind]
         if not ends:
             return False
-        at = int(self._rng.random() * len(ends))
-        index = mirror.begin_index + at
+        return self._flip_record(member, mirror.begin_index + int(self._rng.random() * len(ends)))
+
+    def _flip_record(self, member: SimMember, index: int) -> bool:
+        mirror = self._cluster.invariants.mirror(member.member_id)
         size = self._cluster.invariants.record_size(member.member_id, index)
-        position = ends[at] - size + int(self._rng.random() * size)
+        position = mirror.ends[index - mirror.begin_index] - size + int(self._rng.random() * size)
         member.damaged.add(index)
         directory = f"{member.config.self_path}/data"
         return self._flip(member, directory, position, member.config.mapped_file_size_for_entry_data)

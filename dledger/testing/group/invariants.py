@@ -18,7 +18,7 @@ import attrs
 from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
-from dledger.storage.term_file import decode_term
+from dledger.storage.term_file import decode_term, decode_term_twin, later_term
 from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER
@@ -57,7 +57,8 @@ class CheckedMember(Protocol):
     A member as the checks see it.
 
     @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
-    @ivar term_path: where its term file is; C{persisted_term}: the term that it last made durable.
+    @ivar term_path, twin_path: where its term file and its twin are.
+    @ivar persisted_term: the term that it last made durable.
     """
 
     member_id: str
@@ -66,6 +67,7 @@ class CheckedMember(Protocol):
     ledger: Any
     disk: SimDisk
     term_path: str
+    twin_path: str
     persisted_term: int
 
     def is_durable(self, offset: int, size: int) -> bool:
@@ -301,9 +303,12 @@ class GroupInvariants:
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
 
     def _owes(self, member_id: str, index: int) -> bool:
-        """Whether a damaged member remembers that it held C{index}; it votes again when it holds it again."""
+        """
+        Whether a damaged member remembers that it held C{index}, or one that lost power that it may have; it
+        votes again when it holds it again.
+        """
         ledger = self._members[member_id].ledger
-        return ledger is not None and bool(ledger.repair_end_index >= index)
+        return ledger is not None and bool(ledger.repair_end_index >= index or ledger.is_unsure)
 
     def is_safe(self, member_id: str, index: int) -> bool:
         """
@@ -340,6 +345,7 @@ class GroupInvariants:
             if response.vote_result is VoteResult.ACCEPT and not response.pre_vote:
                 assert isinstance(request, VoteRequest) and request.leader_id is not None
                 require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
+                require(not member.ledger.is_unsure, 6, f"{member.member_id} votes while unsure")
                 self._votes_for(member, request.term, request.leader_id)
 
     def _holds_durably(self, member: CheckedMember, request: Request) -> None:
@@ -356,7 +362,10 @@ class GroupInvariants:
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, 1, f"{voter} voted for {known} and {candidate} in term {term}")
         content = member.disk.durable_content(member.term_path)
-        stored = None if content is None else decode_term(content)
+        twin = member.disk.durable_content(member.twin_path)
+        both = (decode_term(content or b""), decode_term_twin(twin or b""))
+        found = [one for one in both if one is not None]
+        stored = later_term(found[0], found[-1]) if found else None
         require(stored is not None and (stored.term, stored.voted_for) == (term, candidate), 6,
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
 

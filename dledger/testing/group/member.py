@@ -24,7 +24,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TERM_FILE_NAME, TermFile
+from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, TermFile
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.group.invariants import GroupInvariants, require
@@ -105,6 +105,7 @@ class SimMember:
     @ivar persisted_term: the last term that a C{save} made durable, or that a process began with.
 
     @ivar life: number of the process; odd while one runs.
+    @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
     @ivar damaged: indexes of entries of which a bit of the record or index unit was ever flipped.
     @ivar start_error: why it could not start the last time; None if it could.
     """
@@ -118,6 +119,7 @@ class SimMember:
         self.disk = disk
         self.member_id = config.self_id
         self.term_path = f"{config.self_path}/{TERM_FILE_NAME}"
+        self.twin_path = f"{config.self_path}/{TERM_TWIN_NAME}"
         self.life = 0
         self.is_up = False
         self.is_paused = False
@@ -127,6 +129,8 @@ class SimMember:
         self.boots = 0
         self.persisted_term = 0
         self.damaged: set[int] = set()
+        self.is_small_damaged = False
+        self._sure_cuts = 0
         self._rng = rng
         self._boot_us = 0
         self._boot_ms = 0
@@ -144,6 +148,7 @@ class SimMember:
         self._turn: list[ev.Proposal] = []
         self._read_turn: list[int] = []
         self.ledger: Any = None
+        self.terms: TermFile
         self.core: WatchedCore
         self.driver: Driver
 
@@ -194,13 +199,20 @@ class SimMember:
             self.ledger = MemoryStore.open(config, self.disk)
             self.disk.makedirs(config.self_path)
         else:
-            self.ledger = FileStore.open(config, self.disk)
-        terms = WatchedTerms(self.disk, config.self_path)
+            self.ledger = FileStore.open(config, self.disk, boot_id=f"boot {self.disk.power_cuts}")
+        terms = WatchedTerms(self.disk, config.self_path, member_ids=config.peers)
         terms.watcher = self
-        found = terms.take_up(ledger_end_term=self.ledger.ledger_end_term)
+        found = terms.take_up(
+            ledger_end_term=self.ledger.ledger_end_term,
+            has_ledger=config.store_type == "file" and self.ledger.has_terms,
+        )
+        if config.store_type == "file":
+            self.ledger.note_terms()
+        self.terms = terms
         core = WatchedCore(
             config=config, view=self.ledger, rng=self._rng, term=found.term, voted_for=found.voted_for,
             committed_index=self.ledger.committed_index, repair_end_index=self.ledger.repair_end_index,
+            is_unsure=self.ledger.is_unsure,
         )
         return core, terms
 
@@ -215,6 +227,15 @@ class SimMember:
             self._end("power lost", silently=True, power=True)
         else:
             self.disk.lose_power()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the member lost power, and has not been sure of its ledger since; with async flushing."""
+        if self.config.is_sync:
+            return False
+        if self.is_up:
+            self._sure_cuts = self._sure_cuts if self.core._member.is_unsure else self.disk.power_cuts
+        return self._sure_cuts != self.disk.power_cuts
 
     def stop(self) -> None:
         """Ask the member to stop in an orderly way."""
@@ -313,11 +334,11 @@ class SimMember:
             return
         try:
             self.ledger.check_point()
-            if self.config.retention_bytes:
-                self.ledger.house_keeping(
-                    self.disk.now_s, 0, keep_from_index=self.ledger.committed_index + 1
-                )
-                self.world.invariants.expired(self)
+            self.terms.check_point()
+            self.ledger.house_keeping(self.disk.now_s, 0, keep_from_index=self.ledger.committed_index + 1)
+            self.world.invariants.expired(self)
+            if self.ledger.disk_full != self.core.is_full:
+                self.driver.feed(ev.RoomChecked(self.ledger.disk_full))
         except MemberDied as death:
             self._died_inside(death)
         except (DLedgerError, OSError) as error:

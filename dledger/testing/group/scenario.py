@@ -336,8 +336,14 @@ class Scenario:
             disk.arm(**{f"{what}s": 1})  # type: ignore[arg-type]
 
     def _do_damage(self, member_id: str, index: str, where: str = "data") -> None:
-        """C{damage n0 3 [index]}: one bit of the record (or index unit) of entry 3 flips."""
+        """
+        C{damage n0 3 [index]}: one bit of the record (or index unit) of entry 3 flips.
+        C{damage n0 currterm 13}: a bit of the byte at 13 of that file of the member flips, the lowest.
+        """
         member = self._member(member_id)
+        if not index.isdecimal():
+            member.disk.flip_bit(f"{member.config.self_path}/{index}", int(where), 0)
+            return
         mirror = self._cluster.invariants.mirror(member_id)
         at = int(index) - mirror.begin_index
         config = member.config
@@ -428,6 +434,13 @@ class Scenario:
     def _expect_repairing(self, member_id: str, answer: str) -> None:
         repairing = self._member(member_id).core.status().is_repairing
         _same(answer, "yes" if repairing else "no", f"repairing of {member_id}")
+
+    def _expect_refused(self, member_id: str, *words: str) -> None:
+        """C{expect refused n1 votes}: n1 does not start, and the reason has these words."""
+        member = self._member(member_id)
+        _same("refused", "started" if member.start() else "refused", f"start of {member_id}")
+        if " ".join(words) not in str(member.start_error):
+            raise ScriptFailed(f"{member_id} does not start for another reason: {member.start_error}")
 
     def _expect_answer(self, label: str, code: str, index: str | None = None) -> None:
         assert self._group is not None

@@ -106,3 +106,12 @@ class Consistency(StrEnum):
 
 #: The native wire version of this code, advertised to peers; 0 means "remoting only".
 WIRE_VERSION = 1
+
+#: The lowest 8 bits of a C{wire_version} are the version. Above them, members of ours set flags; members that
+#: do not know them see a higher version, and go on as with version 1.
+WIRE_VERSION_MASK = 0xFF
+#: In an answer to a heartbeat: the disk of the sender is full, it stores no entries now.
+WIRE_FLAG_DISK_FULL = 0x100
+#: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost acknowledged entries. It
+#: counts only if every member of the group gives its vote.
+WIRE_FLAG_UNSURE_VOTE = 0x200

@@ -1,0 +1,87 @@
+# -*- test-case-name: tests.core.test_unsure -*-
+"""
+When a member that may have lost acknowledged entries is sure of its ledger again.
+
+With C{async} flushing a loss of power takes entries that this member has acknowledged. Until it holds all
+that a leader has, it is I{unsure}: its vote counts only together with the votes of all members, see
+L{dledger.core.elector}.
+
+Rule: it asks the leader of its term where that leader's ledger ends. The answer is younger than this process,
+so every entry that an earlier process acknowledged to that leader lies at or below that end. When the ledgers
+are equal up to there, nothing is missing. A Java leader does not tell its end; it sends COMMIT only when its
+follower has acknowledged everything. Entries of a term that began after the start need no question: their
+leader was elected without a plain vote of this member.
+
+Source: KIP-966 of Kafka treats unclean shutdowns alike; Java DLedger has no such state.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from dledger.core import effects as fx
+from dledger.core.member_state import MemberState
+from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
+
+
+@attrs.define
+class LeadersWord:
+    """
+    Invariant: C{_end_index} was told by the leader of C{_term} after this process began; -2: not told yet.
+    """
+
+    member: MemberState
+    _term: int = -1
+    _end_index: int = -2
+    _asked_ms: int = -(1 << 40)
+
+    def tick(self) -> None:
+        """Time passed: ask the leader, if its end is not known yet."""
+        member = self.member
+        if not member.is_unsure or member.leader_id is None or member.is_leader:
+            return
+        is_known = self._term == member.term and self._end_index >= -1
+        if is_known or member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms:
+            return
+        self._asked_ms = member.out.now_ms
+        member.out.send(member.leader_id, MetadataRequest(
+            group=member.config.group, remote_id=member.leader_id, local_id=member.self_id,
+            wire_version=WIRE_VERSION,
+        ), self)
+
+    def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
+        """A member answered. It counts if it leads this member's term."""
+        member = self.member
+        if (
+            isinstance(response, MetadataResponse) and response.code is ResponseCode.SUCCESS
+            and peer_id == response.leader_id == member.leader_id and response.term == member.term
+            and response.end_index >= -1
+        ):  # fmt: skip
+            self._term, self._end_index = member.term, response.end_index
+
+    def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
+        """It is asked again later."""
+
+    def heard_commit(self, is_java: bool, index: int) -> None:
+        """A COMMIT of the leader found this member in step: a Java leader's ledger ended at C{index}."""
+        if is_java:
+            self._term, self._end_index = self.member.term, index
+
+    def check(self, matched_index: int) -> None:
+        """
+        @param matched_index: highest index known to equal the leader's ledger.
+        """
+        member = self.member
+        if not member.is_unsure or matched_index != member.ledger_end_index:
+            return
+        has_all = self._term == member.term and matched_index >= self._end_index >= -1
+        if has_all or member.ledger_end_term > member.start_term:
+            self.sure()
+
+    def sure(self) -> None:
+        """Nothing is missing, or no member has more: votes count as usual from now on."""
+        if self.member.is_unsure:
+            self.member.is_unsure = False
+            self.member.out.emit(fx.EndUnsure())
+            self.member.out.report("sure-again", ledger_end_index=self.member.ledger_end_index)

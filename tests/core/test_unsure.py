@@ -1,0 +1,112 @@
+# -*- test-case-name: tests.core.test_unsure -*-
+"""A member that may have lost acknowledged entries: its votes, and when it is sure again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.core import effects as fx
+from dledger.core import inputs as ev
+from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, WIRE_VERSION, PushType, VoteResult
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest, VoteResponse
+from tests.core.helpers import Bench, ListLedger, batch, kinds, of_type, push, sent, vote_request
+
+
+def unsure(*terms: int, **options: Any) -> Bench:
+    """A follower of term 2 that woke up after a loss of power."""
+    return Bench.make(ListLedger.of(*terms), term=2, is_unsure=True, **options)
+
+
+class VoteTests(SynchronousTestCase):
+    """Its vote counts only together with the votes of all members."""
+
+    def test_conditional(self) -> None:
+        """It gives its vote durably, and says what it is worth. To others it is no vote."""
+        bench = unsure(1)
+        effects = bench.request(vote_request("n1", 3, end_index=5, end_term=2))
+        self.assertEqual([effect.voted_for for effect in of_type(effects, fx.PersistTermVote)], ["n1"])
+        (reply,) = of_type(effects, fx.Reply)
+        assert isinstance(reply.response, VoteResponse)
+        self.assertIs(reply.response.vote_result, VoteResult.UNKNOWN)
+        self.assertEqual(reply.response.wire_version, WIRE_VERSION | WIRE_FLAG_UNSURE_VOTE)
+
+    def elected(self, is_unsure: bool, *answers: tuple[str, bool]) -> str:
+        """Role of a candidate of three after these votes: from whom, and whether for sure."""
+        bench = Bench.make(ListLedger.of(1), term=2, is_unsure=is_unsure, pre_vote=False)
+        for campaign in range(2):
+            effects = bench.run_until(VoteRequest)
+            for peer_id, is_sure in answers:
+                for asked, request_id, request in sent(effects, VoteRequest):
+                    if asked == peer_id and bench.role != "leader":
+                        answer = VoteResponse(
+                            group="g", term=request.term - request.pre_vote, pre_vote=request.pre_vote,
+                            vote_result=VoteResult.ACCEPT if is_sure else VoteResult.UNKNOWN,
+                            wire_version=WIRE_VERSION | (0 if is_sure else WIRE_FLAG_UNSURE_VOTE),
+                        )
+                        bench.step(ev.ResponseReceived(
+                            peer_id=peer_id, request_id=request_id, response=answer
+                        ))
+            if campaign == 0 and bench.role == "leader":
+                break
+        return bench.role
+
+    def test_counting(self) -> None:
+        """A quorum of sure members, or all members."""
+        self.assertEqual(self.elected(False, ("n1", True)), "leader")
+        self.assertNotEqual(self.elected(False, ("n1", False)), "leader")
+        self.assertEqual(self.elected(False, ("n1", False), ("n2", False)), "leader")
+
+
+class WordTests(SynchronousTestCase):
+    """It is sure again when it holds all that its leader had after its start."""
+
+    def follower(self, **options: Any) -> Bench:
+        """It follows n1 in term 2, and its ledger is equal up to 0."""
+        bench = unsure(1, **options).follow("n1", 2)
+        bench.request(push(PushType.COMPARE, batch(0, 1), term=2))
+        return bench
+
+    def tell(self, bench: Bench, end_index: int, **facts: Any) -> tuple[fx.Effect, ...]:
+        """The leader answers the question for its end."""
+        (asked,) = [one for one in sent(bench.seen, MetadataRequest)][-1:]
+        answer: dict[str, Any] = {"group": "g", "leader_id": "n1", "term": 2, "wire_version": 1, **facts}
+        return bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=asked[1], response=MetadataResponse(end_index=end_index, **answer)
+        ))
+
+    def test_asks_and_waits(self) -> None:
+        """The leader ends at 2: holding 1 is not enough."""
+        bench = self.follower()
+        bench.tick()
+        self.tell(bench, 2)
+        bench.request(push(PushType.APPEND, batch(1, 2), term=2))
+        # An entry of a term that began before the start proves nothing.
+        self.assertTrue(bench.core.status().is_unsure)
+        effects = bench.request(push(PushType.APPEND, batch(2, 2), term=2))
+        self.assertIn("EndUnsure", kinds(effects))
+        self.assertFalse(bench.core.status().is_unsure)
+
+    def test_whose_word(self) -> None:
+        """Not a member's that does not lead this term."""
+        for facts in ({"leader_id": "n2"}, {"term": 1}, {"leader_id": None}):
+            bench = self.follower()
+            bench.tick()
+            self.tell(bench, 0, **facts)
+            bench.request(push(PushType.COMPARE, batch(0, 1), term=2))
+            self.assertTrue(bench.core.status().is_unsure, facts)
+
+    def test_later_term(self) -> None:
+        """An entry of a term that began after the start proves that the rest is there, too."""
+        bench = unsure(1).follow("n1", 3)
+        bench.request(push(PushType.COMPARE, batch(0, 1), term=3))
+        self.assertTrue(bench.core.status().is_unsure)
+        bench.request(push(PushType.APPEND, batch(1, 3), term=3))
+        self.assertFalse(bench.core.status().is_unsure)
+
+    def test_gives_no_hand(self) -> None:
+        """It takes over from no leader."""
+        bench = unsure(1)
+        self.assertTrue(bench.core.status().is_unsure)
+        self.assertEqual(sent(bench.tick(), MetadataRequest), [], "no leader to ask")
