@@ -27,7 +27,8 @@ from typing import Protocol
 
 import attrs
 
-from dledger.core.member_state import MemberState
+from dledger.core import effects as fx
+from dledger.core.member_state import MemberState, Outbox
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, PushEntryRequest, PushEntryResponse, Response
 
@@ -36,6 +37,13 @@ IDLE_COMMIT_INTERVAL_MS = 1000
 #: After the first setback the next COMPARE leaves at once; each further one in a row adds a heartbeat
 #: interval of waiting, up to this many intervals.
 BACK_OFF_MAX = 8
+#: What all followers that are behind may be sent together in one turn of the reactor: reading millions of
+#: small entries at a time would keep heartbeats and votes waiting. Followers that keep up are not limited.
+TURN_ENTRIES_MAX = 2000
+TURN_BYTES_MAX = 1024 * 1024
+#: Unanswered pushes to a follower after a set-back; each acknowledgement doubles them again, up to half of
+#: the number that was too much, and then adds one.
+PUSHES_AFTER_SETBACK = 2
 #: The throttle spares followers that are at most this many entries behind, as in Java.
 THROTTLE_SPARES_ENTRIES = 1000
 
@@ -95,6 +103,32 @@ class Quota:
 
 
 @attrs.define
+class TurnBudget:
+    """
+    What may still be read in this turn of the reactor for followers that are behind.
+
+    Invariant: while C{is_spent}, one C{ContinueLater} is under way.
+    """
+
+    out: Outbox
+    entries: int = TURN_ENTRIES_MAX
+    size: int = TURN_BYTES_MAX
+    is_spent: bool = False
+
+    def spend(self, batch: EntryBatch) -> None:
+        """A batch was read; ask for another turn when that was the last one of this turn."""
+        self.entries -= batch.count
+        self.size -= len(batch.records)
+        if (self.entries <= 0 or self.size <= 0) and not self.is_spent:
+            self.is_spent = True
+            self.out.emit(fx.ContinueLater())
+
+    def renew(self) -> None:
+        """Another turn has come."""
+        self.entries, self.size, self.is_spent = TURN_ENTRIES_MAX, TURN_BYTES_MAX, False
+
+
+@attrs.define
 class Search:
     """
     The search for the highest common index.
@@ -121,6 +155,7 @@ class EntryDispatcher:
     peer_id: str
     acks: Acknowledgements
     quota: Quota
+    budget: TurnBudget
     state: DispatcherState = DispatcherState.COMPARE
     match_index: int = -1
     write_index: int = 0
@@ -132,6 +167,9 @@ class EntryDispatcher:
     _commit_sent: int = -1
     _wait_until_ms: int = 0
     _setbacks: int = 0
+    _pushes_max: int = attrs.Factory(lambda self: self.member.config.max_inflight_pushes, takes_self=True)
+    _pushes_fine: int = attrs.Factory(lambda self: self.member.config.max_inflight_pushes, takes_self=True)
+    _is_behind: bool = False
     _is_unreachable: bool = False
 
     @property
@@ -221,10 +259,12 @@ class EntryDispatcher:
     def _append(self) -> None:
         member, config = self.member, self.member.config
         end_index = member.ledger_end_index
+        budget = self.budget if self._is_behind else None
         while (
             self.write_index <= end_index
-            and len(self._inflight) < config.max_inflight_pushes
+            and len(self._inflight) < self._pushes_max
             and self._inflight_bytes < config.max_inflight_push_bytes
+            and (budget is None or not budget.is_spent)
         ):
             if self.write_index < member.view.ledger_begin_index:
                 self._set_back("expired")  # retention removed the next entry: compare again
@@ -233,10 +273,15 @@ class EntryDispatcher:
             if allowed <= 0:
                 return
             count = config.max_batch_push_count if config.enable_batch_push else 1
+            if budget is not None:
+                count, allowed = min(count, budget.entries), min(allowed, budget.size)
             batch = member.view.read_batch(self.write_index, max_count=count, max_bytes=allowed)
             self.quota.spend(len(batch.records))
             self.write_index = batch.last_index + 1
             self._push(PushType.APPEND, batch)
+            if budget is not None:
+                budget.spend(batch)
+        self._is_behind = self.write_index <= end_index
 
     def _allowed_bytes(self) -> int:
         member, config = self.member, self.member.config
@@ -295,6 +340,9 @@ class EntryDispatcher:
             return
         self._setbacks = 0
         if pushed.type is PushType.APPEND:
+            if self._pushes_max < self.member.config.max_inflight_pushes:
+                more = self._pushes_max if self._pushes_max < self._pushes_fine else 1
+                self._pushes_max = min(self._pushes_max + more, self.member.config.max_inflight_pushes)
             self._matched(pushed.last_index)
 
     def _matched(self, index: int) -> None:
@@ -360,6 +408,7 @@ class EntryDispatcher:
         self._change_state(DispatcherState.APPEND)
         self._forget_inflight()
         self.write_index = match_index + 1
+        self._is_behind = match_index < self.member.ledger_end_index  # until it has been sent everything
         self.match_index = -1
         self._matched(match_index)
 
@@ -381,6 +430,9 @@ class EntryDispatcher:
         """A push failed: COMPARE again, at once the first time, then after a growing wait."""
         out = self.member.out
         self._setbacks += 1
+        if self.state is DispatcherState.APPEND and self._inflight:
+            self._pushes_fine = max(PUSHES_AFTER_SETBACK, min(self._pushes_max, len(self._inflight)) // 2)
+            self._pushes_max = min(PUSHES_AFTER_SETBACK, self.member.config.max_inflight_pushes)
         # No wait the first time: a restarted follower answers 406 and catches up in one round.
         wait = 0 if self._setbacks == 1 else self.member.config.heart_beat_time_interval_ms
         self._wait_until_ms = out.now_ms + wait * min(max(self._setbacks - 1, 1), BACK_OFF_MAX)

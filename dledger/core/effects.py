@@ -118,6 +118,15 @@ class SendRequest(Effect):
     request: Request
 
 
+@attrs.frozen
+class ContinueLater(Effect):
+    """
+    There is more to push than one reactor turn may read.
+
+    Outcome: C{TurnCame}, in a later turn of the reactor. At most one is under way.
+    """
+
+
 @attrs.frozen(kw_only=True)
 class Reply(Effect):
     """Answer the request that came with C{token}; an unknown token is ignored."""

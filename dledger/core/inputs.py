@@ -189,6 +189,11 @@ class RequestFailed(Input):
 
 
 @attrs.frozen
+class TurnCame(Input):
+    """A later turn of the reactor, after C{ContinueLater}: other work of the reactor had its chance."""
+
+
+@attrs.frozen
 class ReadRequested(Input):
     """
     Linearizable reads; each token comes back in C{AnswerRead} with its read index.

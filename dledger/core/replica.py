@@ -24,7 +24,7 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.admission import check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
-from dledger.core.dispatcher import EntryDispatcher, Quota
+from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
@@ -91,6 +91,7 @@ class DLedgerCore:
         self._reads = LinearizableReads(self._member)
         self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
         self._dispatchers: dict[str, EntryDispatcher] = {}
+        self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
         self._beats: HeartBeats | None = None
         self._is_ready = False
@@ -115,6 +116,7 @@ class DLedgerCore:
             ev.ResponseReceived: self._on_response_received,
             ev.RequestFailed: self._on_request_failed,
             ev.ReadRequested: self._on_read_requested,
+            ev.TurnCame: self._on_turn_came,
             ev.StopRequested: self._on_stop_requested,
         }
 
@@ -228,7 +230,9 @@ class DLedgerCore:
             last_quorum_ms=self._out.now_ms,
         )
         self._dispatchers = {
-            peer_id: EntryDispatcher(member, peer_id, self, Quota(member.config.peer_push_quota))
+            peer_id: EntryDispatcher(
+                member, peer_id, self, Quota(member.config.peer_push_quota), self._turn_budget
+            )
             for peer_id in member.peer_ids
         }
         # If all its entries are committed, no other commit index is higher.
@@ -449,6 +453,15 @@ class DLedgerCore:
     def _room_changed(self, is_full: bool) -> None:
         self._member.is_full = is_full
         self._out.report("disk-full" if is_full else "disk-has-room")
+
+    def _on_turn_came(self, _: ev.TurnCame) -> None:
+        self._turn_budget.renew()
+        for peer_id in list(self._dispatchers):
+            dispatcher = self._dispatchers.pop(peer_id)
+            self._dispatchers[peer_id] = dispatcher
+            dispatcher.dispatch()
+            if self._turn_budget.is_spent:
+                break  # it is the last one of the next turn
 
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
         if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:

@@ -75,6 +75,9 @@ class Surroundings(Protocol):
     def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
         """Send a request to a peer; later, ResponseReceived or RequestFailed is fed."""
 
+    def continue_later(self) -> None:
+        """In a later turn of the reactor, feed TurnCame."""
+
     def reply(self, token: int, response: Response) -> None:
         """Answer a request; unknown tokens are ignored."""
 
@@ -125,6 +128,7 @@ class Driver:
             fx.EndRepair: self._end_repair,
             fx.EndUnsure: self._end_unsure,
             fx.SendRequest: self._send_request,
+            fx.ContinueLater: self._continue_later,
             fx.Reply: self._reply,
             fx.AnswerAppend: around.answer_append,
             fx.AnswerRead: around.answer_read,
@@ -219,6 +223,9 @@ class Driver:
 
     def _send_request(self, effect: fx.SendRequest) -> None:
         self._around.send_request(effect.peer_id, effect.request_id, effect.request)
+
+    def _continue_later(self, _effect: fx.ContinueLater) -> None:
+        self._around.continue_later()
 
     def _reply(self, effect: fx.Reply) -> None:
         self._around.reply(effect.token, effect.response)

@@ -484,6 +484,10 @@ class Node:
         assert self._peers is not None
         self._peers.send(peer_id, request_id, request)
 
+    def continue_later(self) -> None:
+        """See L{dledger.node.driver.Surroundings.continue_later}."""
+        self._clock.callLater(0, self._driver.feed, ev.TurnCame())
+
     def answers_received(self, peer_id: str, answers: list[tuple[int, Response]]) -> None:
         """The peer answered; for L{Peers}."""
         self._driver.feed(*[

@@ -15,6 +15,7 @@ from dledger.core.dispatcher import (
     DispatcherState,
     EntryDispatcher,
     Quota,
+    TurnBudget,
 )
 from dledger.core.member_state import MemberState, Role
 from protocols.wire.ledger.codes import PushType, ResponseCode
@@ -56,7 +57,7 @@ class Desk:
         member.out.begin(1_000)
         acks = Acks()
         quota = Quota(member.config.peer_push_quota)
-        return cls(member, EntryDispatcher(member, "n1", acks, quota), acks, ledger)
+        return cls(member, EntryDispatcher(member, "n1", acks, quota, TurnBudget(member.out)), acks, ledger)
 
     def take(self) -> list[PushEntryRequest]:
         """What was sent since the last time."""

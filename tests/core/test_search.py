@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
-from dledger.core.dispatcher import DispatcherState, EntryDispatcher, Quota
+from dledger.core.dispatcher import DispatcherState, EntryDispatcher, Quota, TurnBudget
 from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState, Role
 from protocols.wire.ledger.codes import PushType, ResponseCode
@@ -61,7 +61,7 @@ class Pair:
         follower = make_member(other, self_id="n1", term=TERM, committed_index=committed_index)
         follower.leader_id = "n0"
         held: list[int] = []
-        dispatcher = EntryDispatcher(leader, "n1", _Acks(held), Quota(1 << 40))
+        dispatcher = EntryDispatcher(leader, "n1", _Acks(held), Quota(1 << 40), TurnBudget(leader.out))
         handler = EntryHandler(follower)
         handler.reset()
         proved(handler, mine.ledger_begin_index)

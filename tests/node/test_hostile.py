@@ -99,6 +99,9 @@ class World:
         """Ends when the schedule says so."""
         self.flushes.append((flush_id, end_index))
 
+    def continue_later(self) -> None:
+        """Ends when the schedule says so."""
+
     def committed(self, committed_index: int) -> None:
         """Ignored."""
 

@@ -479,6 +479,10 @@ class SimMember:
         self.world.invariants.asks(self, request)
         self.world.network.send_request(self.member_id, peer_id, request_id, request)
 
+    def continue_later(self) -> None:
+        """See L{dledger.node.driver.Surroundings.continue_later}."""
+        self.world.clock.after(1, self.feed, ev.TurnCame())  # a later process ignores it
+
     def reply(self, token: int, response: Response) -> None:
         """See L{dledger.node.driver.Surroundings.reply}."""
         found = self._requests.pop(token, None)
