@@ -463,6 +463,19 @@ class SimDisk:
         head, tail = os.path.split(path)
         self._directory(head).put(tail, None)
 
+    def rename(self, path: str, target: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.rename}. A power cut leaves one name or both, never none."""
+        inode = self._inode(path)
+        (head, tail), (new_head, new_tail) = os.path.split(path), os.path.split(target)
+        directory = self._directory(new_head)
+        if new_tail in directory.entries:
+            raise FileExistsError(errno.EEXIST, "File exists", target)
+        if self.is_armed:
+            self.before_change(path, "rename")
+        directory.put(new_tail, inode)
+        directory.sync()
+        self._directory(head).put(tail, None)
+
     def sync_directory(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.sync_directory}."""
         directory = self._directory(path)

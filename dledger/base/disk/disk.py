@@ -83,6 +83,11 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file."""
 
+    def rename(self, path: str, target: str) -> None:
+        """
+        Give a file another name on the same file system; never replaces one. Sync both directories behind it.
+        """
+
     def sync_directory(self, path: str) -> None:
         """Bring a directory's entries to stable storage."""
 
@@ -215,6 +220,12 @@ class OsDisk:
     def unlink(self, path: str) -> None:
         """See L{Disk.unlink}."""
         os.unlink(path)
+
+    def rename(self, path: str, target: str) -> None:
+        """See L{Disk.rename}."""
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, "File exists", target)
+        os.rename(path, target)
 
     def sync_directory(self, path: str) -> None:
         """See L{Disk.sync_directory}."""

@@ -134,6 +134,14 @@ class MemoryDisk:
         self._find(path)
         del self.files[path]
 
+    def rename(self, path: str, target: str) -> None:
+        """See L{dledger.base.disk.disk.Disk.rename}."""
+        content = self._find(path)
+        if target in self.files:
+            raise FileExistsError(errno.EEXIST, "exists", target)
+        self.files[target] = content
+        del self.files[path]
+
     def sync_directory(self, path: str) -> None:
         """Nothing to do."""
 

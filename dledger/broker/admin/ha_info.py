@@ -37,7 +37,9 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> Json
     The document.
 
     A slave's acknowledged offset is -1 before its first report, as in RocketMQ. A slave does not know its
-    master's flushed offset; C{masterNextOffset}, a field of ours, is the next offset that it receives.
+    master's flushed offset. Fields of ours: C{masterNextOffset} is the next offset that it receives;
+    C{problem} says why it is not in order, empty if it is; C{stopped} whether only an operator can start
+    replication again.
 
     @param wall_ms: milliseconds since 1970.
     """
@@ -74,6 +76,8 @@ def _client_info(
         "masterAddr": follower.master,
         "masterFlushOffset": 0,
         "masterNextOffset": follower.master_offset,
+        "problem": follower.problem,
+        "stopped": follower.is_stopped,
         "maxOffset": status.end_offset,
         "transferredByteInSecond": int(stats.per_second(RECEIVED)),
     }

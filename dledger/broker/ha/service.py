@@ -33,7 +33,7 @@ from dledger.broker.ha.group_transfer import FlushedPuts
 from dledger.broker.ha.master import HAMaster, SlaveStatus
 from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.put_status import PutStatus, combined, done
-from dledger.broker.ha.slave import FollowerStatus, HAFollower
+from dledger.broker.ha.slave import FollowerStatus, HAFollower, LogRange
 
 #: Resolution of all times here, milliseconds.
 TICK_MS = 100
@@ -83,7 +83,7 @@ class HAService(Service):
         failed: Callable[[str], None],
         events: BrokerEvents,
         listen: IStreamServerEndpoint | None = None,
-        master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
+        master_range: Callable[[], Awaitable[LogRange] | Deferred[LogRange]] | None = None,
     ) -> None:
         """
         @param commit_log: an open and recovered log. Only this service, and the broker between C{refusal}
@@ -92,7 +92,7 @@ class HAService(Service):
         @param failed: called with the reason when the log is broken or the port cannot be opened.
         @param events: hears of acknowledgements. The owner calls C{master.appended} when the log has grown.
         @param listen: endpoint for slaves; None to accept no slaves.
-        @param master_begin: see L{HAFollower}.
+        @param master_range: see L{HAFollower}.
         """
         self.config = config
         self.port: IListeningPort | None = None
@@ -112,7 +112,7 @@ class HAService(Service):
         self.slave: HAFollower | None = None
         if config.is_slave:
             self.slave = HAFollower(
-                config, commit_log, reactor, rng=rng, failed=self._broken, master_begin=master_begin
+                config, commit_log, reactor, rng=rng, failed=self._broken, master_range=master_range
             )
         else:
             self.master = HAMaster(config, commit_log, reactor, events=events, failed=self._broken)

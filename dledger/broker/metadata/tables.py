@@ -18,7 +18,7 @@ MessageRequestModeManager (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
@@ -166,10 +166,11 @@ class Table(Protocol):
     def load(self, data: bytes) -> None:
         """Replace the content by that of a file. @raise BodyError: it is malformed; nothing has changed."""
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """
         Adopt a master's table.
 
+        @param keep: names of entries that stay although the master does not name them.
         @return: whether the table has changed.
         @raise BodyError: C{data} is malformed; nothing has changed.
         """
@@ -180,6 +181,7 @@ class ConfigTable(Generic[_Entry]):
     Entries by name, with a data version that rises with each change. See L{Table}.
 
     @ivar entries: read only for callers.
+    @ivar kept: names of the entries that the last adopted table did not have.
     """
 
     file_name: ClassVar[str]
@@ -189,6 +191,7 @@ class ConfigTable(Generic[_Entry]):
     def __init__(self, now_ms: int) -> None:
         self.version = DataVersion(timestamp=now_ms)
         self.entries: dict[str, _Entry] = {}
+        self.kept: tuple[str, ...] = ()
         self.is_dirty = False
         self._rest: JsonObject = {}
 
@@ -250,11 +253,13 @@ class ConfigTable(Generic[_Entry]):
         self.version, self.entries, self._rest = self._parse(data)
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}."""
         version, entries, _ = self._parse(data)
         if version.is_same(self.version):
             return False
+        self.kept = tuple(sorted(name for name in keep & self.entries.keys() if name not in entries))
+        entries.update({name: self.entries[name] for name in self.kept})
         self.version, self.entries = version, entries
         self.is_dirty = True
         return True
@@ -441,7 +446,7 @@ class ConsumerOffsets(_Offsets):
         self._ahead = {}
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}. Keys that the master lacks stay."""
         version, table = _parse_offsets(data)
         theirs = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
@@ -491,10 +496,10 @@ class DelayOffsets(_Offsets):
         self._table, self.version = _queues(table, "offsets of delay levels"), version
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
-        """See L{Table.adopt}."""
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
+        """See L{Table.adopt}. Levels that the master lacks stay."""
         version, table = _parse_offsets(data)
-        theirs = _queues(table, "offsets of delay levels")
+        theirs = {**self._table, **_queues(table, "offsets of delay levels")}
         if (theirs, version) == (self._table, self.version):
             return False
         self._table, self.version = theirs, version
@@ -524,7 +529,7 @@ class RequestModes:
         self._map = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}."""
         theirs = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         if theirs == self._map:
