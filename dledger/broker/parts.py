@@ -128,7 +128,9 @@ class BrokerParts(BrokerEvents):
         self.house = HouseKeeping(self.store, self.ha, wall_s=around.wall_s, failed=around.failed)
         self.pipeline = PutPipeline(self.store, self.ha, wall_ms=self.wall_ms, failed=around.failed)
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
-        self.reads = LogReads(self.store.log, clock=clock, turn=self.turn)
+        self.reads = LogReads(
+            self.store.log, clock=clock, turn=self.turn, bad=self.store.bad_records
+        )
         self._make_sending()
         self._make_consuming()
         self.router = self._router()
@@ -257,8 +259,10 @@ class BrokerParts(BrokerEvents):
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
         if metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0:
             self.saver.save()
-        if self._ticks % HOUSE_KEEPING_TICKS == 0 and not self._has_ceased:
-            self.house.keep()
+        if not self._has_ceased:
+            self.store.scrub.tick()
+            if self._ticks % HOUSE_KEEPING_TICKS == 0:
+                self.house.keep()
 
     def cease(self, reason: str) -> None:
         """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts continue."""

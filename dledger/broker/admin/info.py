@@ -69,6 +69,8 @@ def runtime_info(
         "brokerActive": _text(store.is_ready), "bootTimestamp": stats.boot_ms, "runtime": stats.running,
         "commitLogMinOffset": log.begin_offset, "commitLogMaxOffset": log.end_offset,
         "commitLogFlushedOffset": log.flushed_offset, "dispatchBehindBytes": store.reput.behind_bytes,
+        "badRecords": store.bad_records.count, "scrubOffset": store.scrub.offset,
+        "scrubRounds": store.scrub.rounds,
         "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
         "earliestMessageTimeStamp": earliest_ms(store), "topicCount": len(metadata.topics.entries),
         "putTps": stats.rates("put"), "getFoundTps": stats.rates("found"),

@@ -124,6 +124,26 @@ class BodyCheck:
         return at + len(body)
 
 
+def body_problem(record: bytes, at: int, offset: int) -> str:
+    """
+    Check the body of the record at C{at}, whose length is known to be right.
+
+    @param offset: of the record in the log.
+    @return: why it is not sound; empty if it is.
+    """
+    length, _, wanted, sys_flag, body = BODY_PART.unpack_from(record, at)
+    body_at = at + _SHORT
+    if sys_flag & _V6:
+        form = FIXED_PARTS[bool(sys_flag & _BORN_V6), bool(sys_flag & _STORE_V6)]
+        body_at = at + form.size
+        body = form.unpack_from(record, at)[-1] if body_at <= at + length else -1
+    if not 0 <= body <= at + length - body_at:
+        return f"log at {offset}: bodyLength={body} in a record of {length}"
+    if body and crc32(memoryview(record)[body_at : body_at + body]) & 0x7FFFFFFF != wanted:
+        return str(_wrong(offset, wanted, crc32(memoryview(record)[body_at : body_at + body])))
+    return ""
+
+
 def _wrong(offset: int, wanted: int, crc: int) -> WireError:
     return WireError(
         f"log at {offset}: bodyCRC={wanted & 0xFFFFFFFF:08x}, but its body has {crc & 0x7FFFFFFF:08x}"

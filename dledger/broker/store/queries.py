@@ -137,7 +137,7 @@ def _collect(
 
 
 def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
-    """The records of units in order, without those that the log lacks. Neighbours are read together."""
+    """The sound records of units in order, without those that the log lacks. Neighbours are read together."""
     records: list[bytes] = []
     start, data = 0, b""
     for index, unit in enumerate(units):
@@ -146,7 +146,7 @@ def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
             start, at = unit.offset, 0
             data = store.log.read(start, _reach(units, index))
         record = data[at : at + unit.size]
-        if len(record) == unit.size:
+        if len(record) == unit.size and store.is_sound(unit.offset, record):
             records.append(record)
     return records
 

@@ -29,6 +29,8 @@ from dledger.base.disk.expiry import Expiry
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.threads import RunInThread
 from dledger.broker.common.events import BrokerEvents
+from dledger.broker.store.bad_records import BadRecords
+from dledger.broker.store.body_check import body_problem
 from dledger.broker.store.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
@@ -42,8 +44,10 @@ from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.log_start import LogSeen, inspect_log
 from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
+from dledger.broker.store.scrub import Scrub
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.rocketmq.layout import MIN_MESSAGE_SIZE, WALKED
 
 STORE_LOCK_NAME = "lock"
 TICK_S = 0.5
@@ -73,6 +77,8 @@ class MessageStore:
     @ivar log: the commit log.
     @ivar queues: the consume queues.
     @ivar reput: dispatches the log's records into the queues.
+    @ivar bad_records: damaged records found so far.
+    @ivar scrub: reads the log again to find damaged records; the owner calls its C{tick} once a second.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
 
@@ -87,6 +93,7 @@ class MessageStore:
         self.log = log
         self.queues = queues
         self.is_ready = False
+        self.bad_records = BadRecords()
         self.reput = ReputMessageService(
             dispatcher, clock=clock, bound=lambda: log.record_end, arrived=events.arrived, failed=self._fail,
             gives_way=is_slave,
@@ -103,6 +110,10 @@ class MessageStore:
         self._ticking.clock = clock
         self._checkpoint_waiters: list[Deferred[None]] = []
         self._checkpoint = b""
+        self.scrub = Scrub(
+            log, self.bad_records, disk, config.commit_log_path, run_in_thread=run_in_thread,
+            bytes_per_s=config.scrub_bytes_per_second,
+        )
         self._expiry = Expiry(config.expiry_rules)
 
     @classmethod
@@ -167,6 +178,21 @@ class MessageStore:
 
     # -- use -------------------------------------------------------------------------------------
 
+    def is_sound(self, offset: int, record: bytes) -> bool:
+        """Whether a record, as its consume queue describes it, can be served; else it is noted."""
+        size = len(record)
+        if size < MIN_MESSAGE_SIZE:
+            problem = f"log at {offset}: size={size} is too small for a record"
+        else:
+            length, _, own = WALKED.unpack_from(record)
+            if length != size or own != offset:
+                problem = f"log at {offset}: size={length} and own offset {own}, not {size} and {offset}"
+            else:
+                problem = body_problem(record, 0, offset)
+        if problem:
+            self.bad_records.note(offset, problem)
+        return not problem
+
     def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
         """
         See L{CommitLog.append_plain}.
@@ -192,6 +218,7 @@ class MessageStore:
         @raise StoreError: the queues could not be cut.
         """
         self._cuts += 1
+        self.bad_records.forget(end)
         try:
             if self.log.begin_offset == end:
                 self.queues.destroy()
