@@ -159,7 +159,7 @@ def _master_lines(report: HAReport) -> list[str]:
             slave.address, slave.ack_offset, slave.lack_bytes, slave.bytes_per_second / 1024,
             "OK" if slave.is_in_sync else "Fall Behind", slave.transfer_offset,
         ))  # fmt: skip
-    return lines
+    return [*lines, f"#Trouble\t{report.trouble}"] if report.trouble else lines
 
 
 def _runtime_lines(report: HAReport) -> list[str]:

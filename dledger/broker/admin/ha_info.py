@@ -39,7 +39,7 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> Json
     A slave's acknowledged offset is -1 before its first report, as in RocketMQ. A slave does not know its
     master's flushed offset. Fields of ours: C{masterNextOffset} is the next offset that it receives;
     C{problem} says why it is not in order, empty if it is; C{stopped} whether only an operator can start
-    replication again.
+    replication again; a master's C{refusedSlaves} are the hosts whose slaves it has refused lately.
 
     @param wall_ms: milliseconds since 1970.
     """
@@ -58,6 +58,9 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> Json
                 "transferFromWhere": slave.transfer_offset,
             }
             for slave in status.slaves
+        ],
+        "refusedSlaves": [
+            {"addr": one.host, "reason": one.reason, "count": one.count} for one in status.refused
         ],
         "haClientRuntimeInfo": _client_info(status, follower, stats, wall_ms),
     }

@@ -169,8 +169,17 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
     return HAReport(
         address=address, has_ha_status=True, is_master=True,
         max_offset=_long(document, "masterCommitLogMaxOffset"),
-        in_sync_slaves=_long(document, "inSyncSlaveNums"), slaves=tuple(slaves),
+        in_sync_slaves=_long(document, "inSyncSlaveNums"), slaves=tuple(slaves), trouble=_refused(document),
     )  # fmt: skip
+
+
+def _refused(document: JsonObject) -> str:
+    """The slaves that a master of ours has refused lately, in words."""
+    found = [
+        f"slave {_words(one, 'addr')} refused {_long(one, 'count', 1)} times: {_words(one, 'reason')}"
+        for one in _list(document, "refusedSlaves") if isinstance(one, dict)
+    ]
+    return "; ".join(found)
 
 
 def read_runtime_info(address: str, body: bytes) -> HAReport:

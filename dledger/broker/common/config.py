@@ -36,6 +36,10 @@ FAST_PORT_DISTANCE = 2
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
 
 
+#: A name that may have an address: not only digits and points.
+_HOST = re.compile(r"(?=[^a-zA-Z]*[a-zA-Z])[a-zA-Z0-9]([a-zA-Z0-9.-]{0,252}[a-zA-Z0-9])?")
+
+
 def _number(default: int, least: int = 0, most: int = 2**31 - 1) -> Any:
     return attrs.field(default=default, validator=[instance_of(int), ge(least), le(most)])
 
@@ -67,7 +71,8 @@ class BrokerConfig:
     @ivar store, ha: the options of its store, and of replication.
     @ivar broker_name: the same for a master and its slaves.
     @ivar broker_id: 0 for a master, above 0 for a slave.
-    @ivar broker_ip1: address for clients, registered with name servers; empty: detected at the start.
+    @ivar broker_ip1: address for clients, registered with name servers, or a host's name, whose address is
+        looked up at the start; empty: detected at the start.
     @ivar broker_ip2: address of its HA port for slaves; empty: as C{broker_ip1}.
     @ivar listen_port: port for clients; slaves also ask at C{listen_port - 2}.
     @ivar ha_listen_port: port for slaves; 0: C{listen_port + 1}.
@@ -142,21 +147,21 @@ class BrokerConfig:
     @ha_master_address.validator
     @master_address.validator
     def _is_one_address(self, attribute: attrs.Attribute[str], value: str) -> None:
-        if len(_addresses(attribute.name, value)) > 1:
-            raise ValueError(f"{attribute.name}={value!r}: a slave has one master")
+        if value and _addresses(attribute.name, value) != (value,):
+            raise ValueError(f"{attribute.name}={value!r}: write one host:port; a slave has one master")
         if value and not self.ha.is_slave:
             raise ValueError(f"{attribute.name}={value!r}, but broker_role={self.ha.broker_role} follows "
                              f"no master: for a slave say broker_role={SLAVE}")  # fmt: skip
 
     @broker_ip1.validator
     @broker_ip2.validator
-    def _is_an_ip(self, attribute: attrs.Attribute[str], value: str) -> None:
-        if value:
+    def _is_a_host(self, attribute: attrs.Attribute[str], value: str) -> None:
+        if value and not _HOST.fullmatch(value):
             try:
                 ip_address(value)
             except ValueError:
-                raise ValueError(f"{attribute.name}={value!r}: write an address, as 10.0.0.1 or fd00::1; it "
-                                 "becomes part of every message") from None  # fmt: skip
+                raise ValueError(f"{attribute.name}={value!r}: write an address, as 10.0.0.1 or fd00::1, or a "
+                                 "host's name; the address becomes part of every message") from None
 
     @namesrv_addr.validator
     def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:

@@ -39,7 +39,7 @@ class BadRecords:
             return
         self._offsets.add(offset)
         self.log.error(
-            "the record at {offset} is damaged and is not served: {problem}. The other copy, of the master or "
+            "the record at {offset} is damaged and is not served: {problem}. The other copy of the master or "
             "a slave, may be sound", offset=offset, problem=problem,
         )  # fmt: skip
 

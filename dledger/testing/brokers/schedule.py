@@ -120,7 +120,7 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         **both, "broker_role": rng.choice(("SYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
         "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
         "ha_transfer_batch_size": rng.choice((150, 1000, 32768)),
-        "ha_transfer_flushed_only": rng.random() < 0.4,
+        "ha_transfer_flushed_only": rng.random() < 0.4, "ha_allowed_hosts": ("*",),
     }  # fmt: skip
     if rng.random() < 0.5:
         replicas = rng.randrange(1, slaves + 2)
