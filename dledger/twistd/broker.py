@@ -161,7 +161,7 @@ def _resolved(broker: BrokerConfig) -> BrokerConfig:
         is_name = host != ANYONE and not re.fullmatch(r"[0-9.]+(/[0-9]+)?|[0-9a-fA-F:.%]*:.*", host)
         found += _addresses_of("ha_allowed_hosts", host) if is_name else [host]
     return attrs.evolve(
-        broker, ha=attrs.evolve(broker.ha, ha_allowed_hosts=tuple(found)),
+        broker, ha=attrs.evolve(broker.ha, ha_allowed_hosts=found),  # type: ignore[arg-type]
         broker_ip1=_own("broker_ip1", broker.broker_ip1), broker_ip2=_own("broker_ip2", broker.broker_ip2),
     )  # fmt: skip
 

@@ -82,6 +82,7 @@ class BrokerConfig:
     @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
     @ivar auto_create_topic_enable: a message creates its topic, with the settings of C{TBW102}.
     @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
+    @ivar topics_max: number of topics from which on no message makes another one; an administrator may.
     @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
     @ivar reject_transaction_message: always true, as transactions are not implemented.
     @ivar register_name_server_period: time between two registrations with a name server.
@@ -113,6 +114,7 @@ class BrokerConfig:
     cluster_topic_enable: bool = _flag(True)
     broker_topic_enable: bool = _flag(True)
     default_topic_queue_nums: int = _number(8, 1, 65535)
+    topics_max: int = _number(20_000, 1, 1_000_000)
     broker_permission: int = _number(6, 0, 7)
     reject_transaction_message: bool = _flag(True)
     register_name_server_period: int = _number(30_000, 10_000, 60_000)
@@ -160,7 +162,7 @@ class BrokerConfig:
             try:
                 ip_address(value)
             except ValueError:
-                raise ValueError(f"{attribute.name}={value!r}: write an address, as 10.0.0.1 or fd00::1, or a "
+                raise ValueError(f"{attribute.name}={value!r}: write an address, 10.0.0.1 or fd00::1, or a "
                                  "host's name; the address becomes part of every message") from None
 
     @namesrv_addr.validator

@@ -49,7 +49,7 @@ _READ_BYTES = 1024 * 1024
 TORN_BYTES_MAX = 1024 * 1024
 #: The longest record that L{CommitLog.problem_at} believes in, bytes.
 RECORD_SIZE_MAX = 64 * 1024 * 1024 + RECORD_OVERHEAD_MAX
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class CommitLog:

@@ -54,6 +54,8 @@ TICK_S = 0.5
 CHECKPOINT_TICKS = 20
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 4
+#: Errors that end by themselves: too few descriptors, a full disk.
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 
 
 def _lock(config: StoreConfig, disk: Disk) -> File:
@@ -103,7 +105,7 @@ class MessageStore:
         self._dispatcher = dispatcher
         self._run_in_thread = run_in_thread
         self._failed = failed
-        self._has_failed = False
+        self._has_failed = self._told_scarce = False
         self._cuts = 0
         self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
@@ -280,7 +282,8 @@ class MessageStore:
         try:
             self.queues.write()
         except OSError as error:
-            self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
+            if not self._is_scarce(error, "writing the consume queues"):
+                self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
             return
         self.log.flush().addErrback(self._fail)
         if self._ticks % CHECKPOINT_TICKS == 0:
@@ -302,9 +305,23 @@ class MessageStore:
         self._checkpoint_waiters.append(done)
         if len(self._checkpoint_waiters) == 1:
             under_way = Deferred.fromCoroutine(self._write_checkpoint())
-            under_way.addErrback(self._fail)
+            under_way.addErrback(self._checkpoint_failed)
             under_way.addBoth(self._checkpointed)
         return done
+
+    def _checkpoint_failed(self, failure: Failure) -> None:
+        error = failure.value
+        if not isinstance(error, OSError) or not self._is_scarce(error, "the checkpoint"):
+            self._fail(failure)
+
+    def _is_scarce(self, error: OSError, doing: str) -> bool:
+        """Whether descriptors or room are lacking: logged once, and tried again later."""
+        if error.errno not in SCARCE:
+            return False
+        if not self._told_scarce:
+            self._told_scarce = True
+            self.log_events.error("{doing}: {error}; it is tried again", doing=doing, error=str(error))
+        return True
 
     def _checkpointed(self, _: object) -> None:
         waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
@@ -316,10 +333,12 @@ class MessageStore:
         offset, timestamp = self._dispatcher.offset, self._dispatcher.store_timestamp
         await self.log.flush()
         with_files = self.queues.prepare_flush()
+        has_failed = True
         try:
             await self._run_in_thread(lambda: _run(with_files))
+            has_failed = False
         finally:
-            self.queues.finish_flush()
+            self.queues.finish_flush(has_failed=has_failed)
         if cuts != self._cuts:
             return  # a cut has removed dispatched records meanwhile
         self.log.flusher.record_dispatched(offset)
