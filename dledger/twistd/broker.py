@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import time
 import tomllib
 from collections.abc import Mapping
@@ -87,7 +88,20 @@ class Options(ConfigurationOptions):
         self.keep_setting(text)
 
     def postOptions(self) -> None:
-        """Combine all given options into C{self.broker}; C{listen} and C{ha-listen} become endpoints."""
+        """
+        Combine all given options into C{self.broker}; C{listen} and C{ha-listen} become endpoints.
+
+        @raise SystemExit: an error, below twistd, which would print its whole usage before it.
+        """
+        try:
+            self._combine()
+        except UsageError as error:
+            if getattr(self, "parent", None) is None:
+                raise
+            sys.stderr.write(f"twistd dledger-broker: {error}\n")
+            raise SystemExit(1) from None
+
+    def _combine(self) -> None:
         values = self.from_file(self._parse_file)
         given = self.given(_NAMES)
         for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):

@@ -22,6 +22,7 @@ from attrs.validators import ge, instance_of, le
 
 from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
 
@@ -221,22 +222,11 @@ ALIASES: Mapping[str, str] = {
     "flush": "flush_disk_type",
 }
 
-#: Frequent options of RocketMQ's files for threads, memory or parts that we do not have.
-_MEANINGLESS = re.compile(
-    r".*(ThreadPool|threadPool).*|rocketmqHome|storePathIndex|storePathConsumeQueue|storeCheckpoint|abortFile"
-    r"|waitTimeMillsIn\w+Queue|useReentrantLockWhenPutMessage|transientStorePool\w*|warmMap+edFileEnable"
-    r"|flushCommitLog\w+|flushConsumeQueue\w+|flushIntervalCommitLog|commitIntervalCommitLog"
-    r"|commitCommitLog\w+|server\w+Threads|server\w+(Semaphore|Seconds|BufSize|Enable)\w*|useEpoll\w+"
-    r"|osPageCacheBusyTimeOutMills|maxHashSlotNum|maxIndexNum|messageIndex(Enable|Safe)|timerWheel\w+"
-    r"|checkTransactionMessageEnable|transaction\w+|enableConsumeQueueExt|cleanFileForciblyEnable"
-    r"|diskFallRecorded|deleteCommitLogFilesInterval|deleteConsumeQueueFilesInterval|cleanResourceInterval"
-    r"|redeleteHangedFileInterval|destroyMapedFileIntervalForcibly|fetchNamesrvAddrByAddressServer"
-    r"|traceTopicEnable"
-)
-
 _ROLES = {"async-master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}
 _FLUSHES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 _OWN = ("store", "ha", "ignored")
+#: Shares of the disk: 0.9 in 4.9, 90 in 5.x.
+_SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 
 
 def _fields() -> dict[str, tuple[type[Any], attrs.Attribute[Any]]]:
@@ -262,7 +252,7 @@ def option_name(name: str) -> str | None:
     target = our_name(name, ALIASES, _KNOWN)
     if target in _KNOWN:
         return target
-    if _MEANINGLESS.fullmatch(name):
+    if is_rocketmq_option(name):
         return None
     raise unknown_option(name, target, _KNOWN)
 
@@ -280,7 +270,8 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     for name, value in values.items():
         target = option_name(name)
         if target is None:
-            ignored.append(name)
+            if check_ignored(name, value):
+                ignored.append(name)
             continue
         owner, field = _KNOWN[target]
         if target in given[owner]:
@@ -305,7 +296,10 @@ def _value(name: str, value: object, default: object) -> object:
             return _ROLES.get(value.lower(), value)
         if name == "flush_disk_type":
             return _FLUSHES.get(value.lower(), value)
-    return converted(name, value, default)
+    found = converted(name, value, default)
+    if name in _SHARES and isinstance(found, float) and found > 1:
+        found /= 100  # 5.x writes percent
+    return found
 
 
 def read_properties(text: str) -> dict[str, str]:
