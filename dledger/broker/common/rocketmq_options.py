@@ -154,7 +154,8 @@ _TEXTS = frozenset("""
 
 #: Properties of earlier versions that are still in many files.
 _EARLIER = frozenset("""
-    storePathIndex storePathConsumeQueue storeCheckpoint abortFile warmMappedFileEnable clusterName inBrokerContainer
+    storePathIndex storePathConsumeQueue storeCheckpoint abortFile warmMappedFileEnable clusterName
+    inBrokerContainer
 """.split())
 
 #: Properties with the only values that agree with what we do, in lower case, and the reason.
