@@ -44,6 +44,13 @@ def _text(value: object) -> str:
     return ";".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+#: Options that mqadmin exportConfigs needs, and that say what we do.
+_FIXED_OPTIONS = {
+    "filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+
+
 def broker_options(config: BrokerConfig) -> dict[str, str]:
     """Every option by RocketMQ's name."""
     found: dict[str, str] = {}
@@ -51,7 +58,7 @@ def broker_options(config: BrokerConfig) -> dict[str, str]:
         for field in attrs.fields(type(part)):
             if field.name not in ("store", "ha", "ignored"):
                 found[java_name(field.name)] = _text(getattr(part, field.name))
-    return found
+    return {**_FIXED_OPTIONS, **found}
 
 
 def runtime_info(
