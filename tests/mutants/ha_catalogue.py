@@ -47,7 +47,7 @@ HA_MUTANTS: tuple[Row, ...] = (
         Patch(FOLLOWER, "                self._compare(offset, data[:held])\n", "                pass\n"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
     ("ha-found-and-kept", "a slave that takes its master's log does not cut its own", (
-        Patch(CLIENT, "await self._commit_log.set_aside(difference.common_end)", "'nothing'"),
+        Patch(CLIENT, "await self._commit_log.set_aside(offset)", "'nothing'"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
     ("ha-cuts-reported", "a slave cuts bytes that it reported as held, as its master has others", (
         Patch(FOLLOWER, "if not master_problem and self._was_never_reported(common_end, our_problem):",

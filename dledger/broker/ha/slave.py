@@ -267,7 +267,8 @@ class HAFollower(Factory):
         self._difference = difference
         self._leave("an operator decides")
         try:
-            self._set_aside = await self._commit_log.set_aside(difference.common_end)
+            offset = max(difference.common_end, self._commit_log.begin_offset)
+            self._set_aside = await self._commit_log.set_aside(offset)
         except StoreError:
             self._broken(Failure())
             raise
