@@ -12,7 +12,7 @@ Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
@@ -23,6 +23,7 @@ from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.ha.service import HAService
+from dledger.broker.ha.slave import LogRange
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
 from protocols.rocketmq.commands import SUCCESS
@@ -44,8 +45,9 @@ class Following:
     def __init__(
         self, config: BrokerConfig, ha: HAService, metadata: Metadata, client: CommandClient, *,
         own: OwnAddress, clock: IReactorTime, run_in_thread: RunInThread,
-        endpoint_of: Callable[[str], IStreamClientEndpoint],
+        endpoint_of: Callable[[str], IStreamClientEndpoint], local_topics: Callable[[], Set[str]] = frozenset,
     ) -> None:
+        """@param local_topics: returns the topics that have consume queues here."""
         self._config = config
         self._ha = ha
         self._client = client
@@ -53,7 +55,8 @@ class Following:
         self._endpoint_of = endpoint_of
         self.ha_address = ""
         self.synchronize = SlaveSynchronize(
-            metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread
+            metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
+            local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
         )
 
     def start(self) -> None:
@@ -89,11 +92,11 @@ class Following:
         self.ha_address = address
         self._ha.follow(endpoint, address)
 
-    async def master_begin(self) -> int:
+    async def master_range(self) -> LogRange:
         """
-        Ask the master for the offset at which its log begins.
+        Ask the master for the bounds of its log.
 
-        @raise DLedgerError: the master is unknown, or its answer has no such offset.
+        @raise DLedgerError: the master is unknown, or its answer has no such offsets.
         """
         master = self.synchronize.master_address
         if master is None:
@@ -103,7 +106,10 @@ class Following:
         if answer.code != SUCCESS:
             raise DLedgerError(ResponseCode.NETWORK_ERROR, answered=answer.code, remark=answer.remark)
         try:
-            return int(json.loads(answer.body)["table"]["commitLogMinOffset"])
+            table = json.loads(answer.body)["table"]
+            return LogRange(
+                begin_offset=int(table["commitLogMinOffset"]), end_offset=int(table["commitLogMaxOffset"])
+            )
         except (ValueError, TypeError, KeyError) as error:
-            reason = f"no commitLogMinOffset: {error!r}"
+            reason = f"no commitLogMinOffset and commitLogMaxOffset: {error!r}"
             raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason) from None

@@ -32,6 +32,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
 from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.ha_resolve import HAResolve
 from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.stats import StatsCommands, TableCommands
 from dledger.broker.command_client import CommandClient
@@ -44,6 +45,7 @@ from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.following import Following
 from dledger.broker.ha.service import HAService
+from dledger.broker.ha.slave import LogRange
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
@@ -121,12 +123,14 @@ class BrokerParts(BrokerEvents):
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.ha = HAService(
             config.ha, self.store.log, clock, rng=around.rng, failed=around.failed, events=self,
-            listen=around.ha_listen, master_begin=self._master_begin,
+            listen=around.ha_listen, master_range=self._master_range,
         )
         self.house = HouseKeeping(self.store, self.ha, wall_s=around.wall_s, failed=around.failed)
         self.pipeline = PutPipeline(self.store, self.ha, wall_ms=self.wall_ms, failed=around.failed)
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
-        self.reads = LogReads(self.store.log, clock=clock, turn=self.turn)
+        self.reads = LogReads(
+            self.store.log, clock=clock, turn=self.turn, bad=self.store.bad_records
+        )
         self._make_sending()
         self._make_consuming()
         self.router = self._router()
@@ -191,6 +195,7 @@ class BrokerParts(BrokerEvents):
             self.pulls, self.consumers, self.offsets, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
             TableCommands(metadata), self.send_back, self.native,
+            HAResolve(self.ha, store, self._around.disk, master_range=self._master_range),
         )  # fmt: skip
         return CommandRouter(
             self.turn, groups, together=self.sends, plain=self.sends, native=self.native
@@ -200,6 +205,7 @@ class BrokerParts(BrokerEvents):
         return Following(
             self.config, self.ha, self.metadata, self.client, own=self.own, clock=self._around.reactor,
             run_in_thread=self._around.run_in_thread, endpoint_of=self._around.endpoint_of,
+            local_topics=lambda: {topic for topic, _ in self.store.queues.keys()},
         )
 
     # -- events: see dledger.broker.common.events -------------------------------------------------
@@ -253,8 +259,10 @@ class BrokerParts(BrokerEvents):
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
         if metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0:
             self.saver.save()
-        if self._ticks % HOUSE_KEEPING_TICKS == 0 and not self._has_ceased:
-            self.house.keep()
+        if not self._has_ceased:
+            self.store.scrub.tick()
+            if self._ticks % HOUSE_KEEPING_TICKS == 0:
+                self.house.keep()
 
     def cease(self, reason: str) -> None:
         """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts continue."""
@@ -290,9 +298,9 @@ class BrokerParts(BrokerEvents):
     def _stored(self) -> int:
         return self.pipeline.stored
 
-    async def _master_begin(self) -> int:
+    async def _master_range(self) -> LogRange:
         assert self.following is not None, "only a slave asks"
-        return await self.following.master_begin()
+        return await self.following.master_range()
 
     def _learned(self, master: str | None, ha_address: str | None) -> None:
         if self.following is not None:

@@ -53,6 +53,8 @@ class CommandRouter(ListeningSide[CommandConnection]):
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: connections that were aborted because the peer broke the format.
     @ivar unknown: requests without a handler.
+    @ivar refusals: number of requests that were refused, by request code and code of the answer; the first of
+        each pair is logged.
     @ivar failures: requests at which a handler failed.
     """
 
@@ -83,6 +85,7 @@ class CommandRouter(ListeningSide[CommandConnection]):
         self._failed_codes: set[tuple[int, str]] = set()
         self.wire_errors = 0
         self.unknown = 0
+        self.refusals: dict[tuple[int, int], int] = {}
         self.failures = 0
 
     @property
@@ -123,16 +126,29 @@ class CommandRouter(ListeningSide[CommandConnection]):
         handler = self._handlers.get(command.code)
         if handler is None:
             self.unknown += 1
+            self._count_refusal(connection, command.code, Code.REQUEST_CODE_NOT_SUPPORTED, "not supported")
             connection.answer_not_supported(command)
             return
         try:
             handler(connection, command)
         except Refused as refused:
+            self._count_refusal(connection, command.code, refused.code, refused.remark)
             connection.answer(command, code=refused.code, remark=refused.remark)
         except Exception as error:
             self._failed(connection, command.code, Failure())
             remark = f"{type(error).__name__}: {error}"[:1000]
             connection.answer(command, code=Code.SYSTEM_ERROR, remark=remark)
+
+    def _count_refusal(self, connection: CommandConnection, code: int, answer: int, reason: str) -> None:
+        kind = (code, answer)
+        if kind not in self.refusals:
+            if len(self.refusals) >= _FAILURES_MAX:
+                return
+            self.log.info(
+                "request {code} of {address} refused with {answer}: {reason} (logged once, then counted)",
+                code=code, address=connection.address, answer=answer, reason=reason,
+            )  # fmt: skip
+        self.refusals[kind] = self.refusals.get(kind, 0) + 1
 
     def _failed(self, connection: CommandConnection, code: int, failure: Failure) -> None:
         self.failures += 1

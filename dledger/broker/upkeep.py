@@ -86,7 +86,12 @@ class HouseKeeping:
         self._failed = failed
 
     def keep(self) -> None:
-        """Check the free disk space; delete the old files that may go."""
+        """
+        Check the free disk space; delete the old files that may go. A slave whose replication has stopped
+        deletes none: it may have the only copy.
+        """
+        if self._ha.slave is not None and self._ha.slave.is_stopped:
+            return
         store, now_s = self._store, self._wall_s()
         acks = [one.ack_offset for one in self._ha.status().slaves if one.ack_offset >= 0]
         was_full = store.why_full

@@ -27,7 +27,10 @@ _SLAVE_HEADER = "%-32s  %-16s %16s %16s %16s %16s"
 _SLAVE_ROW = "%-32s  %-16d %16d %16.2f %16s %16d"
 
 
-def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def broker_address(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Check C{host:port}, or several separated by semicolons."""
     if value is None:
         return None
     for one in value.split(";"):
@@ -39,8 +42,9 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command("ha-status")
-@click.option("--broker", callback=_address, metavar="HOST:PORT", help="Ask this broker; several with ';'.")
-@click.option("--namesrv", callback=_address, envvar="NAMESRV_ADDR", metavar="HOST:PORT",
+@click.option("--broker", callback=broker_address, metavar="HOST:PORT",
+              help="Ask this broker; several with ';'.")  # fmt: skip
+@click.option("--namesrv", callback=broker_address, envvar="NAMESRV_ADDR", metavar="HOST:PORT",
               help="Ask every broker that this name server knows. [env NAMESRV_ADDR]")  # fmt: skip
 @click.option("--cluster", default="", help="With --namesrv: only brokers of this cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -52,7 +56,7 @@ def ha_status(
     Show how far slaves have replicated their masters' logs.
 
     RocketMQ brokers before 5.0 do not report their slaves: for these, show where their logs end.
-    Exit status 1 if a broker does not answer.
+    Exit status 1 if a broker does not answer, or reports that its replication is not in order.
     """
     if broker is not None and context.get_parameter_source("namesrv") is ParameterSource.ENVIRONMENT:
         namesrv = None
@@ -67,9 +71,10 @@ def ha_status(
         for report in reports:
             click.echo("\n".join(["", *_lines(report)]))
     for report in reports:
-        if report.problem:
-            say(f"dledger: broker {report.address}: {report.problem}")
-    if any(report.problem for report in reports):
+        wrong = report.problem or report.trouble
+        if wrong:
+            say(f"dledger: broker {report.address}: {wrong}")
+    if any(report.problem or report.trouble for report in reports):
         context.exit(EXIT_FAILED)
 
 
@@ -126,7 +131,7 @@ def _lines(report: HAReport) -> list[str]:
         return _runtime_lines(report)
     if report.is_master:
         return _master_lines(report)
-    return [
+    lines = [
         f"#MasterAddr\t{report.master}",
         f"#CommitLogMaxOffset\t{report.max_offset}",
         f"#TransferSpeed(KB/s)\t{report.bytes_per_second / 1024:.2f}",
@@ -134,6 +139,10 @@ def _lines(report: HAReport) -> list[str]:
         f"#LastWriteTime\t{_moment(report.last_write_ms)}",
         f"#MasterFlushOffset\t{report.master_flush_offset}",
     ]
+    if report.is_connected is not None:
+        state = "connected" if report.is_connected else "not connected"
+        lines.append(f"#State\t{'stopped' if report.is_stopped else state}")
+    return [*lines, f"#Trouble\t{report.trouble}"] if report.trouble else lines
 
 
 def _master_lines(report: HAReport) -> list[str]:
@@ -150,7 +159,7 @@ def _master_lines(report: HAReport) -> list[str]:
             slave.address, slave.ack_offset, slave.lack_bytes, slave.bytes_per_second / 1024,
             "OK" if slave.is_in_sync else "Fall Behind", slave.transfer_offset,
         ))  # fmt: skip
-    return lines
+    return [*lines, f"#Trouble\t{report.trouble}"] if report.trouble else lines
 
 
 def _runtime_lines(report: HAReport) -> list[str]:

@@ -36,6 +36,7 @@ from dledger.commands.common import (
 from dledger.commands.export import export
 from dledger.commands.files import read_file, verify
 from dledger.commands.ha import ha_status
+from dledger.commands.ha_resolve import ha_resolve
 from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
@@ -297,6 +298,7 @@ cli.add_command(verify)
 cli.add_command(read_file)
 cli.add_command(export)
 cli.add_command(ha_status)
+cli.add_command(ha_resolve)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 import time
 import tomllib
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from dledger.broker.common.config import (
     option_name,
     read_properties,
 )
+from dledger.broker.ha.allowed import ANYONE
 from dledger.broker.service import BrokerPorts, BrokerService
 from dledger.twistd.common import (
     ConfigurationOptions,
@@ -86,7 +88,20 @@ class Options(ConfigurationOptions):
         self.keep_setting(text)
 
     def postOptions(self) -> None:
-        """Combine all given options into C{self.broker}; C{listen} and C{ha-listen} become endpoints."""
+        """
+        Combine all given options into C{self.broker}; C{listen} and C{ha-listen} become endpoints.
+
+        @raise SystemExit: an error, below twistd, which would print its whole usage before it.
+        """
+        try:
+            self._combine()
+        except UsageError as error:
+            if getattr(self, "parent", None) is None:
+                raise
+            sys.stderr.write(f"twistd dledger-broker: {error}\n")
+            raise SystemExit(1) from None
+
+    def _combine(self) -> None:
         values = self.from_file(self._parse_file)
         given = self.given(_NAMES)
         for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):
@@ -103,6 +118,7 @@ class Options(ConfigurationOptions):
             self["ha-listen"] = _with_port(self["listen"], self.broker.ha_port)
         if not self.broker.broker_ip1:
             self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
+        self.broker = _resolved(self.broker)
 
     def _parse_file(self, text: str) -> Mapping[str, Any]:
         return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
@@ -150,6 +166,33 @@ def _own_address(listen: str) -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def _resolved(broker: BrokerConfig) -> BrokerConfig:
+    """The same with addresses for the names of hosts. @raise UsageError: a name has none."""
+    found: list[str] = []
+    for host in broker.ha.ha_allowed_hosts:
+        is_name = host != ANYONE and not re.fullmatch(r"[0-9.]+(/[0-9]+)?|[0-9a-fA-F:.%]*:.*", host)
+        found += _addresses_of("ha_allowed_hosts", host) if is_name else [host]
+    return attrs.evolve(
+        broker, ha=attrs.evolve(broker.ha, ha_allowed_hosts=found),  # type: ignore[arg-type]
+        broker_ip1=_own("broker_ip1", broker.broker_ip1), broker_ip2=_own("broker_ip2", broker.broker_ip2),
+    )  # fmt: skip
+
+
+def _own(option: str, host: str) -> str:
+    is_address = not host or isIPAddress(host) or isIPv6Address(host)
+    return host if is_address else _addresses_of(option, host)[0]
+
+
+def _addresses_of(option: str, name: str) -> list[str]:
+    """Addresses of a host; IPv4 first, as clients of RocketMQ expect."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(f"{option}={name!r}: the name has no address: {error}") from None
+    found.sort(key=lambda one: one[0] != socket.AF_INET)
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
 def makeService(options: Options) -> BrokerService:

@@ -103,6 +103,12 @@ class _Stream(Protocol):
         return str(getattr(self._peer, "host", self._peer))
 
     @property
+    def local_host(self) -> str:
+        """The address of this end, without its port."""
+        here = self.transport.getHost() if self.transport is not None else None
+        return str(getattr(here, "host", here))
+
+    @property
     def address(self) -> str:
         """The address of the other end, for logs."""
         port = getattr(self._peer, "port", None)
@@ -194,6 +200,7 @@ class HAConnection(_Stream):
         super().__init__(buffer_size=UNSENT_SIZE_MAX)
         self._sink = sink
         self._reader = ReportReader()
+        self._has_reported = False
         self.serial = serial
 
     def dataReceived(self, data: bytes) -> None:
@@ -205,8 +212,15 @@ class HAConnection(_Stream):
         except WireError as error:
             self.abort(f"broken format: {error}")
             return
-        if offset is not None:
-            self._sink.reported(self, offset)
+        if offset is None:
+            return
+        if not self._has_reported:
+            # The first report says whether this is a slave that we understand.
+            self._has_reported = True
+            self._sink.reported(self, self._reader.first)
+            if self.is_lost or offset == self._reader.first:
+                return
+        self._sink.reported(self, offset)
 
     def heartbeat(self, offset: int) -> None:
         """Send a frame without a body. @param offset: log offset of the next transfer."""

@@ -17,7 +17,7 @@ from dledger.broker.common.config import broker_from_mapping as broker_config
 from dledger.client.client import LogClient
 from dledger.client.members import Members
 from dledger.commands.export import source_options
-from dledger.commands.ha import _address as broker_option
+from dledger.commands.ha import broker_address as broker_option
 from dledger.config import DLedgerConfig, from_mapping
 from dledger.spark.members import MemberConnection, Trouble, parse_bootstrap
 from dledger.spark.options import OptionError

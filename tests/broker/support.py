@@ -166,7 +166,7 @@ def messages_in(log: CommitLog) -> list[Message]:
     found, data, at = [], log_bytes(log), 0
     while at < log.record_end - log.begin_offset:
         if data[at + 4 : at + 8] == bytes.fromhex("cbd43194"):
-            at += LOG_SIZE - (log.begin_offset + at) % LOG_SIZE
+            at += log.file_size - (log.begin_offset + at) % log.file_size
             continue
         found.append(decode_message(data, at, physical_offset=log.begin_offset + at))
         at += found[-1].size

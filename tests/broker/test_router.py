@@ -108,7 +108,8 @@ class RoutingTests(RouterCase):
             (3, 3, " request type 53 not supported"), (4, 0, None),
         ])  # fmt: skip
         self.assertEqual((self.router.unknown, self.router.failures), (1, 1))
-        self.assertEqual([event["code"] for event in events if "code" in event], [52])
+        self.assertEqual([event["code"] for event in events if "code" in event], [51, 52, 53])
+        self.assertEqual(self.router.refusals, {(51, 17): 1, (53, 3): 1})
         self.flushLoggedErrors(ZeroDivisionError)
 
     def test_logged_once(self) -> None:
@@ -117,6 +118,15 @@ class RoutingTests(RouterCase):
         self.ask(52)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.router.failures, 3)
+
+    def test_refusals_are_counted(self) -> None:
+        """Each code with each answer is logged once, and counted; random codes are bounded."""
+        with capturedLogs() as events:
+            self.ask(51, 51, 53)
+            self.ask(53, *range(1000, 1300))
+        self.assertEqual((self.router.refusals[51, 17], self.router.refusals[53, 3]), (2, 2))
+        self.assertEqual((len(self.router.refusals), len(events)), (256, 256))
+        self.assertEqual(self.router.unknown, 302)
 
     def test_oneway(self) -> None:
         """Nobody is told anything who does not want to."""

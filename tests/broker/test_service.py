@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.common.config import broker_from_mapping
 from dledger.broker.following import Following
+from dledger.broker.ha.slave import LogRange
 from dledger.broker.parts import BrokerParts
 from dledger.broker.service import BrokerPorts, BrokerService
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -417,7 +419,9 @@ class SlaveTests(ServiceCase):
         following = self.following
         asked: list[tuple[str, int]] = []
         answers = [
-            RemotingCommand(code=0, opaque=1, body=b'{"table":{"commitLogMinOffset":"4096"}}'),
+            RemotingCommand(code=0, opaque=1, body=json.dumps(
+                {"table": {"commitLogMinOffset": "4096", "commitLogMaxOffset": "5000"}}
+            ).encode()),
             RemotingCommand(code=0, opaque=1, body=b'{"table":{}}'),
             RemotingCommand(code=1, opaque=1, remark="no"),
         ]
@@ -430,12 +434,13 @@ class SlaveTests(ServiceCase):
                 return succeed(answers.pop(0))
 
         self.patch(following, "_client", Client())
-        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(following.master_begin())), 4096)
+        self.assertEqual(self.successResultOf(Deferred.fromCoroutine(following.master_range())),
+                         LogRange(begin_offset=4096, end_offset=5000))
         for words in ("commitLogMinOffset", "no"):
-            failure = self.failureResultOf(Deferred.fromCoroutine(following.master_begin()), DLedgerError)
+            failure = self.failureResultOf(Deferred.fromCoroutine(following.master_range()), DLedgerError)
             self.assertIn(words, str(failure.value))
         following.synchronize.master_address = None
-        failure = self.failureResultOf(Deferred.fromCoroutine(following.master_begin()), DLedgerError)
+        failure = self.failureResultOf(Deferred.fromCoroutine(following.master_range()), DLedgerError)
         self.assertIn("not known", str(failure.value))
         self.assertEqual(asked, [("m:10911", 28)] * 3)
         self.stop(8.0)

@@ -16,6 +16,7 @@ ACKS = "dledger.broker.ha.acks"
 CLIENT = "dledger.broker.ha.slave"
 FOLLOWER = "dledger.broker.ha.slave_session"
 FLUSH = "dledger.broker.store.log_flush"
+LOG = "dledger.broker.store.commit_log"
 JOB = "dledger.base.disk.flush_job"
 TRANSFER = "dledger.broker.ha.group_transfer"
 MASTER = "dledger.broker.ha.master"
@@ -43,14 +44,27 @@ HA_MUTANTS: tuple[Row, ...] = (
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False, "ha_flush_interval": 2000},
         "slave": {"ha_verify_size": 1, "ha_verify_size_at_start": 1}}, ("power_master", "stray")),
     ("ha-not-compared", "a slave takes its bytes for its master's without comparing", (
-        Patch(FOLLOWER, "            self._compare(offset, data[:held])\n", "            pass\n"),
+        Patch(FOLLOWER, "                self._compare(offset, data[:held])\n", "                pass\n"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
-    ("ha-found-and-kept", "a slave that finds a difference does not cut its log", (
-        Patch(FOLLOWER, "        end = log.cut(max(offset, log.begin_offset))\n", "        end = was\n"),
+    ("ha-found-and-kept", "a slave that takes its master's log does not cut its own", (
+        Patch(CLIENT, "await self._commit_log.set_aside(offset)", "'nothing'"),
     ), {"master": {"ha_transfer_flushed_only": False}}, POWER),
+    ("ha-cuts-reported", "a slave cuts bytes that it reported as held, as its master has others", (
+        Patch(FOLLOWER, "if not master_problem and self._was_never_reported(common_end, our_problem):",
+              "if not master_problem:"),
+    ), {"master": {"ha_transfer_flushed_only": False}}, (*POWER, "empty_master", "older_master")),
+    ("ha-not-set-aside", "what an operator gives up is deleted, not kept", (
+        Patch(LOG, "        self._cut_at(end, aside=directory)\n", "        self._cut_at(end)\n"),
+    ), {"master": {"ha_transfer_flushed_only": False}}, (*POWER, "empty_master")),
+    ("ha-takes-rot", "a slave stores a body without its checksum", (
+        Patch(LOG, "        bodies.feed(data)\n", ""),
+    ), {"slave": {"ha_full_history": True}}, ("flip_master", "kill_slave", "break", "cut")),
+    ("ha-rot-wins", "a slave gives up its sound bytes for a master's that are not", (
+        Patch(FOLLOWER, "if not master_problem and self._was_never_reported(common_end, our_problem):",
+              "if self._was_never_reported(common_end, our_problem) or master_problem:"),
+    ), {"master": {"ha_transfer_flushed_only": False}}, ("flip_master", "kill_slave", "break", "cut")),
     ("ha-reports-all-it-holds", "a slave reports bytes that it has not compared yet", (
-        Patch(FOLLOWER, "held = min(self.expected_offset, self.log.end_offset)",
-              "held = self.log.end_offset"),
+        Patch(FOLLOWER, "held = min(held, self.log.end_offset)", "held = self.log.end_offset"),
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False}}, ("power_master", "kill_slave")),
     ("ha-reports-unflushed", "a slave with SYNC_FLUSH reports bytes in its page cache", (
         Patch(FOLLOWER, "            held = min(held, self.log.flushed_offset)\n", "            pass\n"),

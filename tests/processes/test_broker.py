@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -12,14 +16,17 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.wire.rocketmq.message import Message
-from tests.processes.brokers import QUEUES, SENT, Broker, Remoting, free_triple
+from tests.processes.brokers import FILE_SIZE, QUEUES, SENT, Broker, Remoting, free_triple
 from tests.processes.children import wait_until
+from tests.processes.members import ROOT
 
 TOPIC = "Numbers"
 WINDOW = 16
 
 #: Seconds between two messages: all of them are read again.
 PAUSE_S = 0.003
+
+_CLI = "from dledger.commands.main import main; main()"
 
 
 class Producer:
@@ -204,3 +211,139 @@ class KillTests(BrokerCase):
         for broker in (slave, master):
             broker.end()
         self.assert_same_logs(master, slave, messages)
+
+
+class ReplacedTests(BrokerCase):
+    """A master comes back without the messages that its slave has; the slave keeps them."""
+
+    def full_pair(self, count: int = 300) -> tuple[Broker, Broker, Producer]:
+        """A pair with C{count} messages on both, all acknowledged with the slave."""
+        master, slave = self.pair("sync-master")
+        producer = Producer(master, codes=(0,))
+        producer.start()
+        self.wait_for(producer, count)
+        producer.stop()
+        return master, slave, producer
+
+    def dledger(self, *words: str) -> tuple[int, str]:
+        """Run the command line. @return: its exit status and standard output."""
+        done = subprocess.run(
+            [sys.executable, "-c", _CLI, *words], capture_output=True, text=True, timeout=120,
+            cwd=self.directory, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    def wait_stopped(self, slave: Broker) -> None:
+        """Wait until the slave has stopped."""
+        wait_until(lambda: "replication has stopped" in slave.log_path.read_text(), seconds=60,
+                   what="the slave stopped")  # fmt: skip
+
+    def put_some(self, master: Broker, body: bytes = b"other") -> None:
+        """Other messages at the master."""
+        connection = Remoting(master.address)
+        for _ in range(5):
+            connection.put(TOPIC, 0, body)
+            self.assertIn(connection.next().code, SENT)
+        connection.close()
+
+    def assert_kept(self, slave: Broker, before: bytes, producer: Producer) -> None:
+        """The slave has all its files and serves all its messages."""
+        self.assertEqual(slave.log(len(before)), before)
+        found = self.numbers(slave.messages(TOPIC), producer)
+        self.assertLessEqual(set(producer.acknowledged), set(found))
+
+    def test_empty_master(self) -> None:
+        """The disk is replaced: the slave stops, serves, and follows when an operator has decided."""
+        master, slave, producer = self.full_pair()
+        before = slave.log(log_end(slave, producer))
+        master.kill()
+        master.store.rename(self.directory / "lost")
+        master.start()
+        master.wait_started()
+        self.put_some(master)
+        self.wait_stopped(slave)
+        self.assert_kept(slave, before, producer)
+        slave.kill()
+        slave.start()
+        slave.wait_started()
+        self.assert_kept(slave, before, producer)
+        status, said = self.dledger("ha-status", "--broker", slave.address)
+        self.assertEqual(status, 1, said)
+        self.assertIn("#Trouble", said)
+        wait_until(lambda: slave.log_path.read_text().count("replication has stopped") > 1, seconds=60,
+                   what="it stopped again")  # fmt: skip
+        status, said = self.dledger("ha-resolve", "--broker", slave.address)
+        self.assertEqual(status, 1, said)
+        self.assertIn(f"sets aside {len(before)} bytes", said)
+        self.assert_kept(slave, before, producer)
+        status, said = self.dledger("ha-resolve", "--broker", slave.address, "--take-master")
+        self.assertEqual(status, 0, said)
+        aside = sorted((slave.store / "commitlog.set-aside-1").iterdir())
+        self.assertEqual(b"".join(one.read_bytes() for one in aside)[: len(before)], before)
+        found = slave.messages(TOPIC, count=5)
+        self.assertEqual([one.body for one in found], [b"other"] * 5)
+
+    def test_older_master(self) -> None:
+        """A backup comes back and takes other messages: what the slave has beyond it stays."""
+        master, slave, producer = self.full_pair()
+        for one in (slave, master):
+            one.end()
+        shutil.copytree(master.store, self.directory / "backup")
+        for one in (master, slave):
+            one.start()
+            one.wait_started()
+        more = Producer(master, codes=(0,))
+        more.sent = producer.sent
+        more.start()
+        self.wait_for(more, 50)
+        more.stop()
+        before = slave.log(log_end(slave, producer, more))
+        master.kill()
+        master.store.rename(self.directory / "lost")
+        (self.directory / "backup").rename(master.store)
+        master.start()
+        master.wait_started()
+        self.put_some(master, b"7 " + b"y" * 5)
+        self.wait_stopped(slave)
+        self.assertEqual(slave.log(len(before)), before)
+        status, said = self.dledger("ha-resolve", "--broker", slave.address, "--take-master")
+        self.assertEqual(status, 0, said)
+        wait_until(lambda: slave.messages(TOPIC)[-1:] != [] and any(
+            one.body == b"7 yyyyy" for one in slave.messages(TOPIC)
+        ), seconds=60, what="the slave follows")  # fmt: skip
+
+    def test_flipped_byte(self) -> None:
+        """One byte of one body of the master is another one: the slave's sound copy wins."""
+        master, slave, producer = self.full_pair()
+        before = slave.log(log_end(slave, producer))
+        victim = master.messages(TOPIC)[-1]
+        master.end()
+        name = master.store / "commitlog" / f"{victim.physical_offset // FILE_SIZE * FILE_SIZE:020d}"
+        data = bytearray(name.read_bytes())
+        at = data.index(victim.body, victim.physical_offset % FILE_SIZE)
+        data[at] ^= 1
+        name.write_bytes(data)
+        master.start()
+        master.wait_started()
+        self.wait_stopped(slave)
+        self.assert_kept(slave, before, producer)
+        status, said = self.dledger("ha-resolve", "--broker", slave.address, "--take-master")
+        self.assertEqual(status, 1, said)
+        self.assertIn("repair the master", said)
+        self.assert_kept(slave, before, producer)
+        master.end()
+        data[at] ^= 1
+        name.write_bytes(data)
+        master.start()
+        master.wait_started()
+        status, said = self.dledger("ha-resolve", "--broker", slave.address, "--try-again")
+        self.assertEqual(status, 0, said)
+        self.put_some(master, b"7 yyyyy")
+        wait_until(lambda: any(one.body == b"7 yyyyy" for one in slave.messages(TOPIC)), seconds=60,
+                   what="the slave follows")  # fmt: skip
+
+
+def log_end(slave: Broker, *producers: Producer) -> int:
+    """End of the last message, when all that were acknowledged are in their queues."""
+    found = slave.messages(TOPIC, count=sum(len(one.acknowledged) for one in producers))
+    return max(one.physical_offset + one.size for one in found)

@@ -14,7 +14,15 @@ from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.testing.brokers.invariants import HAInvariantError, HAInvariants, needed_at_least
 from dledger.testing.brokers.runner import main
-from dledger.testing.brokers.schedule import FAULTS, POWER, HAFocus, HAWorld, drawn_options, run_ha_schedule
+from dledger.testing.brokers.schedule import (
+    FAULTS,
+    POWER,
+    REPLACED,
+    HAFocus,
+    HAWorld,
+    drawn_options,
+    run_ha_schedule,
+)
 
 #: One slave, nothing happens by itself.
 CALM = HAFocus(settings={"slaves": 1, "pace_s": 1e6, "put_us": 100_000, "delay_us": 100, "spread_us": 100,
@@ -53,7 +61,10 @@ class ScheduleTests(SynchronousTestCase):
             ("flush_disk_type", {"SYNC_FLUSH", "ASYNC_FLUSH"}),
         ):  # fmt: skip
             self.assertEqual({option.master[name] for option in options}, values)
-        self.assertEqual({option.faults for option in options}, {FAULTS, FAULTS + POWER})
+        usual = {FAULTS, FAULTS + POWER}
+        self.assertEqual(
+            {option.faults for option in options}, {*usual, *(one + REPLACED for one in usual)}
+        )
         for option in options:
             HAConfig(**option.master)
             HAConfig(**option.slave)
@@ -146,7 +157,21 @@ class InvariantTests(SynchronousTestCase):
         """A slave with SYNC_FLUSH comes back with less than it has reported."""
         world = self.world(calm(slave={"flush_disk_type": "SYNC_FLUSH"}))
         world.slaves[0].log.cut(300)
+        world.invariants._held["s0"].shadow = b""  # H8 looks at this, and comes first
         self.assertBroken(5, world.invariants.slave_started, world.slaves[0])
+
+    def test_h8_reported_and_cut(self) -> None:
+        """A slave cuts a record that it has reported; with an operator, it must be kept beside the log."""
+        for is_resolving in (False, True):
+            world = self.world()
+            if is_resolving:
+                world.invariants.resolving(world.slaves[0])
+            world.slaves[0].log.cut(300)
+            self.assertBroken(8, world.invariants.slave_event, world.slaves[0])
+        world = self.world()
+        world.invariants.resolving(world.slaves[0])
+        world.slaves[0].log.set_aside(0)
+        world.invariants.slave_event(world.slaves[0])
 
     def test_h6_not_caught_up(self) -> None:
         """A slave stays behind, or away."""

@@ -123,3 +123,29 @@ class ServiceTests(SynchronousTestCase):
         service = make_service(parsed("--name", "x"), Clock())
         self.assertEqual(service.config.broker_name, "x")
         self.assertFalse(service.running)
+
+
+class HostNameTests(SynchronousTestCase):
+    """Names become addresses at the start."""
+
+    def options(self, *words: str) -> Options:
+        """Parsed."""
+        options = Options()
+        options.parseOptions(list(words))
+        return options
+
+    def test_names(self) -> None:
+        """The broker's own, and those of its slaves; addresses, networks and * stay."""
+        broker = self.options(
+            "--set", "brokerIP1=localhost", "--set", "haAllowedHosts=localhost;10.0.0.0/8;*;fd00::1;10.0.0.7"
+        ).broker
+        self.assertEqual(broker.broker_ip1, "127.0.0.1")
+        hosts = broker.ha.ha_allowed_hosts
+        self.assertEqual(hosts[0], "127.0.0.1")
+        self.assertEqual(hosts[-4:], ("10.0.0.0/8", "*", "fd00::1", "10.0.0.7"))
+
+    def test_unknown(self) -> None:
+        """A name without an address is named."""
+        for option in ("brokerIP2", "haAllowedHosts"):
+            error = self.assertRaises(UsageError, self.options, "--set", f"{option}=no-such-host.invalid")
+            self.assertIn("no-such-host.invalid", str(error))

@@ -294,9 +294,9 @@ class SegmentList(SegmentReader):
                 self.pwrite(zeros, position)
             position += size
 
-    def drop_last(self) -> None:
-        """Delete the last file, durably."""
-        self._drop(self.offsets[-1])
+    def drop_last(self, aside: str = "") -> None:
+        """Delete the last file, durably. @param aside: move it to this directory instead."""
+        self._drop(self.offsets[-1], aside)
         self.offsets.pop()
 
     def drop_first(self) -> None:
@@ -310,9 +310,12 @@ class SegmentList(SegmentReader):
         self._release(offset)
         return self.path(offset)
 
-    def _drop(self, offset: int) -> None:
+    def _drop(self, offset: int, aside: str = "") -> None:
         self._release(offset)
-        self._disk.unlink(self.path(offset))
+        if aside:
+            self._disk.rename(self.path(offset), f"{aside}/{file_name(offset)}")
+        else:
+            self._disk.unlink(self.path(offset))
         self._disk.sync_directory(self.directory)
 
     def _release(self, offset: int) -> None:
@@ -326,14 +329,15 @@ class SegmentList(SegmentReader):
         else:
             file.close()
 
-    def cut(self, position: int, written_end: int | None = None) -> None:
+    def cut(self, position: int, written_end: int | None = None, *, aside: str = "") -> None:
         """
         Delete the files behind the one that holds C{position}, and zero that one from C{position} on.
 
         @param written_end: stream offset behind which all bytes are zero; None: not known.
+        @param aside: move the files to this directory instead; and the one that begins at C{position}, too.
         """
-        while self.offsets and self.offsets[-1] > position:
-            self.drop_last()
+        while self.offsets and (self.offsets[-1] > position or (aside and self.offsets[-1] == position)):
+            self.drop_last(aside)
         end = self.base(position) + self.file_size
         if self.has(self.base(position)):
             self.zero(position, end if written_end is None else min(end, written_end))

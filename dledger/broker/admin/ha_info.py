@@ -37,7 +37,9 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> Json
     The document.
 
     A slave's acknowledged offset is -1 before its first report, as in RocketMQ. A slave does not know its
-    master's flushed offset; C{masterNextOffset}, a field of ours, is the next offset that it receives.
+    master's flushed offset. Fields of ours: C{masterNextOffset} is the next offset that it receives;
+    C{problem} says why it is not in order, empty if it is; C{stopped} whether only an operator can start
+    replication again; a master's C{refusedSlaves} are the hosts whose slaves it has refused lately.
 
     @param wall_ms: milliseconds since 1970.
     """
@@ -57,6 +59,9 @@ def ha_runtime_info(status: HAStatus, stats: RuntimeStats, wall_ms: int) -> Json
             }
             for slave in status.slaves
         ],
+        "refusedSlaves": [
+            {"addr": one.host, "reason": one.reason, "count": one.count} for one in status.refused
+        ],
         "haClientRuntimeInfo": _client_info(status, follower, stats, wall_ms),
     }
 
@@ -74,6 +79,8 @@ def _client_info(
         "masterAddr": follower.master,
         "masterFlushOffset": 0,
         "masterNextOffset": follower.master_offset,
+        "problem": follower.problem,
+        "stopped": follower.is_stopped,
         "maxOffset": status.end_offset,
         "transferredByteInSecond": int(stats.per_second(RECEIVED)),
     }

@@ -44,6 +44,13 @@ def _text(value: object) -> str:
     return ";".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+#: Options that mqadmin exportConfigs needs, and that say what we do.
+_FIXED_OPTIONS = {
+    "filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+
+
 def broker_options(config: BrokerConfig) -> dict[str, str]:
     """Every option by RocketMQ's name."""
     found: dict[str, str] = {}
@@ -51,7 +58,7 @@ def broker_options(config: BrokerConfig) -> dict[str, str]:
         for field in attrs.fields(type(part)):
             if field.name not in ("store", "ha", "ignored"):
                 found[java_name(field.name)] = _text(getattr(part, field.name))
-    return found
+    return {**_FIXED_OPTIONS, **found}
 
 
 def runtime_info(
@@ -69,6 +76,8 @@ def runtime_info(
         "brokerActive": _text(store.is_ready), "bootTimestamp": stats.boot_ms, "runtime": stats.running,
         "commitLogMinOffset": log.begin_offset, "commitLogMaxOffset": log.end_offset,
         "commitLogFlushedOffset": log.flushed_offset, "dispatchBehindBytes": store.reput.behind_bytes,
+        "badRecords": store.bad_records.count, "scrubOffset": store.scrub.offset,
+        "scrubRounds": store.scrub.rounds,
         "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
         "earliestMessageTimeStamp": earliest_ms(store), "topicCount": len(metadata.topics.entries),
         "putTps": stats.rates("put"), "getFoundTps": stats.rates("found"),

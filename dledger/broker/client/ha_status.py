@@ -79,6 +79,8 @@ class HAReport:
     @ivar last_read_ms, last_write_ms: for a slave, the time of the last bytes from its master, and of its
         last report, in ms since 1970; 0: never.
     @ivar lack_bytes: for a slave, the distance from its log's end to its master's, from separate requests.
+    @ivar trouble: why its replication is not in order, as our brokers tell; empty if it is, or not told.
+    @ivar is_stopped: whether only an operator can start its replication again; see C{dledger ha-resolve}.
     @ivar problem: reason why nothing is known; empty if the broker answered.
     """
 
@@ -100,6 +102,8 @@ class HAReport:
     last_write_ms: int = 0
     master_flush_offset: int = -1
     lack_bytes: int = -1
+    trouble: str = ""
+    is_stopped: bool = False
     problem: str = ""
 
 
@@ -147,8 +151,9 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
             last_read_ms=_long(info, "lastReadTimestamp", 0),
             last_write_ms=_long(info, "lastWriteTimestamp", 0),
             master_flush_offset=_long(info, "masterFlushOffset"),
-            # Java never sets the field, so False means nothing.
-            is_connected=True if activated is True else None,
+            # Java never sets the field, so False means nothing; only our brokers tell the next offset.
+            is_connected=activated is True if activated is True or "masterNextOffset" in info else None,
+            trouble=_words(info, "problem"), is_stopped=info.get("stopped") is True,
         )  # fmt: skip
     slaves = []
     for one in _list(document, "haConnectionInfo"):
@@ -163,8 +168,17 @@ def read_ha_info(address: str, body: bytes) -> HAReport:
     return HAReport(
         address=address, has_ha_status=True, is_master=True,
         max_offset=_long(document, "masterCommitLogMaxOffset"),
-        in_sync_slaves=_long(document, "inSyncSlaveNums"), slaves=tuple(slaves),
+        in_sync_slaves=_long(document, "inSyncSlaveNums"), slaves=tuple(slaves), trouble=_refused(document),
     )  # fmt: skip
+
+
+def _refused(document: JsonObject) -> str:
+    """The slaves that a master of ours has refused lately, in words."""
+    found = [
+        f"slave {_words(one, 'addr')} refused {_long(one, 'count', 1)} times: {_words(one, 'reason')}"
+        for one in _list(document, "refusedSlaves") if isinstance(one, dict)
+    ]
+    return "; ".join(found)
 
 
 def read_runtime_info(address: str, body: bytes) -> HAReport:

@@ -22,6 +22,7 @@ from attrs.validators import ge, instance_of, le
 
 from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
 
@@ -34,6 +35,10 @@ LISTEN_PORT = 10911
 FAST_PORT_DISTANCE = 2
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}")
+
+
+#: A name that may have an address: not only digits and points.
+_HOST = re.compile(r"(?=[^a-zA-Z]*[a-zA-Z])[a-zA-Z0-9]([a-zA-Z0-9.-]{0,252}[a-zA-Z0-9])?")
 
 
 def _number(default: int, least: int = 0, most: int = 2**31 - 1) -> Any:
@@ -67,7 +72,8 @@ class BrokerConfig:
     @ivar store, ha: the options of its store, and of replication.
     @ivar broker_name: the same for a master and its slaves.
     @ivar broker_id: 0 for a master, above 0 for a slave.
-    @ivar broker_ip1: address for clients, registered with name servers; empty: detected at the start.
+    @ivar broker_ip1: address for clients, registered with name servers, or a host's name, whose address is
+        looked up at the start; empty: detected at the start.
     @ivar broker_ip2: address of its HA port for slaves; empty: as C{broker_ip1}.
     @ivar listen_port: port for clients; slaves also ask at C{listen_port - 2}.
     @ivar ha_listen_port: port for slaves; 0: C{listen_port + 1}.
@@ -77,6 +83,7 @@ class BrokerConfig:
     @ivar namesrv_addr: C{host:port} of each name server, separated by semicolons; empty for none.
     @ivar auto_create_topic_enable: a message creates its topic, with the settings of C{TBW102}.
     @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
+    @ivar topics_max: number of topics from which on no message makes another one; an administrator may.
     @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
     @ivar reject_transaction_message: always true, as transactions are not implemented.
     @ivar register_name_server_period: time between two registrations with a name server.
@@ -108,6 +115,7 @@ class BrokerConfig:
     cluster_topic_enable: bool = _flag(True)
     broker_topic_enable: bool = _flag(True)
     default_topic_queue_nums: int = _number(8, 1, 65535)
+    topics_max: int = _number(20_000, 1, 1_000_000)
     broker_permission: int = _number(6, 0, 7)
     reject_transaction_message: bool = _flag(True)
     register_name_server_period: int = _number(30_000, 10_000, 60_000)
@@ -142,21 +150,21 @@ class BrokerConfig:
     @ha_master_address.validator
     @master_address.validator
     def _is_one_address(self, attribute: attrs.Attribute[str], value: str) -> None:
-        if len(_addresses(attribute.name, value)) > 1:
-            raise ValueError(f"{attribute.name}={value!r}: a slave has one master")
+        if value and _addresses(attribute.name, value) != (value,):
+            raise ValueError(f"{attribute.name}={value!r}: write one host:port; a slave has one master")
         if value and not self.ha.is_slave:
             raise ValueError(f"{attribute.name}={value!r}, but broker_role={self.ha.broker_role} follows "
                              f"no master: for a slave say broker_role={SLAVE}")  # fmt: skip
 
     @broker_ip1.validator
     @broker_ip2.validator
-    def _is_an_ip(self, attribute: attrs.Attribute[str], value: str) -> None:
-        if value:
+    def _is_a_host(self, attribute: attrs.Attribute[str], value: str) -> None:
+        if value and not _HOST.fullmatch(value):
             try:
                 ip_address(value)
             except ValueError:
-                raise ValueError(f"{attribute.name}={value!r}: write an address, as 10.0.0.1 or fd00::1; it "
-                                 "becomes part of every message") from None  # fmt: skip
+                raise ValueError(f"{attribute.name}={value!r}: write an address, 10.0.0.1 or fd00::1, or a "
+                                 "host's name; the address becomes part of every message") from None
 
     @namesrv_addr.validator
     def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:
@@ -214,22 +222,11 @@ ALIASES: Mapping[str, str] = {
     "flush": "flush_disk_type",
 }
 
-#: Frequent options of RocketMQ's files for threads, memory or parts that we do not have.
-_MEANINGLESS = re.compile(
-    r".*(ThreadPool|threadPool).*|rocketmqHome|storePathIndex|storePathConsumeQueue|storeCheckpoint|abortFile"
-    r"|waitTimeMillsIn\w+Queue|useReentrantLockWhenPutMessage|transientStorePool\w*|warmMap+edFileEnable"
-    r"|flushCommitLog\w+|flushConsumeQueue\w+|flushIntervalCommitLog|commitIntervalCommitLog"
-    r"|commitCommitLog\w+|server\w+Threads|server\w+(Semaphore|Seconds|BufSize|Enable)\w*|useEpoll\w+"
-    r"|osPageCacheBusyTimeOutMills|maxHashSlotNum|maxIndexNum|messageIndex(Enable|Safe)|timerWheel\w+"
-    r"|checkTransactionMessageEnable|transaction\w+|enableConsumeQueueExt|cleanFileForciblyEnable"
-    r"|diskFallRecorded|deleteCommitLogFilesInterval|deleteConsumeQueueFilesInterval|cleanResourceInterval"
-    r"|redeleteHangedFileInterval|destroyMapedFileIntervalForcibly|fetchNamesrvAddrByAddressServer"
-    r"|traceTopicEnable"
-)
-
 _ROLES = {"async-master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}
 _FLUSHES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 _OWN = ("store", "ha", "ignored")
+#: Shares of the disk: 0.9 in 4.9, 90 in 5.x.
+_SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 
 
 def _fields() -> dict[str, tuple[type[Any], attrs.Attribute[Any]]]:
@@ -255,7 +252,7 @@ def option_name(name: str) -> str | None:
     target = our_name(name, ALIASES, _KNOWN)
     if target in _KNOWN:
         return target
-    if _MEANINGLESS.fullmatch(name):
+    if is_rocketmq_option(name):
         return None
     raise unknown_option(name, target, _KNOWN)
 
@@ -273,7 +270,8 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     for name, value in values.items():
         target = option_name(name)
         if target is None:
-            ignored.append(name)
+            if check_ignored(name, value):
+                ignored.append(name)
             continue
         owner, field = _KNOWN[target]
         if target in given[owner]:
@@ -298,7 +296,10 @@ def _value(name: str, value: object, default: object) -> object:
             return _ROLES.get(value.lower(), value)
         if name == "flush_disk_type":
             return _FLUSHES.get(value.lower(), value)
-    return converted(name, value, default)
+    found = converted(name, value, default)
+    if name in _SHARES and isinstance(found, float) and found > 1:
+        found /= 100  # 5.x writes percent
+    return found
 
 
 def read_properties(text: str) -> dict[str, str]:

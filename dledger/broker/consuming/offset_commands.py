@@ -31,6 +31,7 @@ from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import HEAD_SIZE, WALKED
 
 QUERY_CONSUMER_OFFSET = 14
 UPDATE_CONSUMER_OFFSET = 15
@@ -150,11 +151,23 @@ class OffsetCommands(CommandGroup):
 
     # -- one message -----------------------------------------------------------------------------
 
+    def _damage_at(self, offset: int) -> str:
+        """Why the record at C{offset} is damaged; empty if none of the right size begins there."""
+        log = self._store.log
+        if not log.begin_offset <= offset <= log.record_end - HEAD_SIZE:
+            return ""
+        size, _, own = WALKED.unpack(_reading(lambda: log.read(offset, HEAD_SIZE)).ljust(HEAD_SIZE, b"\0"))
+        room = log.file_size - offset % log.file_size
+        return (log.problem_at(offset) or "") if own == offset and 0 < size <= room else ""
+
     def _view(self, connection: CommandConnection, request: RemotingCommand) -> None:
         offset = Fields(request.ext_fields).number("offset", least=LONG_MIN, most=LONG_MAX)
         record = _reading(lambda: record_at(self._store, offset))
         if record is None:
             log = self._store.log
+            problem = self._damage_at(offset)
+            if problem:
+                raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} is damaged: {problem}")
             raise Refused(
                 Code.SYSTEM_ERROR,
                 f"can not find message by the offset, {offset}: none begins there; the log holds "

@@ -67,6 +67,8 @@ SHORT_POLLING_MS = 1_000
 WOKEN_MAX = 64
 #: Bytes of answers that one connection may have unread before its further requests wait.
 UNREAD_BYTES_MAX = 8 * 1024 * 1024
+#: Bytes of unread answers of all connections above which a connection with unread answers gets no more.
+UNREAD_TOTAL_BYTES_MAX = 256 * 1024 * 1024
 
 #: Topic and number of a queue.
 Key = tuple[str, int]
@@ -163,6 +165,8 @@ class PullCommands(CommandGroup):
         self._woken: deque[_Held] = deque()
         self._call: IDelayedCall | None = None
         self._unread: dict[CommandConnection, int] = {}
+        self._owed: dict[CommandConnection, int] = {}
+        self._owed_bytes = 0
         self._is_stopped = False
         self.found = 0
         self.missed = 0
@@ -300,6 +304,8 @@ class PullCommands(CommandGroup):
         else:
             self.found += 1
             self._unread[connection] = self._unread.get(connection, 0) + len(body)
+            self._owed[connection] = self._owed.get(connection, 0) + len(body)
+            self._owed_bytes += len(body)
             if self._call is None:
                 self._call = self._clock.callLater(0, self._turn)
         connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
@@ -313,7 +319,15 @@ class PullCommands(CommandGroup):
 
     def _is_clogged(self, connection: CommandConnection) -> bool:
         before = connection.unsent_bytes if connection.is_congested else 0
-        return max(before, self._unread.get(connection, 0)) >= UNREAD_BYTES_MAX
+        own = max(before, self._unread.get(connection, 0))
+        # A connection that reads its answers gets one even if others use up the bound for all.
+        return own >= UNREAD_BYTES_MAX or (own > 0 and self._owed_bytes >= UNREAD_TOTAL_BYTES_MAX)
+
+    def _settle(self) -> None:
+        """Forget the answers that transports have sent by now."""
+        self._owed = {connection: connection.unsent_bytes for connection in self._owed
+                      if connection.is_congested and not connection.is_lost}  # fmt: skip
+        self._owed_bytes = sum(self._owed.values())
 
     # -- held requests ---------------------------------------------------------------------------
 
@@ -351,6 +365,7 @@ class PullCommands(CommandGroup):
     def _turn(self) -> None:
         self._call = None
         self._unread.clear()  # the transport has the earlier answers by now
+        self._settle()
         self._look()
 
     def _look(self) -> None:
@@ -401,6 +416,7 @@ class PullCommands(CommandGroup):
 
     def sweep(self) -> None:
         """Answer the requests whose deadline has passed. Called about once a second."""
+        self._settle()
         now_s = self._clock.seconds()
         due = [held for of_key in self._held.values() for held in of_key
                if held.is_postponed or held.deadline_s <= now_s]  # fmt: skip

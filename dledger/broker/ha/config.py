@@ -53,7 +53,8 @@ class HAConfig:
     @ivar ha_transfer_flushed_only: send slaves only bytes that are on the master's stable storage.
     @ivar ha_slaves_max: maximum number of slave connections.
     @ivar ha_slaves_per_host: number of slaves on one address that count as distinct.
-    @ivar ha_allowed_hosts: allowed addresses of slaves; empty for any.
+    @ivar ha_allowed_hosts: hosts of slaves: addresses, names, networks such as C{10.0.0.0/8}, or C{*} for
+        any; empty: only this host.
     @ivar ha_full_history: an empty slave asks for the log from its beginning.
     @ivar ha_verify_size: minimum that a slave compares with its master before it appends.
     @ivar ha_verify_size_at_start: the same for its first connection, after a possible power cut.

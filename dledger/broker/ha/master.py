@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 from dledger.base.errors import StoreError
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import Acks
+from dledger.broker.ha.allowed import AllowedHosts
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.group_transfer import GroupTransferService
 from dledger.broker.ha.ports import LogPort
@@ -36,6 +37,13 @@ READ_SIZE_MAX = 256 * 1024
 
 #: Number of bytes sent to one slave before the others have their turn.
 TURN_SIZE_MAX = 4 * 1024 * 1024
+
+#: A refusal is shown, and not logged again, for this time, ms.
+REFUSED_MS = 600_000
+#: Hosts whose refusals are remembered.
+REFUSED_MAX = 256
+
+_WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 
 
 @attrs.frozen(kw_only=True)
@@ -59,6 +67,23 @@ class SlaveStatus:
     transferred_bytes: int
 
 
+@attrs.frozen(kw_only=True)
+class RefusedSlave:
+    """
+    A host whose last connection was refused.
+
+    @ivar kind: the reason without numbers.
+    @ivar count: number of refusals of this kind in a row.
+    @ivar at_ms: time of the last one.
+    """
+
+    host: str
+    reason: str
+    kind: str
+    count: int
+    at_ms: int
+
+
 @attrs.define(eq=False)
 class _Link:
     connection: HAConnection
@@ -72,6 +97,7 @@ class HAMaster(Factory):
 
     Invariant: C{_links} has every live connection, and C{acks} a mark for each of them.
 
+    @ivar allowed: the hosts whose slaves are accepted.
     @ivar acks: acknowledged offsets of the slaves.
     @ivar transfers: puts that wait for slaves.
     """
@@ -103,6 +129,8 @@ class HAMaster(Factory):
         self._vouched_offset = commit_log.end_offset
         self._links: dict[HAConnection, _Link] = {}
         self._last_serial = 0
+        self.allowed = AllowedHosts(config.ha_allowed_hosts)
+        self._refused: dict[str, RefusedSlave] = {}
         self._is_pump_asked = False
         self._is_stopped = False
 
@@ -114,18 +142,20 @@ class HAMaster(Factory):
         refused = ""
         if self._is_stopped:
             refused = "this master is stopping"
-        elif self._config.ha_allowed_hosts and host not in self._config.ha_allowed_hosts:
-            refused = f"ha_allowed_hosts allows only {', '.join(self._config.ha_allowed_hosts)}"
         elif len(self._links) >= self._config.ha_slaves_max:
             refused = f"there are {len(self._links)} connections, and ha_slaves_max allows no more"
         if refused:
-            self.log.warn("slave from {host} refused: {reason}", host=host, reason=refused)
+            self._note_refused(host, host, refused)
             return None
         self._last_serial += 1
         return HAConnection(self, serial=self._last_serial)
 
     def connected(self, connection: HAConnection) -> None:
         """See L{protocols.rocketmq.ha.HAMasterSink}."""
+        refused = self.allowed.refusal(connection.host, connection.local_host)
+        if refused:
+            self._refuse(connection, refused)
+            return
         now_ms = self._now_ms()
         view = SlaveView(heard_ms=now_ms, sent_ms=now_ms, vouched_offset=self._vouched_offset)
         self._links[connection] = _Link(connection, view)
@@ -162,7 +192,9 @@ class HAMaster(Factory):
 
     def connection_lost(self, connection: HAConnection, reason: str) -> None:
         """See L{protocols.rocketmq.ha.HAMasterSink}."""
-        link = self._links.pop(connection)
+        link = self._links.pop(connection, None)
+        if link is None:
+            return  # it was refused before it became a slave
         self.acks.remove(connection.serial)
         self.log.info(
             "slave {address} disconnected, it held the log to {ack_offset}: {reason}",
@@ -170,8 +202,28 @@ class HAMaster(Factory):
         )
 
     def _refuse(self, connection: HAConnection, reason: str) -> None:
-        self.log.warn("slave {address} refused: {reason}", address=connection.address, reason=reason)
+        self._note_refused(connection.host, connection.address, reason)
         connection.abort(f"refused: {reason}")
+
+    def _note_refused(self, host: str, address: str, reason: str) -> None:
+        """Log a refusal, once for each host and kind of reason while it repeats; count all."""
+        now_ms, known = self._now_ms(), self._refused.get(host)
+        kind = reason.translate(_WITHOUT_DIGITS)
+        count = 1
+        if known is None or known.kind != kind or now_ms - known.at_ms > REFUSED_MS:
+            self.log.warn("slave {address} refused: {reason}", address=address, reason=reason)
+        else:
+            count = known.count + 1
+        self._refused.pop(host, None)
+        if len(self._refused) >= REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[host] = RefusedSlave(host=host, reason=reason, kind=kind, count=count, at_ms=now_ms)
+
+    def refused(self) -> tuple[RefusedSlave, ...]:
+        """Slaves that were refused in the last L{REFUSED_MS}, and are not connected now."""
+        now_ms, connected = self._now_ms(), {connection.host for connection in self._links}
+        return tuple(one for one in self._refused.values()
+                     if now_ms - one.at_ms <= REFUSED_MS and one.host not in connected)  # fmt: skip
 
     # -- the stream -----------------------------------------------------------------------------
 

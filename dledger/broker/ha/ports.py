@@ -71,6 +71,30 @@ class LogPort(Protocol):
         @return: the new C{end_offset}.
         """
 
+    def record_end_below(self, offset: int) -> int:
+        """
+        End of the last record that ends at or below C{offset}: the offset to which L{cut} would cut.
+
+        @param offset: at least C{begin_offset}.
+        """
+
+    def problem_at(self, offset: int, data: bytes | bytearray | None = None) -> str | None:
+        """
+        Check the record or blank that begins at C{offset}, by its lengths and checksum.
+
+        @param data: the bytes from there on, as another broker has them; None: ours.
+        @return: why it is not sound; empty for a sound one; None if there are too few bytes to tell.
+        """
+
+    def set_aside(self, offset: int) -> Deferred[str]:
+        """
+        Cut the log as L{cut} does, but keep the files that it loses or changes in a directory of their own.
+        Nothing may be appended in the meantime.
+
+        @return: fires with the path of the directory; fails with C{OSError} or
+            L{dledger.base.errors.DLedgerError} if the log has not changed.
+        """
+
     def flush(self) -> Deferred[int]:
         """
         Bring all bytes appended before the call to stable storage. May be called while another flush is

@@ -30,10 +30,10 @@ from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import needed_for, refusal
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.group_transfer import FlushedPuts
-from dledger.broker.ha.master import HAMaster, SlaveStatus
+from dledger.broker.ha.master import HAMaster, RefusedSlave, SlaveStatus
 from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.put_status import PutStatus, combined, done
-from dledger.broker.ha.slave import FollowerStatus, HAFollower
+from dledger.broker.ha.slave import FollowerStatus, HAFollower, LogRange
 
 #: Resolution of all times here, milliseconds.
 TICK_MS = 100
@@ -50,6 +50,7 @@ class HAStatus:
     @ivar in_sync_slaves: number of distinct slaves that lack less than C{ha_max_gap_not_in_sync} bytes.
     @ivar waiting_puts: number of waits of puts for slaves and for the disk.
     @ivar follower: status of a slave; None for a master.
+    @ivar refused: hosts whose slaves a master has refused lately.
     """
 
     broker_role: str
@@ -60,6 +61,7 @@ class HAStatus:
     in_sync_slaves: int
     waiting_puts: int
     follower: FollowerStatus | None
+    refused: tuple[RefusedSlave, ...] = ()
 
 
 class HAService(Service):
@@ -83,7 +85,7 @@ class HAService(Service):
         failed: Callable[[str], None],
         events: BrokerEvents,
         listen: IStreamServerEndpoint | None = None,
-        master_begin: Callable[[], Awaitable[int] | Deferred[int]] | None = None,
+        master_range: Callable[[], Awaitable[LogRange] | Deferred[LogRange]] | None = None,
     ) -> None:
         """
         @param commit_log: an open and recovered log. Only this service, and the broker between C{refusal}
@@ -92,7 +94,7 @@ class HAService(Service):
         @param failed: called with the reason when the log is broken or the port cannot be opened.
         @param events: hears of acknowledgements. The owner calls C{master.appended} when the log has grown.
         @param listen: endpoint for slaves; None to accept no slaves.
-        @param master_begin: see L{HAFollower}.
+        @param master_range: see L{HAFollower}.
         """
         self.config = config
         self.port: IListeningPort | None = None
@@ -112,7 +114,7 @@ class HAService(Service):
         self.slave: HAFollower | None = None
         if config.is_slave:
             self.slave = HAFollower(
-                config, commit_log, reactor, rng=rng, failed=self._broken, master_begin=master_begin
+                config, commit_log, reactor, rng=rng, failed=self._broken, master_range=master_range
             )
         else:
             self.master = HAMaster(config, commit_log, reactor, events=events, failed=self._broken)
@@ -206,8 +208,9 @@ class HAService(Service):
 
     def _is_listening(self, port: IListeningPort) -> None:
         self.port = port
-        self.log.info("{role} listens for slaves at {address}", role=self.config.broker_role,
-                      address=str(port.getHost()))
+        assert self.master is not None
+        self.log.info("{role} listens for slaves at {address}, {rule}", role=self.config.broker_role,
+                      address=str(port.getHost()), rule=self.master.allowed.sentence())
 
     def _listen_failed(self, failure: Failure) -> None:
         self._give_up(f"cannot listen for slaves: {failure.getErrorMessage()}")
@@ -261,4 +264,5 @@ class HAService(Service):
             in_sync_slaves=0 if master is None else master.acks.in_sync(log.end_offset, gap),
             waiting_puts=(0 if master is None else len(master.transfers)) + len(self.commits),
             follower=None if self.slave is None else self.slave.status(),
+            refused=() if master is None else master.refused(),
         )

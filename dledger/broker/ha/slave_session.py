@@ -4,14 +4,17 @@ A slave's decisions on the frames of its master, one session (connection) after 
 
     empty ---- first frame ----> following <--- equal up to our end --- comparing
                                                                            |
-                   session ends, log cut to the common part  <--- differs-+
+         session ends, never reported bytes are cut  <--- differs ---------+---> replication stops
 
 Rule 1: every frame must begin where the last one ended. Any other frame ends the session and is not
 written.
 Rule 2: a session begins below our end, and bytes that we hold already are compared, not trusted: a slave
-that crashed may hold less than it seems, a master that crashed may have come back with another tail. At a
-difference the log is cut to the last whole record before it. If even the first record differs, the next
-session begins further below.
+that crashed may hold less than it seems, a master that crashed may have come back with another tail. If even
+the first record differs, the next session begins further below.
+Rule 2a: at a difference the log is cut to the last whole record before it, if the master's record is sound
+and no whole record that we lose was ever reported. (What a process finds at its start counts as reported.)
+Otherwise the log stays as it is and replication stops until an operator decides: our record may be the only
+copy of an acknowledged message.
 Rule 3: a reported offset covers only bytes that equal the master's log and, with C{SYNC_FLUSH}, are on
 stable storage.
 Rule 4: an empty log begins where a file begins.
@@ -42,6 +45,9 @@ JOINED_SIZE_MAX = 256 * 1024
 #: Number of consecutive sessions without a frame that count as network faults.
 FRUITLESS_MAX = 2
 
+#: A difference counts as the first one after this many sessions without a frame at the lowest offset.
+LOWEST_TRIES_MAX = 3
+
 
 class SessionEnded(Exception):
     """
@@ -51,6 +57,35 @@ class SessionEnded(Exception):
 
 class Diverged(SessionEnded):
     """Our log differed from the master's, and has been cut to the common part."""
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """
+    The reason why replication has stopped.
+
+    @ivar reason: a sentence for people.
+    @ivar offset: the first byte that differs; -1 if no byte could be compared.
+    @ivar common_end: an operator who takes the master's log gives up everything from here on.
+    @ivar our_begin, our_end: our log when replication stopped.
+    @ivar our_problem, master_problem: why the record there is not sound; empty for a sound one.
+    """
+
+    reason: str
+    offset: int
+    common_end: int
+    our_begin: int
+    our_end: int
+    our_problem: str = ""
+    master_problem: str = ""
+
+
+class ReplicationStopped(SessionEnded):
+    """Only an operator can decide. @ivar difference: what is known."""
+
+    def __init__(self, difference: Difference) -> None:
+        super().__init__(difference.reason)
+        self.difference = difference
 
 
 @attrs.define
@@ -63,7 +98,10 @@ class SlaveSession:
     @ivar master_offset: next offset that the master sends; -1 before its first frame.
     @ivar frames: whether the current session has brought frames.
     @ivar truncations: number of cuts of our log.
+    @ivar reported_offset: nothing from here on was ever reported as held, to any master.
     @ivar _size: C{verify_size}, or more while comparisons have begun with a difference.
+    @ivar _disputed: the master's bytes from C{_disputed_at} on, while its record there is incomplete.
+    @ivar _lowest_tries: sessions that began as low as possible and brought nothing.
     """
 
     log: LogPort
@@ -75,13 +113,24 @@ class SlaveSession:
     master_offset: int = attrs.field(init=False, default=-1)
     frames: bool = attrs.field(init=False, default=False)
     truncations: int = attrs.field(init=False, default=0)
+    reported_offset: int = attrs.field(init=False, default=0)
     _size: int = attrs.field(init=False, default=0)
     _start_offset: int = attrs.field(init=False, default=0)
     _fruitless: int = attrs.field(init=False, default=0)
     _wants_offset: int = attrs.field(init=False, default=0)
+    _disputed: bytearray = attrs.field(init=False, factory=bytearray)
+    _disputed_at: int = attrs.field(init=False, default=-1)
+    _differs_at: int = attrs.field(init=False, default=-1)
+    _lowest_tries: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget all sessions. All bytes that the log holds may have been reported by an earlier process."""
         self._size = max(self.verify_size, self.verify_size_at_start)
+        self._fruitless = self._wants_offset = self._lowest_tries = 0
+        self.reported_offset = self.log.end_offset
 
     @property
     def is_empty(self) -> bool:
@@ -92,6 +141,15 @@ class SlaveSession:
     def is_comparing(self) -> bool:
         """Whether our log already holds the bytes that come next."""
         return 0 <= self.expected_offset < self.log.end_offset
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether the last session brought no frame."""
+        return self._fruitless > 0
+
+    def reported(self, offset: int) -> None:
+        """Note a report. @param offset: the first byte that we did not report as held."""
+        self.reported_offset = max(self.reported_offset, offset)
 
     # -- a session ------------------------------------------------------------------------------
 
@@ -127,14 +185,22 @@ class SlaveSession:
     def end(self) -> None:
         """End the session."""
         self._fruitless = 0 if self.frames else self._fruitless + 1
-        self.expected_offset = -1
+        if not self.frames and self._start_offset <= self._lowest:
+            self._lowest_tries += 1
+        self.expected_offset = self._disputed_at = self._differs_at = -1
+        self._disputed.clear()
+
+    @property
+    def _lowest(self) -> int:
+        """The lowest offset at which a comparison can begin."""
+        return max(self.log.begin_offset, FIRST_REPORT_MIN)
 
     def take(self, offset: int, data: memoryview) -> None:
         """
         Take a frame, or a part of one.
 
         @param data: its bytes; empty for a heartbeat, or for a header alone.
-        @raise SessionEnded: the frame does not fit, or our log differed and was cut.
+        @raise SessionEnded: the frame does not fit, our log differed and was cut, or replication stops.
         @raise WireError: the bytes cannot be part of a log.
         @raise OSError: the bytes could not be written; the session must end, too.
         """
@@ -157,13 +223,16 @@ class SlaveSession:
         if offset == FIRST_REPORT_MIN and self.is_empty:
             # We reported 1, as 0 means an empty slave. Byte 0 is zero: records and blanks are below 16 MiB.
             log.append_raw(0, b"\0")
-        held = min(log.end_offset - offset, size)
-        if held > 0 and not self.is_empty:
-            self._compare(offset, data[:held])
-            data = data[held:]
-        if data:
-            log.append_raw(offset + size - len(data), data)
+        if self._differs_at < 0:
+            held = min(log.end_offset - offset, size)
+            if held > 0 and not self.is_empty:
+                self._compare(offset, data[:held])
+                data = data[held:] if self._differs_at < 0 else data
+            if data and self._differs_at < 0:
+                log.append_raw(offset + size - len(data), data)
         self.expected_offset = offset + size
+        if self._differs_at >= 0:
+            self._judge(offset, data)
 
     def take_all(self, pieces: Sequence[Piece]) -> None:
         """
@@ -186,7 +255,7 @@ class SlaveSession:
     def _run(self, pieces: Sequence[Piece], at: int) -> int:
         """Number of consecutive pieces from C{at} on that extend our log within one file, size bounded."""
         log, expected = self.log, self.expected_offset
-        if expected != log.end_offset or self.is_empty:
+        if expected != log.end_offset or self.is_empty or self._differs_at >= 0:
             return 0
         room = min(log.file_size - expected % log.file_size, JOINED_SIZE_MAX)
         count = 0
@@ -215,7 +284,8 @@ class SlaveSession:
         """The first offset of the master's log that we are not known to hold."""
         if self.expected_offset < 0 or self.is_empty:
             return self._start_offset
-        held = min(self.expected_offset, self.log.end_offset)
+        held = self.expected_offset if self._differs_at < 0 else self._differs_at
+        held = min(held, self.log.end_offset)
         if self.reports_flushed:
             held = min(held, self.log.flushed_offset)
         return max(held, self._start_offset)
@@ -237,11 +307,61 @@ class SlaveSession:
 
     def _compare(self, offset: int, theirs: memoryview) -> None:
         same = first_difference(self.log.read(offset, len(theirs)), theirs)
-        if same == len(theirs):
-            if offset + same >= self.log.end_offset:
-                self._size = self.verify_size
-            return
-        self._cut(offset + same)
+        if same < len(theirs):
+            self._differs_at = offset + same
+            self._disputed_at = self.log.record_end_below(max(offset + same, self.log.begin_offset))
+        elif offset + same >= self.log.end_offset:
+            self._size = self.verify_size
+            self._lowest_tries = 0
+
+    def _judge(self, offset: int, data: memoryview) -> None:
+        """Gather the master's record at the difference, and decide when it is complete."""
+        at = self._disputed_at + len(self._disputed)
+        while at < offset:  # equal to ours
+            self._disputed += self.log.read(at, offset - at)
+            at = self._disputed_at + len(self._disputed)
+        self._disputed += data[at - offset :]
+        problem = self.log.problem_at(self._disputed_at, self._disputed)
+        if problem is not None:
+            self._decide(problem)
+
+    def _decide(self, master_problem: str) -> None:
+        log, at, common_end = self.log, self._differs_at, self._disputed_at
+        our_problem = log.problem_at(common_end)
+        if not master_problem and self._was_never_reported(common_end, our_problem):
+            self._cut(at)
+        lowest = self._lowest
+        if common_end <= self._start_offset and self._start_offset > lowest:
+            # Not one whole record was equal: the first difference may be further below.
+            if self._lowest_tries < LOWEST_TRIES_MAX:
+                self._size *= WIDENING
+                raise SessionEnded(f"our log differs from the master's at {at}: looking for the first one")
+        raise ReplicationStopped(self.difference(at, common_end, our_problem or "", master_problem))
+
+    def _was_never_reported(self, common_end: int, our_problem: str | None) -> bool:
+        """Whether no whole record from C{common_end} on was ever reported as held."""
+        reported = min(self.reported_offset, self.log.end_offset)
+        if reported <= common_end:
+            return True
+        # Behind a record that is not sound, no end of a record is known.
+        return not our_problem and self.log.record_end_below(reported) == common_end
+
+    def difference(self, at: int, common_end: int, our_problem: str, master_problem: str) -> Difference:
+        """What is known of a difference at C{at}, in words."""
+        log = self.log
+        where = f"our log differs from the master's at {at}, in the record at {common_end}"
+        if master_problem and not our_problem:
+            why = f"{where}: ours is sound, the master's is not ({master_problem}): repair the master"
+        elif our_problem and not master_problem:
+            why = f"{where}: the master's is sound, ours is not ({our_problem})"
+        elif our_problem:
+            why = f"{where}: neither is sound (ours: {our_problem}; the master's: {master_problem})"
+        else:
+            why = f"{where}: both are sound, so the master is another one, or has lost bytes that we reported"
+        return Difference(
+            reason=why, offset=at, common_end=common_end, our_begin=log.begin_offset, our_end=log.end_offset,
+            our_problem=our_problem, master_problem=master_problem,
+        )  # fmt: skip
 
     def _cut(self, offset: int) -> None:
         log = self.log
@@ -253,5 +373,5 @@ class SlaveSession:
             self._size *= WIDENING
         raise Diverged(
             f"our log differs from the master's at {offset}; it ended at {was}, and was cut to {end}, "
-            "the end of the last common whole record"
+            "the end of the last common whole record; the bytes behind it were never reported as held"
         )

@@ -23,6 +23,9 @@ import attrs
 
 from dledger.broker.ha.ports import LogPort
 
+#: The first word of a slave in RocketMQ 5's controller mode, read as an offset: state 1, and two flags.
+HANDSHAKES = frozenset(1 << 32 | one << 16 | two for one in (0, 1) for two in (0, 1))
+
 
 def last_file_offset(log: LogPort) -> int:
     """Offset of the beginning of the file that receives the next byte."""
@@ -72,6 +75,8 @@ class SlaveView:
         self.heard_ms = now_ms
         begin, end = log.begin_offset, log.end_offset
         if self.request_offset < 0:
+            if offset > end and offset in HANDSHAKES:
+                return "it begins with the handshake of RocketMQ 5's controller mode, which we do not speak"
             if offset > end:
                 return f"it reports {offset}, beyond our end at {end}: this is not the log that it followed"
             if 0 < offset < begin:
@@ -81,6 +86,11 @@ class SlaveView:
                 self.transfer_offset = offset
             else:
                 self.transfer_offset = begin if starts_at_first_file else last_file_offset(log)
+        elif offset < self.request_offset:
+            return (
+                f"it reports {offset} after {self.request_offset}: it is no slave of RocketMQ's usual mode "
+                "(the handshake of controller mode looks like this)"
+            )
         elif offset > self.transfer_offset:
             return f"it reports {offset}, but was sent bytes only up to {self.transfer_offset}"
         self.claimed_offset = max(self.claimed_offset, offset)

@@ -9,6 +9,9 @@ A slave's copy of its master's metadata, requested every ten seconds, and the ma
 Rule 1: each item is requested, checked and adopted independently; a failed item leaves its table unchanged
 and does not block the others.
 Rule 2: adopted items are written to disk before the round ends.
+Rule 2a: topics with local queues, and groups with offsets in them, stay although the master does not name
+them: a master that lost its store names none. While replication of the log is stopped, nothing is requested:
+the master may be another one.
 Rule 3: an answer always has a data version: a slave of 5.x fails on an answer without one.
 
 This module knows neither sockets nor the name server; its owner sets C{master_address}. The log itself is
@@ -19,7 +22,7 @@ Source: SlaveSynchronize.java, AdminBrokerProcessor.java (4.9.8, 5.3.3); see doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from types import MappingProxyType
 from typing import Protocol
 
@@ -33,7 +36,7 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.threads import RunInThread
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.tables import Table
+from dledger.broker.metadata.tables import ConfigTable, Table
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.codes import ResponseCode
@@ -59,6 +62,8 @@ INTERVAL_S = 10.0
 TIMEOUT_S = 3.0
 #: A round that follows the last one by more intervals than these is logged. A slow master takes 15 s.
 STALL_ROUNDS = 2
+#: Kept names in one line of the log.
+TOLD_MAX = 20
 
 
 def table_of(metadata: Metadata, code: int) -> Table | None:
@@ -122,8 +127,13 @@ class SlaveSynchronize:
     def __init__(
         self, metadata: Metadata, asker: MasterAsker, *, own_address: Callable[[], str],
         clock: IReactorTime, run_in_thread: RunInThread, interval_s: float = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = TIMEOUT_S, local_topics: Callable[[], Set[str]] = frozenset,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
+        """
+        @param local_topics: returns the topics that have consume queues here.
+        @param is_stopped: returns whether replication of the log is stopped.
+        """
         self._metadata = metadata
         self._asker = asker
         self._own_address = own_address
@@ -131,6 +141,9 @@ class SlaveSynchronize:
         self._run_in_thread = run_in_thread
         self._interval_s = interval_s
         self._timeout_s = timeout_s
+        self._local_topics = local_topics
+        self._is_stopped = is_stopped
+        self._told_kept: dict[int, tuple[str, ...]] = {}
         self._beginning: IDelayedCall | None = None
         self._looping = LoopingCall.withCount(self._loop)
         self._looping.clock = clock
@@ -183,7 +196,7 @@ class SlaveSynchronize:
         address = self.master_address
         changed: list[str] = []
         failed: dict[str, str] = {}
-        if address is not None and address != self._own_address():
+        if address is not None and address != self._own_address() and not self._is_stopped():
             for code, name in ITEMS.items():
                 try:
                     if await self._take_over(address, code):
@@ -209,7 +222,29 @@ class SlaveSynchronize:
         assert table is not None
         if not answer.body:
             raise BodyError("an answer without a body")
-        return table.adopt(answer.body)
+        changed = table.adopt(answer.body, self._needed(code))
+        self._tell_kept(code)
+        return changed
+
+    def _needed(self, code: int) -> Set[str]:
+        """Names of the entries of a table that local queues need."""
+        if code == GET_ALL_TOPIC_CONFIG:
+            return self._local_topics()
+        if code == GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+            offsets = self._metadata.consumer_offsets
+            return {group for topic in self._local_topics() for group in offsets.groups_of(topic)}
+        return frozenset()
+
+    def _tell_kept(self, code: int) -> None:
+        """Log kept entries when they change."""
+        table = table_of(self._metadata, code)
+        kept = table.kept if isinstance(table, ConfigTable) else ()
+        if kept != self._told_kept.get(code, ()):
+            self._told_kept[code] = kept
+            self.log.warn(
+                "{count} {item} that the master does not name are kept, for local queues need them: {names}",
+                count=len(kept), item=ITEMS[code], names=", ".join(kept[:TOLD_MAX]),
+            )
 
     def _tell(self, address: str | None, failed: dict[str, str]) -> None:
         """Log each new failure once, and its end."""

@@ -18,7 +18,7 @@ MessageRequestModeManager (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
@@ -166,10 +166,11 @@ class Table(Protocol):
     def load(self, data: bytes) -> None:
         """Replace the content by that of a file. @raise BodyError: it is malformed; nothing has changed."""
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """
         Adopt a master's table.
 
+        @param keep: names of entries that stay although the master does not name them.
         @return: whether the table has changed.
         @raise BodyError: C{data} is malformed; nothing has changed.
         """
@@ -180,15 +181,19 @@ class ConfigTable(Generic[_Entry]):
     Entries by name, with a data version that rises with each change. See L{Table}.
 
     @ivar entries: read only for callers.
+    @ivar kept: names of the entries that the last adopted table did not have.
     """
 
     file_name: ClassVar[str]
     _table_key: ClassVar[str]
+    #: Other parts of a master's document, copied as they are.
+    _carried: ClassVar[tuple[str, ...]] = ()
     _entry: type[_Entry]
 
     def __init__(self, now_ms: int) -> None:
         self.version = DataVersion(timestamp=now_ms)
         self.entries: dict[str, _Entry] = {}
+        self.kept: tuple[str, ...] = ()
         self.is_dirty = False
         self._rest: JsonObject = {}
 
@@ -250,12 +255,15 @@ class ConfigTable(Generic[_Entry]):
         self.version, self.entries, self._rest = self._parse(data)
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}."""
-        version, entries, _ = self._parse(data)
+        version, entries, rest = self._parse(data)
         if version.is_same(self.version):
             return False
+        self.kept = tuple(sorted(name for name in keep & self.entries.keys() if name not in entries))
+        entries.update({name: self.entries[name] for name in self.kept})
         self.version, self.entries = version, entries
+        self._rest.update({name: rest[name] for name in self._carried if name in rest})
         self.is_dirty = True
         return True
 
@@ -322,6 +330,7 @@ class Groups(ConfigTable[GroupConfig]):
 
     file_name = "subscriptionGroup.json"
     _table_key = "subscriptionGroupTable"
+    _carried = ("forbiddenTable",)
     _entry = GroupConfig
 
     def find(self, name: str, now_ms: int) -> GroupConfig:
@@ -333,8 +342,8 @@ class Groups(ConfigTable[GroupConfig]):
         return found
 
     def wire_document(self) -> JsonObject:
-        """See L{ConfigTable.wire_document}."""
-        return {**super().wire_document(), "forbiddenTable": {}}
+        """See L{ConfigTable.wire_document}; with the groups' forbidden topics of 5.x, uninterpreted."""
+        return {**super().wire_document(), "forbiddenTable": self._rest.get("forbiddenTable", {})}
 
 
 def _queues(value: object, name: str) -> dict[int, int]:
@@ -353,6 +362,7 @@ class _Offsets:
 
     def __init__(self, now_ms: int) -> None:
         self.version: DataVersion | None = DataVersion(timestamp=now_ms)
+        self._rest: JsonObject = {}
         self.is_dirty = False
 
     def _document(self) -> JsonObject:
@@ -361,12 +371,14 @@ class _Offsets:
     def file_bytes(self) -> bytes:
         """See L{Table.file_bytes}."""
         head = {} if self.version is None else {"dataVersion": self.version.document()}
-        return file_json({**head, "offsetTable": self._document()})
+        return file_json({**head, **self._rest, "offsetTable": self._document()})
 
     def wire_bytes(self) -> bytes:
         """See L{Table.wire_bytes}; always with a version, since a slave of 5.x fails without."""
         version = self.version or DataVersion()
-        return wire_json({"dataVersion": version.wire_document(), "offsetTable": self._document()})
+        return wire_json({
+            "dataVersion": version.wire_document(), **self._rest, "offsetTable": self._document()
+        })  # fmt: skip
 
     def _changed(self, now_ms: int) -> None:
         self.version = (self.version or DataVersion()).following(now_ms)
@@ -393,6 +405,14 @@ class ConsumerOffsets(_Offsets):
         super().__init__(now_ms)
         self._table: dict[str, dict[int, int]] = {}
         self._ahead: dict[tuple[str, int], int] = {}
+
+    def _carry(self, data: bytes) -> bool:
+        """Keep C{groupTopicMap} of 5.x as it came. @return: whether it has changed."""
+        found = read_document(data).get("groupTopicMap")
+        if found is None or found == self._rest.get("groupTopicMap"):
+            return False
+        self._rest["groupTopicMap"] = found
+        return True
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
         """Record that a consumer has consumed all messages before C{offset}."""
@@ -436,16 +456,17 @@ class ConsumerOffsets(_Offsets):
     def load(self, data: bytes) -> None:
         """See L{Table.load}."""
         version, table = _parse_offsets(data)
+        self._carry(data)
         self._table = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
         self.version = version
         self._ahead = {}
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}. Keys that the master lacks stay."""
         version, table = _parse_offsets(data)
         theirs = {key: _queues(value, f"offsets of {key}") for key, value in table.items()}
-        changed = False
+        changed = self._carry(data)
         for key, queues in theirs.items():
             ours = self._table.setdefault(key, {})
             for queue_id, offset in queues.items():
@@ -491,10 +512,10 @@ class DelayOffsets(_Offsets):
         self._table, self.version = _queues(table, "offsets of delay levels"), version
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
-        """See L{Table.adopt}."""
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
+        """See L{Table.adopt}. Levels that the master lacks stay."""
         version, table = _parse_offsets(data)
-        theirs = _queues(table, "offsets of delay levels")
+        theirs = {**self._table, **_queues(table, "offsets of delay levels")}
         if (theirs, version) == (self._table, self.version):
             return False
         self._table, self.version = theirs, version
@@ -524,7 +545,7 @@ class RequestModes:
         self._map = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         self.is_dirty = False
 
-    def adopt(self, data: bytes) -> bool:
+    def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}."""
         theirs = to_object(read_document(data).get("messageRequestModeMap"), "messageRequestModeMap")
         if theirs == self._map:

@@ -51,7 +51,6 @@ _V3_4_9 = 121
 NO_TIMERS = "accurate timer message is not enabled: there are delay levels only (DELAY)"
 
 _MULTI_TAGS = int(SysFlag.MULTI_TAGS)
-_PREPARED = int(SysFlag.PREPARED)
 
 
 #: Names of the fields; the short names are the letters from a on, in this order.
@@ -127,7 +126,7 @@ class LongSends:
         if fields.flag(names["batch"], False):
             return ReadSend(self._batch_of(message), queue_id, waits(properties))
         self._rules.refuse_transaction(
-            properties, is_flagged=sys_flag & TRANSACTION_MASK == _PREPARED, remark=self._no_transactions
+            properties, is_flagged=bool(sys_flag & TRANSACTION_MASK), remark=self._no_transactions
         )
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retried(message, request, fields.number(names["maxReconsumeTimes"], INT_MIN))

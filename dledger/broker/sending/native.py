@@ -21,7 +21,6 @@ from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
 from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.sending.rules import PutRules, host_of
 from dledger.broker.sending.send_properties import delay_level, waits
@@ -213,8 +212,7 @@ class NativeCommands(CommandGroup):
             born_timestamp=request.born_timestamp or self._wall_ms(), born_host=born_host,
             store_host=self._own.host,
         )
-        if not topic.topic_name.startswith(RETRY_PREFIX):
-            longest = rules.delayed(longest, level)
+        longest = rules.delayed(longest, level)
         (like,) = self._pipeline.checked((longest,))
         form, stored_in, born, kept = like.form, like.queue_id, like.born_timestamp, like.properties
         return queue_id, [PlainMessage(form, stored_in, born, kept, body) for body in request.bodies]

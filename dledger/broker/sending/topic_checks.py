@@ -30,9 +30,6 @@ FORBIDDEN = frozenset({
     "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
 })  # fmt: skip
 
-#: With this many topics, messages create no more; administrators may.
-TOPICS_MAX = 65_536
-
 #: Bits of C{topicSysFlag}: units, and subscriptions of units.
 _UNIT, _UNIT_SUB = 0x1, 0x2
 
@@ -84,8 +81,10 @@ class TopicChecks:
         refuse_name(name)
         if name in FORBIDDEN:
             raise Refused(Code.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
-        if len(self.topics.entries) >= TOPICS_MAX:
-            raise Refused(Code.SYSTEM_ERROR, f"topic[{name}] not exist, and there are {TOPICS_MAX} already")
+        most = self._config.topics_max
+        if len(self.topics.entries) >= most:
+            raise Refused(Code.SYSTEM_ERROR,
+                          f"topic[{name}] not exist, and there are {most} already, as topics_max allows")
         is_retry = name.startswith(RETRY_PREFIX)
         sys_flag = (_UNIT_SUB if is_retry else _UNIT) if is_unit else None
         made = None

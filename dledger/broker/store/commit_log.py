@@ -38,13 +38,18 @@ from dledger.broker.store.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile
 from dledger.broker.store.log_start import LogSeen, find_log_end
 from dledger.broker.store.open_log import LogSegments, OpenLog
 from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out, plain_batch
-from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, size_of
-from dledger.broker.store.store_config import StoreConfig
+from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, problem_of, size_of
+from dledger.broker.store.store_config import RECORD_OVERHEAD_MAX, StoreConfig
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.rocketmq.layout import START, START_SIZE
 
 _READ_BYTES = 1024 * 1024
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+#: A tail of at most this many bytes that a crash left unsound is cut at the next start; a longer one is kept.
+TORN_BYTES_MAX = 1024 * 1024
+#: The longest record that L{CommitLog.problem_at} believes in, bytes.
+RECORD_SIZE_MAX = 64 * 1024 * 1024 + RECORD_OVERHEAD_MAX
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
 class CommitLog:
@@ -60,7 +65,7 @@ class CommitLog:
 
     def __init__(
         self, config: StoreConfig, log: OpenLog, flusher: LogFlusher, events: BrokerEvents, *,
-        why_recovered: str = "",
+        run_in_thread: RunInThread, why_recovered: str = "",
     ) -> None:
         self._config = config
         self._log = log
@@ -69,6 +74,7 @@ class CommitLog:
         self.flusher = flusher
         self.queue_offsets: dict[tuple[str, int], int] = {}
         self._events = events
+        self._run_in_thread = run_in_thread
         self.why_recovered = why_recovered
 
     @classmethod
@@ -91,9 +97,7 @@ class CommitLog:
         initial = LogMark(log_file_size=size, queue_file_size=config.mapped_file_size_consume_queue)
         try:
             end = find_log_end(segments, seen, is_slave=is_slave)
-            for left in seen.left_over:
-                disk.unlink(left)
-                disk.sync_directory(config.commit_log_path)
+            kept = _clear_left_over(disk, segments, seen)
             mark_file, _ = LogMarkFile.open(disk, path, initial)
         except OSError as error:
             segments.close()
@@ -108,12 +112,14 @@ class CommitLog:
         log = OpenLog(segments, end.offset)
         flusher = LogFlusher(log, mark_file, mark, run_in_thread)
         try:
-            _settle(log, flusher, seen)
+            kept = _settle(log, flusher, seen) or kept
         except BaseException:
             segments.close()
             mark_file.close()
             raise
-        return cls(config, log, flusher, events, why_recovered=end.why)
+        why = f"{end.why or 'files were left over'}; the bytes behind it are kept in {kept}"
+        return cls(config, log, flusher, events, run_in_thread=run_in_thread,
+                   why_recovered=why if kept else end.why)  # fmt: skip
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -265,7 +271,7 @@ class CommitLog:
         @param offset: C{end_offset}; for an empty log, the beginning of any file, where the log then begins.
         @param data: at least one byte, none beyond the file of C{offset}.
         @raise ValueError: another offset, or too many bytes; nothing has changed.
-        @raise WireError: the bytes are no records; nothing has changed.
+        @raise WireError: the bytes are no records, or a body does not have its checksum; nothing has changed.
         @raise OSError: there is no room for another file; nothing has changed.
         @raise StoreError: the write failed; the log is broken.
         """
@@ -280,7 +286,11 @@ class CommitLog:
         walk = log.walk.copy()
         if offset != log.end:
             walk.restart(offset)
+        bodies = log.bodies.copy()
+        if bodies.fed != offset or walk.end == offset:
+            bodies.restart(offset)
         walk.feed(data)
+        bodies.feed(data)
         if offset != log.end:
             self._begin_at(offset)
         if not segments.has(segments.base(offset)):
@@ -289,7 +299,7 @@ class CommitLog:
             self._secure_first()
             segments.pwrite(data, offset)
         log.end = offset + len(data)
-        log.walk = walk
+        log.walk, log.bodies = walk, bodies
         self._events.grown()
 
     def _secure_first(self) -> None:
@@ -324,25 +334,81 @@ class CommitLog:
         @raise ValueError: the offset is lower.
         @raise StoreError: reading or writing failed; the log is broken.
         """
-        if offset < self.begin_offset:
-            raise ValueError(f"offset {offset} is below the beginning of the log, {self.begin_offset}")
+        end = self.record_end_below(offset)
+        if end != self._log.end:
+            self._cut_at(end)
+        return end
+
+    def _cut_at(self, end: int, *, aside: str = "") -> None:
+        """Cut at C{end}, the end of a record. @param aside: directory for the files that the log loses."""
         log, segments = self._log, self._segments
         with self._storing("cutting the commit log"):
-            end = self._record_end_below(offset)
-            if end == log.end:
-                return end
             written_end, log.end = log.end, end
             self.flusher.lower(end)
             same_file = segments.base(written_end) == segments.base(end)
-            segments.cut(end, written_end if same_file else None)
+            segments.cut(end, written_end if same_file else None, aside=aside)
+            log.empty_at = end
             log.walk.restart(end)
             self.flusher.sync()
             self.flusher.record()
         self._events.cut(end)
-        return end
+
+    def set_aside(self, offset: int) -> Deferred[str]:
+        """
+        Cut the log as L{cut} does, but keep all files that it loses or changes, in a directory beside it: see
+        L{dledger.broker.store.set_aside}. Nothing may be appended in the meantime.
+
+        @param offset: at least C{begin_offset}.
+        @return: fires with the directory. Fails with C{OSError}: copying failed, and the log has not changed;
+            with L{DLedgerError} INCONSISTENT_STATE: the log has changed in the meantime; or with
+            L{StoreError}: cutting failed, and the log is broken.
+        """
+        return Deferred.fromCoroutine(self._set_aside(offset))
+
+    async def _set_aside(self, offset: int) -> str:
+        segments, was = self._segments, self._log.end
+        end = self.record_end_below(offset)
+        directory = segments.new_aside()
+        if end % self.file_size:
+            await self._run_in_thread(lambda: segments.copy_aside(end, directory))
+        else:
+            segments.make_aside(directory)
+        if self._log.end != was:
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="the log has changed: try again")
+        self._cut_at(end, aside=directory)
+        return directory
+
+    def problem_at(self, offset: int, data: bytes | bytearray | None = None) -> str | None:
+        """
+        Check the record or blank that begins at C{offset}.
+
+        @param data: the bytes from there on, as another broker has them; None: ours.
+        @return: why it is not sound; empty for a sound one; None if there are too few bytes to tell.
+        @raise OSError: reading failed.
+        """
+        room = self.file_size - offset % self.file_size
+        if data is None:
+            data = self.read(offset, START_SIZE)
+            if len(data) == START_SIZE:
+                size = START.unpack(data)[0]
+                data = self.read(offset, min(max(size, START_SIZE), room, RECORD_SIZE_MAX))
+        return problem_of(data, offset, room, RECORD_SIZE_MAX)
+
+    def record_end_below(self, offset: int) -> int:
+        """
+        End of the last whole record that ends at or below C{offset}. Records are parsed from the beginning of
+        the file of C{offset}.
+
+        @param offset: at least C{begin_offset}.
+        @raise ValueError: the offset is lower.
+        @raise StoreError: reading failed; the log is broken.
+        """
+        if offset < self.begin_offset:
+            raise ValueError(f"offset {offset} is below the beginning of the log, {self.begin_offset}")
+        with self._storing("parsing the commit log"):
+            return self._record_end_below(offset)
 
     def _record_end_below(self, offset: int) -> int:
-        """End of the last whole record that ends at or below C{offset}."""
         if offset >= self._log.walk.end:
             return self._log.walk.end
         walk = self._log.walk.copy()
@@ -424,17 +490,43 @@ class CommitLog:
         self.flusher.abandon()
 
 
-def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> None:
-    """Zero everything behind the end; bring everything before it, and the mark, to stable storage."""
+def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
+    """Remove files that a crash left behind. @return: the directory for those with bytes; empty: none."""
+    kept = tuple(left for left in seen.left_over if segments.holds_bytes(left))
+    directory = segments.new_aside() if kept else ""
+    if kept:
+        segments.move_aside(kept, directory)
+    for left in seen.left_over:
+        if left not in kept:
+            disk.unlink(left)
+            segments.sync_directory()
+    return directory
+
+
+def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
+    """
+    Zero everything behind the end; bring everything before it, and the mark, to stable storage.
+
+    @return: the directory that keeps the bytes behind the end; empty if they are at most the torn end of a
+        crash.
+    """
     segments, end = log.segments, log.end
+    aside = ""
     with log.guard.storing("recovering the commit log"):
         if seen.mark is not None and end < seen.mark.end_offset:
             flusher.record()  # first: the mark must not record bytes that will be cut
         clean = seen.is_clean and seen.mark is not None and seen.mark.end_offset == end
         if not clean or (segments.offsets and segments.offsets[-1] > end):
-            segments.cut(end)
+            dropped = segments.last_written(end) - end
+            if dropped > (TORN_BYTES_MAX if seen.crashed else 0):
+                aside = segments.new_aside()
+                segments.make_aside(aside)
+                if end % segments.file_size:
+                    segments.copy_aside(end, aside)
+            segments.cut(end, aside=aside)
         if not clean:  # a killed process may have left names and bytes in the cache only
             late = log_recovery.start_after_close(segments)
             segments.touch_from(seen.mark.end_offset if seen.mark is not None else late)
         segments.sync()
         flusher.record()
+    return aside

@@ -45,6 +45,8 @@ _FILLER = UNIT.pack(0, FILLER_SIZE, 0)
 
 #: Bytes of new units in memory above which L{ConsumeQueue.put} writes them.
 PENDING_BYTES_MAX = 256 * 1024
+#: Files that one queue keeps open, except those with writes since the last flush.
+HANDLES_MAX = 2
 _READ_BYTES = 1024 * 1024 // UNIT_SIZE * UNIT_SIZE
 
 _Predicate: TypeAlias = "Callable[[tuple[int, int, int]], bool]"
@@ -66,7 +68,28 @@ class Unit(NamedTuple):
 
 
 class _Segments(SegmentList):
-    """Files that use disk space only as they fill: there are many queues, most of them small."""
+    """
+    Files that use disk space only as they fill: there are many queues, most of them small.
+
+    @ivar unsynced: offsets of closed files whose writes may not be on stable storage.
+    """
+
+    def __init__(self, disk: Disk, directory: str, file_size: int, offsets: tuple[int, ...] = ()) -> None:
+        super().__init__(disk, directory, file_size, offsets)
+        self._handles_max = HANDLES_MAX
+        self.unsynced: set[int] = set()
+
+    def shed(self) -> None:
+        """Close all files, also those with writes since the last flush; none may be in a flush."""
+        assert not self.busy, "a flush uses the files"
+        self.unsynced.update(self.dirty)
+        self.close()
+
+    def take_unsynced(self) -> list[str]:
+        """Paths of the closed files that the next flush must open, and count them as clean."""
+        paths = [self.path(offset) for offset in sorted(self.unsynced) if self.has(offset)]
+        self.unsynced.clear()
+        return paths
 
     def create(self, offset: int) -> None:
         """See L{SegmentList.create}; the file has its length, but no disk space is reserved."""
@@ -322,21 +345,41 @@ class ConsumeQueue:
     def is_clean(self) -> bool:
         """Whether everything is on stable storage and no flush is under way."""
         segments = self._segments
-        return not (self._pending or segments.dirty or segments.directory_dirty or segments.busy)
+        return not (self._pending or segments.dirty or segments.directory_dirty or segments.busy
+                    or segments.unsynced)  # fmt: skip
 
-    def take_dirty(self) -> tuple[list[File], str]:
+    def shed(self) -> bool:
+        """
+        Write the pending units and close the files; the next flush opens those that it needs.
+
+        @return: False if a flush uses them: nothing is closed.
+        @raise OSError: writing failed.
+        """
+        if self._segments.busy:
+            return False
+        self.write()
+        self._segments.shed()
+        return True
+
+    def flush_failed(self) -> None:
+        """The flush has failed: all files need another one."""
+        self._segments.unsynced.update(self._segments.offsets)
+        self._segments.directory_dirty = bool(self._segments.offsets)
+
+    def take_dirty(self) -> tuple[list[File], list[str], str]:
         """
         Begin a flush: write the pending units, and return the files that need a sync.
 
-        @return: the files, and the directory if names in it are new, else an empty text. The caller calls
-            L{release} when the flush has ended.
+        @return: the open files; paths of closed ones; and the directory if names in it are new, else an empty
+            text. The caller calls L{release} when the flush has ended.
         """
         self.write()
+        paths = self._segments.take_unsynced()
         files = self._segments.take_dirty()
         self._segments.busy = frozenset(files)
         directory = self._segments.directory if self._segments.directory_dirty else ""
         self._segments.directory_dirty = False
-        return files, directory
+        return files, paths, directory
 
     def release(self) -> None:
         """The flush has ended."""

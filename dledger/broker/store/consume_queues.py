@@ -5,8 +5,8 @@ All consume queues of a store, by topic and number.
 Directories are C{TOPIC/QUEUEID}. Topics come from records that other programs wrote, so a topic that is not
 a valid directory name is refused; its records stay in the log and are counted.
 
-About L{OPEN_MAX} queues keep files open; the least recently used are closed first. Queues with writes since
-the last flush keep their files open, too.
+At most about L{open_queues_max} queues keep files open; the least recently used are closed first, also those
+with writes since the last flush: the flush opens them again, one after the other.
 
 Source: DefaultMessageStore.consumeQueueTable (4.9.8), ConsumeQueueStore (5.3.3).
 """
@@ -14,7 +14,9 @@ Source: DefaultMessageStore.consumeQueueTable (4.9.8), ConsumeQueueStore (5.3.3)
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 
 from dledger.base.disk.disk import Disk
@@ -22,8 +24,9 @@ from dledger.base.errors import DirectoryError, StoreError
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.store_config import StoreConfig
 
-#: Number of queues that keep their files open.
+#: Most queues that keep their files open, and the share of the process's descriptors that they may take.
 OPEN_MAX = 512
+OPEN_SHARE = 4
 
 #: Number of pending units from which on they are written.
 UNWRITTEN_MAX = 8192
@@ -37,6 +40,12 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 QueueKey = tuple[str, int]
 
 
+def open_queues_max() -> int:
+    """Number of queues that keep their files open: a bounded share of the process's descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_MAX if soft == resource.RLIM_INFINITY else max(min(OPEN_MAX, soft // OPEN_SHARE), 8)
+
+
 def is_topic(name: str) -> bool:
     """Whether C{name} can be a topic with consume queues."""
     return _TOPIC.fullmatch(name) is not None
@@ -44,8 +53,8 @@ def is_topic(name: str) -> bool:
 
 class ConsumeQueues:
     """
-    Invariant: C{_touched} are the queues with units to write, files to sync, or open files, the most
-    recently used last.
+    Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
+    C{_closed} are those whose files are closed and need a sync.
 
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
@@ -56,7 +65,9 @@ class ConsumeQueues:
         self._disk = disk
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._touched: dict[QueueKey, ConsumeQueue] = {}
+        self._closed: dict[QueueKey, ConsumeQueue] = {}
         self._flushing: list[ConsumeQueue] = []
+        self._open_max = open_queues_max()
         self.refused = self.unwritten = 0
 
     @classmethod
@@ -106,17 +117,25 @@ class ConsumeQueues:
 
     def _touch(self, key: QueueKey, queue: ConsumeQueue) -> None:
         self._touched.pop(key, None)
-        if len(self._touched) >= OPEN_MAX:
+        self._closed.pop(key, None)
+        if len(self._touched) >= self._open_max:
             self._shed(_LOOKS)
         self._touched[key] = queue
 
     def _shed(self, looks: int) -> None:
-        """Close the least recently used queues except those that need a flush; examine C{looks} at most."""
+        """
+        Close the least recently used queues except those in a flush; examine C{looks} at most.
+
+        @raise OSError: writing the units of one failed.
+        """
         for key in list(islice(self._touched, looks)):
-            if len(self._touched) < OPEN_MAX:
+            if len(self._touched) < self._open_max:
                 return
-            if self._touched[key].is_clean:
-                self._touched.pop(key).close()
+            queue = self._touched[key]
+            if queue.shed():
+                del self._touched[key]
+                if not queue.is_clean:
+                    self._closed[key] = queue
 
     # -- use -------------------------------------------------------------------------------------
 
@@ -200,6 +219,7 @@ class ConsumeQueues:
             if topic is None or key[0] == topic:
                 self._queues.pop(key).destroy()
                 self._touched.pop(key, None)
+                self._closed.pop(key, None)
 
     # -- flush -----------------------------------------------------------------------------------
 
@@ -212,21 +232,29 @@ class ConsumeQueues:
         """
         assert not self._flushing, "a flush is under way"
         steps: list[Callable[[], None]] = []
-        for queue in self._touched.values():
+        closed, self._closed = self._closed, {}
+        for queue in (*self._touched.values(), *closed.values()):
             if queue.is_clean:
                 continue
-            files, directory = queue.take_dirty()
+            files, paths, directory = queue.take_dirty()
             steps += [file.datasync for file in files]
+            steps += [partial(_sync_closed, self._disk, path) for path in paths]
             if directory:
                 steps.append(lambda path=directory: self._disk.sync_directory(path))  # type: ignore[misc]
             self._flushing.append(queue)
         return steps
 
-    def finish_flush(self) -> None:
-        """The steps have ended or failed."""
+    def finish_flush(self, *, has_failed: bool = False) -> None:
+        """The steps have ended. @param has_failed: not all of them ran: the next flush repeats them all."""
         flushed, self._flushing = self._flushing, []
         for queue in flushed:
             queue.release()
+            if has_failed:
+                queue.flush_failed()
+        if has_failed:
+            touched = set(self._touched.values())
+            self._closed.update({key: queue for key, queue in self._queues.items()
+                                 if queue in flushed and queue not in touched})  # fmt: skip
         self._shed(len(self._touched))
 
     def close(self) -> None:
@@ -234,3 +262,16 @@ class ConsumeQueues:
         for queue in self._queues.values():
             queue.close()
         self._touched.clear()
+        self._closed.clear()
+
+
+def _sync_closed(disk: Disk, path: str) -> None:
+    """Bring the writes of a closed file to stable storage, unless it was deleted in the meantime."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        file.datasync()
+    finally:
+        file.close()

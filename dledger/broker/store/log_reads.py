@@ -2,7 +2,8 @@
 """
 The commit log for readers that follow it: whole records from an offset on, byte for byte.
 
-Rule 1: answers contain only whole records with a valid size, magic and own offset; blanks are skipped.
+Rule 1: answers contain only whole records with a valid size, magic, own offset and checksum of the body;
+blanks and records with another checksum are skipped, these with a report.
 Rule 2: a reader at the end waits for the time that it names, at most L{WAIT_MS_MAX}. At most L{READERS_MAX}
 readers wait; the next one is answered empty at once.
 Rule 3: a congested connection gets no records, and no reader gets records in a turn that has read
@@ -16,6 +17,8 @@ from __future__ import annotations
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from dledger.broker.store.bad_records import BadRecords
+from dledger.broker.store.body_check import body_problem
 from dledger.broker.store.commit_log import CommitLog
 from protocols.rocketmq.broker import BrokerConnection, NativeTicket
 from protocols.turn import Turn
@@ -49,12 +52,14 @@ READERS_MAX = 1024
 
 #: The most bytes of an answer besides its records.
 _AROUND = 8192
+#: The problem of a record whose body is damaged, but whose length leads to the next one.
+_DAMAGED = "damaged"
 _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
-def _whole(data: bytes, offset: int, room: int) -> tuple[int, str]:
+def _whole(data: bytes, offset: int, room: int, bad: BadRecords) -> tuple[int, str]:
     """
-    The end of the last whole record in C{data}.
+    The end of the last whole record in C{data} before the first damaged body.
 
     @param offset: of the first byte in the log, where a record begins.
     @param room: bytes from there to the end of its file.
@@ -67,6 +72,10 @@ def _whole(data: bytes, offset: int, room: int) -> tuple[int, str]:
             break
         if at + length > size:
             return at, ""
+        wrong = body_problem(data, at, offset + at)
+        if wrong:
+            bad.note(offset + at, wrong)
+            return at, "" if at else _DAMAGED
         at += length
     if _is_blank(data, at):
         return at, ""
@@ -80,10 +89,11 @@ def _is_blank(data: bytes, at: int) -> bool:
     return len(data) - at >= START_SIZE and START.unpack_from(data, at)[1] == MAGIC_BLANK
 
 
-def read_records(log: CommitLog, offset: int, max_bytes: int) -> ReadAnswer:
+def read_records(log: CommitLog, bad: BadRecords, offset: int, max_bytes: int) -> ReadAnswer:
     """
     Records from C{offset} on, up to the end of a file; at least one if there is one.
 
+    @param bad: notes damaged records.
     @param max_bytes: of records; more only if the first one is longer.
     """
     begin, end, file_size = log.begin_offset, log.record_end, log.file_size
@@ -100,15 +110,18 @@ def read_records(log: CommitLog, offset: int, max_bytes: int) -> ReadAnswer:
         size = min(max(max_bytes, HEAD_SIZE), READ_BYTES_MAX, end - at)
         try:
             data = log.read(at, size)
-            whole, problem = _whole(data, at, room)
+            whole, problem = _whole(data, at, room, bad)
             if not whole and not problem and not _is_blank(data, 0):
                 first = START.unpack_from(data)[0]
                 if first > NATIVE_FRAME_BYTES_MAX - _AROUND:
                     return answer(SYSTEM_ERROR, at, f"record at {at}: too long for a frame: {first} bytes")
                 data = log.read(at, first)
-                whole, problem = _whole(data, at, room)
+                whole, problem = _whole(data, at, room, bad)
         except OSError as error:
             return answer(SYSTEM_ERROR, at, f"the log cannot be read at {at}: {error}")
+        if problem == _DAMAGED:
+            at += START.unpack_from(data)[0]
+            continue
         if not whole and not _is_blank(data, 0):
             return answer(QUERY_NOT_FOUND, at, problem or f"no whole record begins at {at}")
         following = at + room if whole == room or _is_blank(data, whole) else at + whole
@@ -135,8 +148,10 @@ class LogReads:
     there are any, and ends with the first deadline at the latest.
     """
 
-    def __init__(self, log: CommitLog, *, clock: IReactorTime, turn: Turn) -> None:
+    def __init__(self, log: CommitLog, *, clock: IReactorTime, turn: Turn, bad: BadRecords) -> None:
+        """@param bad: notes damaged records."""
         self._log = log
+        self._bad = bad
         self._clock = clock
         self._turn = turn
         self._waiting: list[_Reader] = []
@@ -185,7 +200,7 @@ class LogReads:
                 next_offset=at,
             )  # fmt: skip
         else:
-            answer = read_records(self._log, at, request.max_bytes)
+            answer = read_records(self._log, self._bad, at, request.max_bytes)
             if answer.code == SUCCESS and not answer.records and not is_late:
                 return False
             self._spend(len(answer.records))

@@ -15,11 +15,12 @@ from enum import Enum
 import attrs
 
 from dledger.base.errors import StoreError
+from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue, Unit
 from dledger.broker.store.records import check_record, store_timestamp_of
 from dledger.broker.store.store import MessageStore
 from protocols.wire.errors import WireError
-from protocols.wire.rocketmq.layout import START, START_SIZE
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 #: The most units examined for one request, matching or not.
 UNITS_MAX = 4096
@@ -30,6 +31,9 @@ BYTES_MAX = 256 * 1024
 
 #: Records with at most this gap between them are read together: the gap costs less than another read.
 GAP_BYTES_MAX = 4096
+
+#: Bytes of the log in which L{count_records} counts.
+COUNTED_BYTES_MAX = 16 * 1024 * 1024
 
 _HEAD_BYTES = 128
 
@@ -133,7 +137,7 @@ def _collect(
 
 
 def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
-    """The records of units in order, without those that the log lacks. Neighbours are read together."""
+    """The sound records of units in order, without those that the log lacks. Neighbours are read together."""
     records: list[bytes] = []
     start, data = 0, b""
     for index, unit in enumerate(units):
@@ -142,7 +146,7 @@ def _records(store: MessageStore, units: list[Unit]) -> list[bytes]:
             start, at = unit.offset, 0
             data = store.log.read(start, _reach(units, index))
         record = data[at : at + unit.size]
-        if len(record) == unit.size:
+        if len(record) == unit.size and store.is_sound(unit.offset, record):
             records.append(record)
     return records
 
@@ -178,6 +182,34 @@ def record_at(store: MessageStore, offset: int) -> bytes | None:
     except WireError:
         return None
     return data
+
+
+def count_records(log: CommitLog, offset: int, *, bytes_max: int = COUNTED_BYTES_MAX) -> tuple[int, int]:
+    """
+    Count the whole records from C{offset} on, where a record begins, in at most about C{bytes_max} bytes.
+
+    @return: their number, and the offset up to which they were counted.
+    @raise OSError: the log cannot be read.
+    """
+    count, at = 0, offset
+    end = min(log.record_end, offset + bytes_max)
+    while at < end:
+        room = log.file_size - at % log.file_size
+        data = log.read(at, min(room, COUNTED_BYTES_MAX // 16))
+        index = 0
+        while len(data) - index >= START_SIZE:
+            size, magic = START.unpack_from(data, index)
+            if magic == MAGIC_BLANK:
+                index = room
+                break
+            if size <= 0 or index + size > room or at + index + size > log.record_end:
+                return count, at + index
+            count += 1
+            index += size
+        if not index:
+            return count, at
+        at += index
+    return count, at
 
 
 def offset_at(store: MessageStore, topic: str, queue_id: int, timestamp_ms: int) -> int:

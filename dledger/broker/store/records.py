@@ -214,6 +214,34 @@ def check_record(data: bytes | memoryview, at: int, offset: int, room: int) -> t
     return size, bool(topic) and b"\0" not in topic and b"\0" not in text
 
 
+def problem_of(data: bytes | bytearray, offset: int, room: int, size_max: int) -> str | None:
+    """
+    Check the record or blank at the start of C{data}.
+
+    @param offset: of the record in the log.
+    @param room: bytes from there to the end of its file.
+    @param size_max: a record is not longer.
+    @return: why it is not sound; empty for a sound one; None if C{data} is too short to tell.
+    """
+    if len(data) < START_SIZE:
+        return None
+    size, magic = START.unpack_from(data)
+    if magic == MAGIC_BLANK:
+        return ""
+    if magic not in _TOPIC_LENGTH:
+        return f"log at {offset}: magic={magic & 0xFFFFFFFF:08x} is none of a message"
+    most = min(room - MIN_BLANK_SIZE, size_max)
+    if not MIN_MESSAGE_SIZE <= size <= most:
+        return f"log at {offset}: size={size} outside {MIN_MESSAGE_SIZE}..{most}"
+    if len(data) < size:
+        return None
+    try:
+        check_record(bytes(data[:size]), 0, offset, room - MIN_BLANK_SIZE)
+    except WireError as error:
+        return str(error)
+    return ""
+
+
 def store_timestamp_of(data: bytes | memoryview) -> int:
     """
     Store timestamp of the record at the start of C{data}, ms; 0 without a record.

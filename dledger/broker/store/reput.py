@@ -16,6 +16,7 @@ Source: ReputMessageService in DefaultMessageStore.java (4.9.8, 5.3.3).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -50,6 +51,9 @@ BULK_PAUSE_TURNS = 8
 
 #: During a bulk copy, one turn of this number dispatches, and only L{SLICE_RECORDS_MIN} records.
 BULK_TURNS = 32
+
+#: Seconds until dispatching goes on that lacked descriptors.
+SCARCE_S = 1.0
 
 
 class DispatchedLog(Protocol):
@@ -97,12 +101,15 @@ class Dispatcher:
 
         @return: the queues that have new messages; may be empty.
         @raise StoreError: no record begins where one must, or reading or writing failed.
+        @raise OSError: descriptors or room are lacking; a later call repeats the last record.
         """
         try:
             return self._step(bound, bytes_max)
         except WireError as error:
             raise StoreError(f"the commit log is damaged: {error}", offset=self.offset) from error
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT):
+                raise  # it ends by itself
             raise StoreError(f"dispatching: {error}", offset=self.offset) from error
 
     def _step(self, bound: int, bytes_max: int) -> Arrived:
@@ -190,7 +197,7 @@ class ReputMessageService:
         self._record_size = SLICE_BYTES_MAX // SLICE_RECORDS_MAX
         self._passed_turns = 0
         self._bulk_turns = 0
-        self._is_deferred = False
+        self._is_deferred = self._told_scarce = False
         self._gives_way = gives_way
         self._arrived = arrived
         self.bound = bound
@@ -241,6 +248,13 @@ class ReputMessageService:
             arrived = self._dispatcher.step(
                 bound=bound, bytes_max=min(records * self._record_size, SLICE_BYTES_MAX)
             )
+        except OSError as error:
+            if not self._told_scarce:
+                self._told_scarce = True
+                self.log.error("dispatching at {offset}: {error}; it is tried again",
+                               offset=self._dispatcher.offset, error=str(error))  # fmt: skip
+            self._schedule(SCARCE_S)
+            return
         except StoreError:
             self.stop()
             failure = Failure()

@@ -29,6 +29,8 @@ from dledger.base.disk.expiry import Expiry
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.base.threads import RunInThread
 from dledger.broker.common.events import BrokerEvents
+from dledger.broker.store.bad_records import BadRecords
+from dledger.broker.store.body_check import body_problem
 from dledger.broker.store.checkpoint import (
     CHECKPOINT_NAME,
     AbortFile,
@@ -42,14 +44,18 @@ from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.log_start import LogSeen, inspect_log
 from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
+from dledger.broker.store.scrub import Scrub
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.rocketmq.layout import MIN_MESSAGE_SIZE, WALKED
 
 STORE_LOCK_NAME = "lock"
 TICK_S = 0.5
 CHECKPOINT_TICKS = 20
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 4
+#: Errors that end by themselves: too few descriptors, a full disk.
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 
 
 def _lock(config: StoreConfig, disk: Disk) -> File:
@@ -73,6 +79,8 @@ class MessageStore:
     @ivar log: the commit log.
     @ivar queues: the consume queues.
     @ivar reput: dispatches the log's records into the queues.
+    @ivar bad_records: damaged records found so far.
+    @ivar scrub: reads the log again to find damaged records; the owner calls its C{tick} once a second.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
 
@@ -87,6 +95,7 @@ class MessageStore:
         self.log = log
         self.queues = queues
         self.is_ready = False
+        self.bad_records = BadRecords()
         self.reput = ReputMessageService(
             dispatcher, clock=clock, bound=lambda: log.record_end, arrived=events.arrived, failed=self._fail,
             gives_way=is_slave,
@@ -96,13 +105,17 @@ class MessageStore:
         self._dispatcher = dispatcher
         self._run_in_thread = run_in_thread
         self._failed = failed
-        self._has_failed = False
+        self._has_failed = self._told_scarce = False
         self._cuts = 0
         self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = clock
         self._checkpoint_waiters: list[Deferred[None]] = []
         self._checkpoint = b""
+        self.scrub = Scrub(
+            log, self.bad_records, disk, config.commit_log_path, run_in_thread=run_in_thread,
+            bytes_per_s=config.scrub_bytes_per_second,
+        )
         self._expiry = Expiry(config.expiry_rules)
 
     @classmethod
@@ -167,6 +180,21 @@ class MessageStore:
 
     # -- use -------------------------------------------------------------------------------------
 
+    def is_sound(self, offset: int, record: bytes) -> bool:
+        """Whether a record, as its consume queue describes it, can be served; else it is noted."""
+        size = len(record)
+        if size < MIN_MESSAGE_SIZE:
+            problem = f"log at {offset}: size={size} is too small for a record"
+        else:
+            length, _, own = WALKED.unpack_from(record)
+            if length != size or own != offset:
+                problem = f"log at {offset}: size={length} and own offset {own}, not {size} and {offset}"
+            else:
+                problem = body_problem(record, 0, offset)
+        if problem:
+            self.bad_records.note(offset, problem)
+        return not problem
+
     def append_plain(self, messages: Sequence[PlainMessage], now_ms: int) -> Placed:
         """
         See L{CommitLog.append_plain}.
@@ -192,6 +220,7 @@ class MessageStore:
         @raise StoreError: the queues could not be cut.
         """
         self._cuts += 1
+        self.bad_records.forget(end)
         try:
             if self.log.begin_offset == end:
                 self.queues.destroy()
@@ -253,7 +282,8 @@ class MessageStore:
         try:
             self.queues.write()
         except OSError as error:
-            self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
+            if not self._is_scarce(error, "writing the consume queues"):
+                self._fail(Failure(StoreError(f"writing the consume queues: {error}")))
             return
         self.log.flush().addErrback(self._fail)
         if self._ticks % CHECKPOINT_TICKS == 0:
@@ -275,9 +305,23 @@ class MessageStore:
         self._checkpoint_waiters.append(done)
         if len(self._checkpoint_waiters) == 1:
             under_way = Deferred.fromCoroutine(self._write_checkpoint())
-            under_way.addErrback(self._fail)
+            under_way.addErrback(self._checkpoint_failed)
             under_way.addBoth(self._checkpointed)
         return done
+
+    def _checkpoint_failed(self, failure: Failure) -> None:
+        error = failure.value
+        if not isinstance(error, OSError) or not self._is_scarce(error, "the checkpoint"):
+            self._fail(failure)
+
+    def _is_scarce(self, error: OSError, doing: str) -> bool:
+        """Whether descriptors or room are lacking: logged once, and tried again later."""
+        if error.errno not in SCARCE:
+            return False
+        if not self._told_scarce:
+            self._told_scarce = True
+            self.log_events.error("{doing}: {error}; it is tried again", doing=doing, error=str(error))
+        return True
 
     def _checkpointed(self, _: object) -> None:
         waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
@@ -289,10 +333,12 @@ class MessageStore:
         offset, timestamp = self._dispatcher.offset, self._dispatcher.store_timestamp
         await self.log.flush()
         with_files = self.queues.prepare_flush()
+        has_failed = True
         try:
             await self._run_in_thread(lambda: _run(with_files))
+            has_failed = False
         finally:
-            self.queues.finish_flush()
+            self.queues.finish_flush(has_failed=has_failed)
         if cuts != self._cuts:
             return  # a cut has removed dispatched records meanwhile
         self.log.flusher.record_dispatched(offset)

@@ -56,6 +56,7 @@ class StoreConfig:
     @ivar disk_max_used_space_ratio: percent of the disk in use above which old files are deleted at any hour.
     @ivar disk_space_clean_forcibly_ratio: share in use above which the oldest files are deleted at any age.
     @ivar disk_space_warning_level_ratio: share in use above which messages are refused.
+    @ivar scrub_bytes_per_second: rate at which the log is read again to find damaged records; 0: never.
     """
 
     store_path_root_dir: str = attrs.field(validator=instance_of(str))
@@ -78,6 +79,9 @@ class StoreConfig:
     )
     disk_space_warning_level_ratio: float = attrs.field(
         default=0.90, validator=[instance_of(float), ge(0.1), le(1.0)]
+    )
+    scrub_bytes_per_second: int = attrs.field(
+        default=4 * 1024**2, validator=[instance_of(int), ge(0), le(2**30)]
     )
 
     @store_path_root_dir.validator

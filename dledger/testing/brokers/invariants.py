@@ -12,6 +12,11 @@ H4. Every put is answered, once, in time.
 H5. A slave with C{SYNC_FLUSH} that comes back holds the bytes that it reported, up to the last record's end.
 H6. After all faults every slave is connected, once, and equal to the master.
 H7. A master that comes back holds its old log, except for an unflushed tail after a power cut.
+H8. A slave loses no whole record that it has reported, except an unflushed one in its own power cut; or an
+operator takes it away, and then it is in a directory beside the log.
+
+The disk of the master may be replaced by an empty or an older one, or damaged (C{master_replaced}); then H3
+and H7 say nothing, and H8 is the promise.
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ import attrs
 
 from dledger.broker.ha.config import ANY_SLAVE, HAConfig
 from dledger.broker.ha.put_status import PutStatus
-from dledger.testing.brokers.member import SimBroker
+from dledger.testing.brokers.member import FILE_SIZE, SimBroker
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START, START_SIZE
 
 #: Tolerance for deadlines: their granularity, and the time of a turn.
 SLACK_MS = 400
@@ -49,6 +55,9 @@ class _Held:
     @ivar power_lost: its unflushed bytes may be lost or damaged.
     @ivar old_session: the connection that may still carry bytes that its master has lost; -1: none.
     @ivar is_divergent: its log may differ: see H1.
+    @ivar shadow: the content of its log, from C{shadow_begin} on, as last seen.
+    @ivar reported_offset: the highest report of any of its processes, below the end of its log.
+    @ivar is_resolving: an operator takes its log away at present.
     """
 
     end: int = -1
@@ -59,6 +68,10 @@ class _Held:
     promised_offset: int = 0
     promised_begin: int = 0
     is_divergent: bool = False
+    shadow: bytes = b""
+    shadow_begin: int = 0
+    reported_offset: int = 0
+    is_resolving: bool = False
 
 
 @attrs.define(eq=False)
@@ -94,6 +107,8 @@ class HAInvariants:
         self._puts: list[_Put] = []
         self._flushed_offset = 0
         self._power_lost = False
+        self._was_replaced = False
+        self._flips: dict[int, int] = {}
         self.history = bytearray()
         self.answered: dict[PutStatus, int] = dict.fromkeys(PutStatus, 0)
 
@@ -108,6 +123,27 @@ class HAInvariants:
         """The master's process is about to end, or has ended."""
         self._power_lost = self._power_lost or power
 
+    def master_replaced(self) -> None:
+        """The master's disk was replaced while its process was down."""
+        self._was_replaced = True
+        self._flips = {}
+
+    def master_flipped(self, offset: int, mask: int) -> None:
+        """Bits of the byte at C{offset} were flipped on the master's disk; no slave may take that byte."""
+        self._was_replaced = True
+        self._flips[offset] = self._flips.get(offset, 0) ^ mask
+
+    @property
+    def flips(self) -> dict[int, int]:
+        """The flipped bits of the master's log, by offset."""
+        return self._flips
+
+    def _repaired(self, content: bytes) -> bytes:
+        repaired = bytearray(content)
+        for at, mask in self._flips.items():
+            repaired[at] ^= mask
+        return bytes(repaired)
+
     def master_event(self) -> None:
         """Called after every event of the master."""
         self._flushed_offset = self._master.log.flushed_offset
@@ -120,13 +156,14 @@ class HAInvariants:
 
     def master_started(self) -> None:
         """A process of the master has recovered the log."""
-        _, content = self._master.content()
         end = self._master.log.end_offset
-        content = content[:end]
+        self._flips = {at: mask for at, mask in self._flips.items() if at < end}
+        content = self._repaired(self._master.content()[1][:end])
         same = _common(content, self.history)
         lost_from = same if same < len(self.history) else len(self.history)
         if lost_from < len(self.history) or same < end:
             is_tail = lost_from >= self._last_record_end(self._flushed_offset) and self._power_lost
+            is_tail = is_tail or self._was_replaced
             # Bytes behind the history are of a put that was written although its call died.
             require_ha(is_tail or lost_from == len(self.history), 7,
                     f"the master came back with {end} bytes, {same} of them right; it had "
@@ -134,9 +171,9 @@ class HAInvariants:
         for slave in self._slaves:
             held = self._held[slave.host]
             if lost_from < len(self.history):
-                held.old_session = _session_of(slave) if self._may_lose else -1
+                held.old_session = _session_of(slave) if self._may_lose or self._was_replaced else -1
                 if max(held.best_end, held.end) > lost_from:
-                    require_ha(self._may_lose, 1,
+                    require_ha(self._may_lose or self._was_replaced, 1,
                                f"{slave.host} was sent {held.best_end} bytes, and its master that ships only "
                                f"flushed bytes has kept {lost_from}")
                     held.is_divergent = True
@@ -146,6 +183,7 @@ class HAInvariants:
         self._power_lost = False
         self._flushed_offset = self._master.log.flushed_offset
         self._check_kept()
+        self._was_replaced = False
 
     def _check_kept(self) -> None:
         """H3; forget the puts that a power cut may have taken."""
@@ -153,7 +191,7 @@ class HAInvariants:
         end = len(self.history)
         for put in self._puts:
             if put.status is PutStatus.PUT_OK and put.end > end:
-                require_ha(not waits_for_disk, 3,
+                require_ha(self._was_replaced or not waits_for_disk, 3,
                            f"the put at {put.start}..{put.end} was answered PUT_OK, and is gone: the log "
                            f"ends at {end}")
         self._puts = [put for put in self._puts if put.end <= end]
@@ -214,10 +252,43 @@ class HAInvariants:
 
     # -- slaves ---------------------------------------------------------------------------------
 
+    def resolving(self, slave: SimBroker) -> None:
+        """An operator is about to take the slave's log away."""
+        self._held[slave.host].is_resolving = True
+
+    def _check_loss(self, slave: SimBroker, held: _Held, *, power_lost: bool = False) -> None:
+        """H8."""
+        log = slave.log
+        if log.broken:
+            return  # its numbers mean nothing any more; the next process reads the files
+        begin, end = held.shadow_begin, log.end_offset
+        was_end = begin + len(held.shadow)
+        if end < was_end or log.begin_offset != begin:
+            kept = _floor(held.shadow, begin, min(held.reported_offset, was_end))
+            if power_lost:
+                kept = min(kept, _floor(held.shadow, begin, min(held.flushed_offset, was_end)))
+            is_lost = kept > begin and end < kept or (log.begin_offset > begin and kept > begin)
+            aside = slave.content_aside()
+            is_kept = held.is_resolving and all(
+                aside.get(at) == byte for at, byte in enumerate(held.shadow[: kept - begin], begin)
+                if not log.begin_offset <= at < end
+            )
+            require_ha(not is_lost or is_kept, 8,
+                       f"{slave.host} held {begin}..{was_end} and had reported {held.reported_offset}; now "
+                       f"it holds {log.begin_offset}..{end}, and nothing else has the rest")
+            held.shadow_begin, held.shadow = log.begin_offset, b""
+            held.is_resolving = False
+            held.reported_offset = min(held.reported_offset, end)
+        if power_lost:
+            held.shadow = b""
+        while (at := held.shadow_begin + len(held.shadow)) < end:
+            held.shadow += log.read(at, end - at)
+
     def slave_started(self, slave: SimBroker) -> None:
         """A process of the slave has recovered its log."""
         held = self._held[slave.host]
         held.end = held.old_session = -1
+        self._check_loss(slave, held, power_lost=held.power_lost)
         if held.power_lost:
             begin, content = slave.content()
             log = content[: slave.log.end_offset - begin]
@@ -242,6 +313,8 @@ class HAInvariants:
             self._compare(slave, held, end)
         held.flushed_offset = log.flushed_offset
         reported = slave.service.slave.reported_offset if slave.service.slave is not None else -1
+        self._check_loss(slave, held)
+        held.reported_offset = max(held.reported_offset, min(reported, end))
         if not held.is_divergent and reported > held.promised_offset:
             held.promised_offset = min(reported, held.best_end)
             held.promised_begin = log.begin_offset
@@ -296,6 +369,19 @@ class HAInvariants:
             begin, content = slave.content()
             require_ha(content[: len(self.history) - begin] == self.history[begin:], 1,
                     f"{slave.host} is not equal to the master")
+
+
+def _floor(data: bytes, begin: int, offset: int) -> int:
+    """End of the last whole record of a log that ends at or below C{offset}."""
+    at = 0
+    while at + START_SIZE <= min(len(data), offset - begin):
+        size, magic = START.unpack_from(data, at)
+        if magic == MAGIC_BLANK:
+            size = FILE_SIZE - (begin + at) % FILE_SIZE
+        if size <= 0 or begin + at + size > offset:
+            break
+        at += size
+    return begin + at
 
 
 def _session_of(slave: SimBroker) -> int:

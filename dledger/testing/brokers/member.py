@@ -22,12 +22,14 @@ from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_start import inspect_log
+from dledger.broker.store.set_aside import directories
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.network import SimClientEndpoint, SimReactor, SimServerEndpoint, SimStreams
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 
 ROOT = "/store"
+FILE_SIZE = 4096
 
 
 class HADisk(SimDisk):
@@ -49,6 +51,12 @@ class HADisk(SimDisk):
             self.death = death
             self.is_armed = True
             raise
+
+    def copied(self, rng: random.Random) -> HADisk:
+        """Another disk with the same files, all durable."""
+        twin = HADisk(rng)
+        twin._directories = self.clone()._directories
+        return twin
 
     def new_process(self) -> None:
         """Forget the death of the last process."""
@@ -222,6 +230,20 @@ class SimBroker:
             data = disk.durable_content(whole) if durable else disk.read_file(whole)
             parts.append((data or b"").ljust(self._store.mapped_file_size_commit_log, b"\0"))
         return (int(names[0]) if names else 0), b"".join(parts)
+
+    def content_aside(self) -> dict[int, int]:
+        """The bytes by offset that were set aside."""
+        disk = self.disk
+        found: dict[int, int] = {}
+        for directory in directories(disk, self._store.commit_log_path):
+            for name in disk.listdir(directory):
+                found.update(enumerate(disk.read_file(f"{directory}/{name}"), int(name)))
+        return found
+
+    def replace_disk(self, disk: HADisk) -> None:
+        """Another disk is put into the machine while no process runs."""
+        assert not self.is_up
+        self.disk = disk
 
     def refusal(self) -> PutStatus | None:
         """The status with which a put would be refused now; None if it would be taken."""

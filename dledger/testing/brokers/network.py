@@ -141,6 +141,10 @@ class SimTransport:
         """The address of the other end."""
         return self.peer
 
+    def getHost(self) -> IPv4Address:
+        """The address of this end."""
+        return IPv4Address("TCP", self.host, 10912)
+
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """See L{twisted.internet.interfaces.ITransport}."""
         self.producer = producer

@@ -17,17 +17,20 @@ from typing import Any
 from zlib import crc32
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.ha.slave import HAFollower
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.invariants import HAInvariants
-from dledger.testing.brokers.member import ROOT, SimBroker
+from dledger.testing.brokers.member import FILE_SIZE, ROOT, HADisk, SimBroker
 from dledger.testing.brokers.network import SimClientEndpoint, SimStreams
 from dledger.testing.clock import SimClock
-from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.message import Host
 
@@ -44,6 +47,10 @@ FAULTS = (
     "disk_error", "stray", "slow_disk", "slow_link",
 )  # fmt: skip
 POWER = ("power_slave", "power_master", "power_inside")
+#: Faults of the master's disk, which H3 and H7 exclude.
+REPLACED = ("empty_master", "older_master", "flip_master")
+#: An operator notices stopped replication after this time, in microseconds.
+NOTICED_US = 1_500_000
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +104,7 @@ class HAOutcome:
     acknowledged: int
     restarts: int
     truncations: int
+    resolved: int = 0
 
 
 def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
@@ -112,7 +120,7 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         **both, "broker_role": rng.choice(("SYNC_MASTER", "SYNC_MASTER", "SYNC_MASTER", "ASYNC_MASTER")),
         "flush_disk_type": rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")),
         "ha_transfer_batch_size": rng.choice((150, 1000, 32768)),
-        "ha_transfer_flushed_only": rng.random() < 0.4,
+        "ha_transfer_flushed_only": rng.random() < 0.4, "ha_allowed_hosts": ("*",),
     }  # fmt: skip
     if rng.random() < 0.5:
         replicas = rng.randrange(1, slaves + 2)
@@ -127,7 +135,10 @@ def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
         "ha_full_history": rng.random() < 0.5, "ha_verify_size": rng.choice((1, 300, 65536)),
     }  # fmt: skip
     has_power = rng.random() < 0.5
-    faults: tuple[str, ...] = focus.faults or (FAULTS + POWER if has_power else FAULTS)
+    usual: tuple[str, ...] = FAULTS + POWER if has_power else FAULTS
+    if rng.random() < 0.3:
+        usual += REPLACED
+    faults: tuple[str, ...] = focus.faults or usual
     options = HAOptions(
         slaves=slaves, master=master, slave=slave, put_us=rng.choice((60_000, 150_000, 400_000)),
         burst_max=rng.choice((1, 2, 8)), body_max=rng.choice((20, 200, 900)),
@@ -181,10 +192,13 @@ class HAWorld:
         network = self.network = SimStreams(self.clock, random.Random(f"{seed} network"))
         network.delay_us, network.spread_us = options.delay_us, options.spread_us
         network.piece_size = options.piece_size
-        self.store = StoreConfig(store_path_root_dir=ROOT, mapped_file_size_commit_log=4096)
+        self.store = StoreConfig(store_path_root_dir=ROOT, mapped_file_size_commit_log=FILE_SIZE)
         self.master = self._broker(MASTER, options.master)
         self.slaves = [self._broker(f"s{number}", options.slave) for number in range(options.slaves)]
         self.invariants = HAInvariants(self.master, self.slaves)
+        self.resolved = 0
+        self._old_disk: HADisk | None = None
+        self._noticed: set[str] = set()
 
     def _broker(self, host: str, config: Mapping[str, Any]) -> SimBroker:
         broker = SimBroker(
@@ -371,6 +385,89 @@ class HAWorld:
         self.clock.after(int(self._fault_rng.random() * 3e6), setattr, self.network, "spread_us",
                          self.options.spread_us)
 
+    def _replaced(self, disk: HADisk) -> None:
+        """The master's process ends, and comes back on another disk."""
+        if self.master.is_up:
+            self._tell_end(self.master, power=False)
+            self.master.kill()
+            self._restart_later(self.master)
+        self.invariants.master_replaced()
+        self.master.replace_disk(disk)
+
+    def _empty_master(self) -> None:
+        self._replaced(HADisk(random.Random(self._fault_rng.random())))
+
+    def _older_master(self) -> None:
+        """The first time, the disk is copied; the next time, the copy comes back."""
+        old, self._old_disk = self._old_disk, None
+        if old is not None:
+            self._replaced(old)
+        elif self.master.is_open:
+            self._old_disk = self.master.disk.copied(random.Random(self._fault_rng.random()))
+
+    def _flip_master(self) -> None:
+        """One bit of one body of the master's log flips while its process is down."""
+        history = bytes(self.invariants.history)
+        at = history.find(b"KEYS\x01", int(self._fault_rng.random() * (len(history) + 1)))
+        if at < 0:
+            return
+        at -= 1 + 1 + 2 + 1  # the last byte of the body: the topic and the length of properties come between
+        if self.master.is_up:
+            self._end(self.master, power=False)
+        bit = int(self._fault_rng.random() * 8)
+        self._flip(at, bit)
+        self.invariants.master_flipped(at, 1 << bit)
+
+    def _flip(self, at: int, bit: int) -> None:
+        path = f"{ROOT}/commitlog/{at - at % FILE_SIZE:020d}"
+        if self.master.disk.exists(path):
+            self.master.disk.flip_bit(path, at % FILE_SIZE, bit)
+
+    def _repair_master(self) -> None:
+        """An operator repairs the master's disk."""
+        for at, mask in list(self.invariants.flips.items()):
+            for bit in range(8):
+                if mask >> bit & 1:
+                    self._flip(at, bit)
+            self.invariants.master_flipped(at, mask)
+        self.invariants.flips.clear()
+
+    # -- an operator ----------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Slaves whose replication has stopped are noticed, after a while."""
+        for slave in self.slaves:
+            follower = slave.service.slave if slave.is_open else None
+            if follower is None or slave.host in self._noticed:
+                continue
+            # A master without bytes that its slave holds may get them back: wait until the faults are over.
+            if follower.is_stopped or (self._is_over and follower.to_decide() is not None):
+                self._noticed.add(slave.host)
+                self.clock.after(NOTICED_US, self._resolve, slave)
+
+    def _resolve(self, slave: SimBroker) -> None:
+        self._noticed.discard(slave.host)
+        follower = slave.service.slave if slave.is_open else None
+        if follower is not None and follower.to_decide() is not None:
+            self.resolved += 1
+            difference = follower.to_decide()
+            if difference is not None and difference.master_problem and not difference.our_problem:
+                self.note("an operator repairs the master")
+                self._repair_master()
+                slave.run(slave.life, follower.try_again)
+                return
+            self.note(f"an operator lets {slave.host} take the master's log")
+            self.invariants.resolving(slave)
+            slave.run(slave.life, self._take_master, follower)
+
+    def _take_master(self, follower: HAFollower) -> None:
+        def not_taken(failure: Failure) -> None:
+            # The process is dead, or the disk has no room: the operator will try again.
+            if not isinstance(failure.value, MemberDied):
+                failure.trap(OSError, DLedgerError)
+
+        Deferred.fromCoroutine(follower.take_master()).addErrback(not_taken)
+
     def _stray(self) -> None:
         offset = self._fault_rng.choice((1 << 40, len(self.invariants.history), 1, 0))
         said = self._fault_rng.choice((offset.to_bytes(8, "big"), b"GET / HTTP/1.1\r\n\r\n"))
@@ -390,6 +487,7 @@ class HAWorld:
         self._is_over = True
         self.network.heal_all()
         self.network.spread_us = self.options.spread_us
+        self._repair_master()
         for broker in (self.master, *self.slaves):
             broker.disk.disarm()
             broker.disk.new_process()
@@ -411,6 +509,7 @@ class HAWorld:
             self.clock.run_until(min(self.clock.now_us + 250_000, int(end_s * 1e6)))
             if self.broken is not None:
                 raise self.broken
+            self._look_after()
             if self.master.is_open:
                 self.invariants.overdue(self.clock.now_us / 1000, self.master.life)
 
@@ -440,7 +539,8 @@ def run_ha_schedule(
     brokers = (world.master, *world.slaves)
     return HAOutcome(
         seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
-        digest=world.digest, puts=world.puts, acknowledged=world.invariants.answered[PutStatus.PUT_OK],
+        digest=world.digest, resolved=world.resolved, puts=world.puts,
+        acknowledged=world.invariants.answered[PutStatus.PUT_OK],
         restarts=sum(broker.boots - 1 for broker in brokers),
         truncations=sum(
             slave.service.slave.follower.truncations for slave in world.slaves

@@ -100,10 +100,13 @@ class ReportReader:
     Reads offset reports from bytes in pieces of any size.
 
     Invariant: fewer than 8 bytes are kept.
+
+    @ivar first: the very first report; -1 before it.
     """
 
     def __init__(self) -> None:
         self._kept = b""
+        self.first = -1
 
     def feed(self, data: bytes) -> int | None:
         """
@@ -122,6 +125,11 @@ class ReportReader:
         (offset,) = OFFSET_REPORT.unpack_from(data, whole - OFFSET_REPORT_SIZE)
         if offset < 0:
             raise WireError(f"offset report: offset={offset} below 0")
+        if self.first < 0:
+            (first,) = OFFSET_REPORT.unpack_from(data)
+            if first < 0:
+                raise WireError(f"offset report: offset={first} below 0")
+            self.first = int(first)
         return int(offset)
 
 

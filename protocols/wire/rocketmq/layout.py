@@ -79,6 +79,11 @@ INDEXED_PART = struct_of_some(
     _FIXED[False, False], "size", "magic", "queue_id", "queue_offset", "sys_flag", "store_timestamp",
     "body_length",
 )
+#: Of a record with IPv4 addresses, the fields that lead to its body: size, magic, checksum, flags, length of
+#: the body.
+BODY_PART = struct_of_some(
+    _FIXED[False, False], "size", "magic", "body_crc", "sys_flag", "body_length"
+)
 
 TOPIC_LENGTH_DECLARATIONS = {1: Struct("length" / Int8sb), 2: Struct("length" / Int16sb)}
 TOPIC_LENGTHS = {key: struct_of(declaration) for key, declaration in TOPIC_LENGTH_DECLARATIONS.items()}

@@ -77,6 +77,7 @@ class InfoTests(SynchronousTestCase):
         self.assertEqual(info["haClientRuntimeInfo"], {
             "activated": True, "lastReadTimestamp": NOW_MS - 300, "lastWriteTimestamp": NOW_MS - 400,
             "masterAddr": "10.0.0.1:10912", "masterFlushOffset": 0, "masterNextOffset": 750, "maxOffset": 700,
+            "problem": "", "stopped": False,
             "transferredByteInSecond": 1024,
         })  # fmt: skip
 

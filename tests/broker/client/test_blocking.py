@@ -13,6 +13,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import ReactorThread
 from dledger.broker.client.blocking import Broker
 from dledger.broker.client.values import PutRefused, PutUnknown
+from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.log_reads import LogReads
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
 from protocols.rocketmq.commands import CommandConnection
@@ -42,7 +43,7 @@ class LiveBroker(ServerFactory):
         told = Told()
         self.log = open_log(MemoryDisk(), config=config_of(mapped_file_size_commit_log=1 << 16), events=told)
         self._turn = Turn(self.reactor, lambda failure: failure.raiseException())
-        self._reads = LogReads(self.log, clock=self.reactor, turn=self._turn)
+        self._reads = LogReads(self.log, clock=self.reactor, turn=self._turn, bad=BadRecords())
         told.also.append(self._reads.grown)
         self._connections: set[CommandConnection] = set()
         self._port: Any = None

@@ -15,6 +15,7 @@ from dledger.base.errors import DLedgerError
 from dledger.broker.client.link import BrokerLink
 from dledger.broker.client.native_tail import NativeTail
 from dledger.broker.client.values import LogRecords, split_records
+from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_reads import read_records
 from protocols.wire.errors import WireError
@@ -54,7 +55,7 @@ class NativeTailTests(SynchronousTestCase):
         """As a broker does; a reader that wants to wait is not answered."""
         if not isinstance(request, ReadRequest):
             return OffsetsAnswer(begin_offset=self.log.begin_offset, end_offset=self.log.record_end)
-        answer = read_records(self.log, request.begin_offset, request.max_bytes)
+        answer = read_records(self.log, BadRecords(), request.begin_offset, request.max_bytes)
         return answer if answer.code or answer.records or not request.wait_ms else None
 
     def put(self, count: int) -> None:
@@ -142,7 +143,8 @@ class NativeTailTests(SynchronousTestCase):
             self.put(1)
             for connection, ticket, request in self.broker.unanswered:
                 assert isinstance(request, ReadRequest)
-                connection.answer_native(ticket, read_records(self.log, request.begin_offset, 900))
+                answer = read_records(self.log, BadRecords(), request.begin_offset, 900)
+                connection.answer_native(ticket, answer)
             self.broker.unanswered.clear()
             self.broker.settle()
         self.assertEqual((self.found, self.ended), (self.expected(), []))
@@ -264,7 +266,7 @@ class NativeTailTests(SynchronousTestCase):
     def test_nonsense(self) -> None:
         """Records from before, or that stand elsewhere: the broker is left, nothing of it is handed out."""
         self.put(3)
-        whole = read_records(self.log, 0, 1 << 20)
+        whole = read_records(self.log, BadRecords(), 0, 1 << 20)
         begin = self.expected()[1]
         moved = ReadAnswer(code=0, log_begin_offset=0, log_end_offset=9999, begin_offset=begin + 1,
                            next_offset=begin + 1 + len(whole.records[begin:]), records=whole.records[begin:])
@@ -295,7 +297,7 @@ class SplitTests(SynchronousTestCase):
         rng = random.Random(3)
         for _ in range(5):
             log.append([[some_message(rng)]], 5)
-        data = read_records(log, 0, 1 << 20).records
+        data = read_records(log, BadRecords(), 0, 1 << 20).records
         records = list(split_records(data))
         self.assertEqual(b"".join(record for _, record in records), data)
         ends = {offset + len(record) for offset, record in records}

@@ -370,6 +370,27 @@ class UnreadTests(Case):
         (answer,) = self.client.received()
         self.assertEqual(self.offsets(answer), (0, 1, 0, 4))
 
+    def test_bound_for_all(self) -> None:
+        """Connections that do not read share a bound; one that reads gets its answer none the less."""
+        self.patch(pulls, "UNREAD_BYTES_MAX", 10_000)
+        self.patch(pulls, "UNREAD_TOTAL_BYTES_MAX", 1000)
+        slow, reader = self.client, self.asked.client()
+        for _ in range(5):
+            slow.connection.is_congested = True
+            slow.send(PULL_MESSAGE, {**FIELDS, "maxMsgNums": 1})
+        answered = len(slow.received())
+        self.assertLess(answered, 4)
+        slow.connection.is_congested, slow.connection.unsent_bytes = True, 2000
+        self.asked.clock.advance(0)
+        self.assertEqual(reader.ask(PULL_MESSAGE, {**FIELDS, "maxMsgNums": 1}).code, Code.SUCCESS)
+        held = len(self.pulls)
+        self.assertEqual(held, 5 - answered)
+        slow.connection.resumeProducing()
+        for _ in range(5):
+            self.pulls.sweep()
+            self.asked.clock.advance(0)
+        self.assertEqual(len(self.pulls), 0)
+
     def test_no_place(self) -> None:
         """Where nothing can be held it is told that the broker is busy."""
         self.build(held_max=0)

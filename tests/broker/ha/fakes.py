@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IAddress
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from dledger.broker.store.records import problem_of
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, START, START_SIZE
 from protocols.wire.rocketmq.message import encode_message, make_message
@@ -68,6 +69,7 @@ class MemoryLog:
         self.idle_waiters: list[Deferred[None]] = []
         self.fails: Exception | None = None
         self.cuts: list[int] = []
+        self.asides: list[bytes] = []
         self.append_calls = 0
 
     @property
@@ -102,7 +104,7 @@ class MemoryLog:
         self.append_calls += 1
         self.data += data
 
-    def cut(self, offset: int) -> int:
+    def record_end_below(self, offset: int) -> int:
         """See the port."""
         assert offset >= self.begin_offset
         end = at = max(offset - offset % self.file_size, self.begin_offset)
@@ -111,7 +113,25 @@ class MemoryLog:
             if magic not in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or not size or at + size > offset:
                 break
             at = end = at + size
-        end = min(end, self.end_offset)
+        return min(end, self.end_offset)
+
+    def problem_at(self, offset: int, data: bytes | bytearray | None = None) -> str | None:
+        """See the port."""
+        room = self.file_size - offset % self.file_size
+        return problem_of(self.read(offset, room) if data is None else data, offset, room, room)
+
+    def set_aside(self, offset: int) -> Deferred[str]:
+        """See the port; kept in C{asides}."""
+        if self.fails is not None:
+            fails, self.fails = self.fails, None
+            return fail(fails)
+        self.asides.append(bytes(self.data))
+        self.cut(offset)
+        return succeed("aside")
+
+    def cut(self, offset: int) -> int:
+        """See the port."""
+        end = self.record_end_below(offset)
         del self.data[end - self.begin_offset :]
         self.flushed_offset = min(self.flushed_offset, end)
         self.cuts.append(end)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -65,7 +66,8 @@ class MasterCase(SynchronousTestCase):
         self.failures: list[Failure] = []
         self.events = Told()
         self.master = HAMaster(
-            HAConfig(**options), self.commit_log, self.clock, events=self.events, failed=self.failures.append
+            HAConfig(**{"ha_allowed_hosts": ("*",), **options}), self.commit_log, self.clock,
+            events=self.events, failed=self.failures.append,
         )
         return self.commit_log
 
@@ -186,7 +188,8 @@ class StreamTests(MasterCase):
         self.clock = Clock()
         big = TURN_SIZE_MAX + 3 * READ_SIZE_MAX
         self.commit_log = MemoryLog(bytes(big), file_size=1 << 30)
-        self.master = HAMaster(HAConfig(), self.commit_log, self.clock, events=BrokerEvents())
+        config = HAConfig(ha_allowed_hosts=("*",))
+        self.master = HAMaster(config, self.commit_log, self.clock, events=BrokerEvents())
         slave = Slave(self)
         slave.report(1)
         sizes = []
@@ -261,7 +264,7 @@ class RefusalTests(MasterCase):
         """More connections than allowed, and addresses that are not."""
         self.make(ha_slaves_max=2, ha_allowed_hosts=("10.0.0.1",))
         with capturedLogs() as events:
-            self.assertIsNone(self.master.buildProtocol(IPv4Address("TCP", "10.0.0.2", 1)))
+            self.assertTrue(Slave(self, "10.0.0.2").transport.is_aborted)
             slave = Slave(self)
             Slave(self)
             self.assertIsNone(self.master.buildProtocol(IPv4Address("TCP", "10.0.0.1", 1)))
@@ -270,6 +273,57 @@ class RefusalTests(MasterCase):
         self.assertIn("ha_slaves_max allows no more", reasons[1])
         unplug(slave.connection)
         Slave(self)
+
+    def test_only_this_host(self) -> None:
+        """Without a list: the loopback interface, and the address at which the connection arrived."""
+        self.make(ha_allowed_hosts=())
+        for host, is_taken in (("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False),
+                               ("::ffff:127.0.0.1", True), ("10.0.0.9", True)):  # fmt: skip
+            connection = self.master.buildProtocol(IPv4Address("TCP", host, 1))
+            assert connection is not None
+            transport = HATransport(IPv4Address("TCP", host, 1))
+            transport.hostAddr = IPv4Address("TCP", "10.0.0.9", 10912)
+            connection.makeConnection(transport)
+            self.assertEqual(transport.is_aborted, not is_taken, host)
+            self.assertEqual(len(self.master.acks), int(is_taken), host)
+            connection.dataReceived(encode_report(0))
+            unplug(connection)
+        self.assertEqual([one.host for one in self.master.refused()], ["10.0.0.1"])
+
+    def test_refusals_are_folded(self) -> None:
+        """A host that tries again and again is logged once in a while, and counted."""
+        self.make(100)
+        with capturedLogs() as events:
+            for number in range(5):
+                Slave(self).report(200 + number)
+        self.assertEqual(len([one for one in events if "refused" in one["log_format"]]), 1)
+        (refused,) = self.master.refused()
+        self.assertEqual((refused.host, refused.count), ("10.0.0.1", 5))
+        Slave(self).report(100)
+        self.assertEqual(self.master.refused(), ())
+
+    def test_controller_mode(self) -> None:
+        """A handshake of 5.0 or 5.1 is refused by its first word, in one read with the rest or not."""
+        five_one = struct.pack(">ihhq", 1, 0, 1, 2)
+        five_zero = struct.pack(">ihhi50s", 1, 1, 0, 9, b"10.0.0.1:1")
+        for whole in (five_one, five_zero):
+            for pieces in ((whole,), (whole[:8], whole[8:])):
+                self.make(100)
+                slave = Slave(self)
+                for piece in pieces:
+                    slave.connection.dataReceived(piece)
+                self.assertTrue(slave.transport.is_aborted)
+                self.assertEqual(slave.transport.value(), b"")
+
+    def test_controller_mode_of_a_long_log(self) -> None:
+        """Where the first word is an offset of the log, the rest is none that a slave reports."""
+        for second in (2, 9 << 32 | 0x31302E30):
+            self.make(100)
+            self.commit_log.begin_offset = 1 << 32
+            slave = Slave(self)
+            slave.connection.dataReceived(struct.pack(">ihhq", 1, 0, 1, second))
+            self.assertTrue(slave.transport.is_aborted)
+            self.assertEqual(slave.transport.value(), b"")
 
     def test_other_protocol(self) -> None:
         """A browser at the port is closed by its first bytes, as its number is beyond all ends."""

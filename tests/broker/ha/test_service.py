@@ -59,8 +59,9 @@ class ServiceCase(SynchronousTestCase):
         self.reasons: list[str] = []
         self.listener = FakeListener()
         self.service = HAService(
-            HAConfig(**options), self.commit_log, self.clock, rng=random.Random(1),
-            failed=self.reasons.append, events=BrokerEvents(), listen=self.listener,  # type: ignore[arg-type]
+            HAConfig(**{"ha_allowed_hosts": ("*",), **options}), self.commit_log, self.clock,
+            rng=random.Random(1), failed=self.reasons.append, events=BrokerEvents(),
+            listen=self.listener,  # type: ignore[arg-type]
         )
         self.service.startService()
         self.listener.listening.callback(self.listener.port)

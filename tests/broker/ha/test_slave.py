@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock
@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from dledger.base.errors import StoreError
 from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.slave import HAFollower
+from dledger.broker.ha.slave import HAFollower, LogRange
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
 from tests.broker.ha.fakes import FILE_SIZE, BadLog, HATransport, MemoryLog, plug, stream, unplug
@@ -62,10 +62,10 @@ class ClientCase(SynchronousTestCase):
         self.commit_log = MemoryLog() if log is None else log
         self.failures: list[Failure] = []
         self.endpoint = FakeEndpoint()
-        begin = options.pop("master_begin", None)
+        begin = options.pop("master_range", None)
         self.slave = HAFollower(
             HAConfig(broker_role="SLAVE", **options), self.commit_log, self.clock, rng=random.Random(1),
-            failed=self.failures.append, master_begin=begin,
+            failed=self.failures.append, master_range=begin,
         )
         self.slave.start()
         self.slave.follow(self.endpoint, "m:10912")
@@ -273,17 +273,118 @@ class ConnectionTests(ClientCase):
         """The master is asked where its log begins, once we have nothing."""
         asked: list[int] = []
 
-        def master_begin() -> Deferred[int]:
+        def master_range() -> Deferred[LogRange]:
             asked.append(1)
-            return succeed(FILE_SIZE)
+            return succeed(LogRange(begin_offset=FILE_SIZE, end_offset=2 * FILE_SIZE))
 
-        self.make(ha_full_history=True, master_begin=master_begin)
+        self.make(ha_full_history=True, master_range=master_range)
         client, transport = self.endpoint.succeed()
         self.assertEqual(transport.take(), encode_report(FILE_SIZE))
         self.send(client, FILE_SIZE, stream(100, start=FILE_SIZE))
         unplug(client)
         self.clock.advance(1)
         self.assertEqual(asked, [1])
+
+
+class StoppedTests(ClientCase):
+    """Replication that only an operator starts again."""
+
+    def other_log(self, **options: Any) -> MemoryLog:
+        """A slave whose log is not its master's has stopped."""
+        log = MemoryLog(stream(3000, at=9))
+        self.make(log, **options)
+        client, transport = self.endpoint.succeed()
+        start = int.from_bytes(transport.take(), "big")
+        self.send(client, start, stream(3000)[start:])
+        self.assertTrue(transport.is_aborted)
+        return log
+
+    def test_keeps_everything(self) -> None:
+        """Nothing is cut, nothing is tried again; the reason is told once, and in the status."""
+        with capturedLogs() as events:
+            log = self.other_log()
+            self.pass_time(60_000)
+        self.assertEqual((log.data, log.cuts, self.endpoint.attempts), (stream(3000, at=9), [], []))
+        errors = [event for event in events if event["log_level"] is LogLevel.error]
+        self.assertEqual(len(errors), 1)
+        status = self.slave.status()
+        self.assertIn("replication has stopped: our log differs from the master's at", status.problem)
+        self.assertIsNotNone(status.difference)
+
+    def test_another_master_changes_nothing(self) -> None:
+        """A name server that tells of a master does not start it again, nor does a second start."""
+        self.other_log()
+        self.slave.follow(self.endpoint, "other:10912")
+        self.slave.start()
+        self.assertEqual(self.endpoint.attempts, [])
+
+    def test_take_master(self) -> None:
+        """An operator gives up our log: it is kept, and the master's is taken."""
+        log = self.other_log()
+        done = Deferred.fromCoroutine(self.slave.take_master())
+        self.assertEqual(self.successResultOf(done), "aside")
+        self.assertEqual(log.asides, [stream(3000, at=9)])
+        client, transport = self.endpoint.succeed()
+        self.assertEqual(transport.take(), encode_report(0))
+        self.send(client, 0, stream(3000))
+        self.assertEqual((log.data, self.slave.status().problem), (stream(3000), ""))
+
+    def test_no_room_to_keep_it(self) -> None:
+        """What cannot be kept is not given up."""
+        log = self.other_log()
+        log.fails = OSError(28, "No space left on device")
+        self.failureResultOf(Deferred.fromCoroutine(self.slave.take_master()), OSError)
+        self.assertEqual((log.data, self.endpoint.attempts), (stream(3000, at=9), []))
+        self.assertIsNotNone(self.slave.status().difference)
+        self.assertEqual(self.failures, [])
+
+    def test_try_again(self) -> None:
+        """After the master was repaired."""
+        log = self.other_log()
+        self.slave.try_again()
+        client, transport = self.endpoint.succeed()
+        start = int.from_bytes(transport.take(), "big")
+        self.send(client, start, stream(4000, at=9)[start:])
+        self.assertEqual((log.data, log.cuts), (stream(4000, at=9), []))
+
+    def test_expired(self) -> None:
+        """The master's log begins behind our end: it is asked once a session was fruitless, and we stop."""
+        log = MemoryLog(stream(3000))
+        self.make(log, master_range=lambda: succeed(LogRange(begin_offset=FILE_SIZE, end_offset=9000)))
+        client, _ = self.endpoint.succeed()
+        unplug(client)
+        self.clock.advance(1)
+        self.assertEqual(self.endpoint.attempts, [])
+        status = self.slave.status()
+        self.assertIn("the master's log begins at 4096", status.problem)
+        self.assertEqual(status.difference.common_end if status.difference else -1, 0)
+
+    def test_master_does_not_tell(self) -> None:
+        """A master that cannot be asked is tried none the less."""
+        self.make(MemoryLog(stream(3000)), master_range=lambda: fail(ConnectionRefusedError()))
+        client, _ = self.endpoint.succeed()
+        unplug(client)
+        self.clock.advance(1)
+        self.assertEqual(len(self.endpoint.attempts), 1)
+
+    def test_master_behind(self) -> None:
+        """A master without bytes that we reported: said once, until it has them; nothing is cut."""
+        data = stream(3000)
+        self.make(MemoryLog(data))
+        client, transport = self.endpoint.succeed()
+        start = int.from_bytes(transport.take(), "big")
+        end = MemoryLog(data).record_end_below(2000)
+        with capturedLogs() as events:
+            self.send(client, start, data[start:end])
+            for _ in range(4):
+                self.pass_time(5000)
+                self.send(client, end)
+        told = [event for event in events if event["log_level"] is LogLevel.error]
+        self.assertEqual((len(told), self.commit_log.data), (1, data))
+        self.assertIn("ends below bytes that we reported", self.slave.status().problem)
+        self.send(client, end, data[end:])
+        self.pass_time(100)
+        self.assertEqual(self.slave.status().problem, "")
 
 
 class LifeTests(ClientCase):

@@ -8,7 +8,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.ha.slave_session import Diverged, SessionEnded, SlaveSession
+from dledger.broker.ha.slave_session import (
+    Difference,
+    Diverged,
+    ReplicationStopped,
+    SessionEnded,
+    SlaveSession,
+)
 from protocols.wire.errors import WireError
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, record, stream
 
@@ -234,7 +240,7 @@ class HistoryTests(SynchronousTestCase):
 
 
 class CompareTests(SynchronousTestCase):
-    """What is held already is compared, and cut where it differs."""
+    """What is held already is compared; where it differs, it is kept until an operator decides."""
 
     def setUp(self) -> None:
         self.master = MemoryLog(stream(3 * FILE_SIZE))
@@ -270,18 +276,25 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual(follower.reportable(), start + 100)
 
     def settle(self, log: MemoryLog, sessions: int = 20, verify_size: int = 300) -> SlaveSession:
-        """Session after session, until one goes well."""
+        """Session after session, until one goes well; an operator takes the master's log each time."""
         follower = SlaveSession(log, verify_size=verify_size)
         for _ in range(sessions):
+            before = bytes(log.data)
             try:
                 serve(follower, self.master)
-            except Diverged:
+            except ReplicationStopped as stopped:
+                self.assertEqual(log.data, before)
+                log.set_aside(stopped.difference.common_end)
+                follower.begin_anew()
+                continue
+            except SessionEnded:
+                self.assertEqual(log.data, before)
                 continue
             return follower
         raise AssertionError("it never ends")
 
     def test_zeroes_at_the_end(self) -> None:
-        """A crash left a record whose last bytes are zero: it is fetched again, and nothing else."""
+        """Another last record: it is fetched again, and nothing else."""
         last = len(self.master.data[:5000])
         log = MemoryLog(self.master.data[:last])
         end = log.cut(last)
@@ -290,11 +303,11 @@ class CompareTests(SynchronousTestCase):
         log = MemoryLog(damaged)
         follower = self.settle(log)
         self.assertEqual(log.data, self.master.data)
-        self.assertEqual((follower.truncations, len(log.cuts)), (1, 1))
+        self.assertEqual((follower.truncations, len(log.cuts), log.asides), (0, 1, [bytes(damaged)]))
         self.assertLess(end - log.cuts[0], 200)
 
     def test_other_tail(self) -> None:
-        """The master came back shorter, and has gone on otherwise: cut to the last record in common."""
+        """The master came back shorter, and has gone on otherwise: up to the last common record."""
         for common in (100, 3000, 5000, 9000):
             log = MemoryLog(self.master.data)
             common = MemoryLog(self.master.data).cut(common)
@@ -306,7 +319,7 @@ class CompareTests(SynchronousTestCase):
             self.assertEqual(min(log.cuts), common)
 
     def test_nothing_in_common(self) -> None:
-        """Another log altogether: everything is cut, and fetched."""
+        """Another log altogether: the operator gives up everything."""
         log = MemoryLog(stream(3000, at=99))
         self.settle(log)
         self.assertEqual(log.data, self.master.data)
@@ -316,9 +329,10 @@ class CompareTests(SynchronousTestCase):
         log = MemoryLog(self.master.data[:2000] + stream(2000, at=77, start=2000))
         follower = SlaveSession(log, verify_size=100)
         first = follower.begin()
-        self.assertRaises(Diverged, follower.take, first, memoryview(self.master.read(first, 50)))
+        self.assertRaises(SessionEnded, follower.take, first, memoryview(self.master.read(first, 200)))
         follower.end()
         end = log.end_offset
+        self.assertEqual(log.cuts, [])
         self.assertLessEqual(follower.begin(), max(end - 1600, 1))
 
     def test_longer_than_the_master(self) -> None:
@@ -332,8 +346,11 @@ class CompareTests(SynchronousTestCase):
         self.assertEqual(follower.reportable(), self.master.end_offset)
         at = self.master.end_offset
         self.master.put(record(at, at=6))
-        self.assertRaises(Diverged, follower.take, at, memoryview(self.master.read(at, FILE_SIZE)))
-        self.assertEqual(log.end_offset, at)
+        stopped = self.assertRaises(
+            ReplicationStopped, follower.take, at, memoryview(self.master.read(at, FILE_SIZE))
+        )
+        self.assertGreater(log.end_offset, at)
+        self.assertEqual(stopped.difference.common_end, at)
 
     def test_fruitless_sessions(self) -> None:
         """Where the master sends nothing at all, other places are tried: the last file, and lower."""
@@ -359,3 +376,97 @@ class CompareTests(SynchronousTestCase):
         self.assertFalse(follower.frames)
         follower.take(start, memoryview(self.master.read(start, 1)))
         self.assertTrue(follower.frames)
+
+
+class DifferenceTests(SynchronousTestCase):
+    """Whose record is sound, and what was ever reported, decide about a difference."""
+
+    def setUp(self) -> None:
+        self.data = stream(3000)
+        ends = MemoryLog(self.data)
+        self.end = ends.record_end_below(2000)
+        self.record = ends.record_end_below(1000)
+
+    def stop(self, ours: bytes, theirs: bytes, *, frame: int = FRAME) -> Difference:
+        """Replication that stops; our log stays as it is."""
+        log = MemoryLog(ours)
+        follower = SlaveSession(log)
+        error = self.assertRaises(ReplicationStopped, serve, follower, MemoryLog(theirs), frame=frame)
+        self.assertEqual((log.data, log.cuts, follower.truncations), (ours, [], 0))
+        found: Difference = error.difference
+        return found
+
+    def flipped(self, at: int) -> bytes:
+        """The log with one other bit."""
+        data = bytearray(self.data)
+        data[at] ^= 1
+        return bytes(data)
+
+    def test_master_has_rot(self) -> None:
+        """A flipped byte in the master's body: said so, and nothing is cut, in frames of any size."""
+        body = self.data.index(b"hello", self.record)
+        for frame in (1, 50, FRAME):
+            found = self.stop(self.data, self.flipped(body), frame=frame)
+            self.assertEqual((found.offset, found.common_end), (body, self.record))
+            self.assertEqual(found.our_problem, "")
+            self.assertIn("bodyCRC", found.master_problem)
+            self.assertIn("repair the master", found.reason)
+
+    def test_we_have_rot(self) -> None:
+        """Our own flipped byte is told apart, and stays, too."""
+        body = self.data.index(b"hello", self.record)
+        found = self.stop(self.flipped(body), self.data)
+        self.assertIn("bodyCRC", found.our_problem)
+        self.assertEqual(found.master_problem, "")
+
+    def test_rot_in_the_head(self) -> None:
+        """A damaged length or magic of the master is no record either."""
+        for at in (1, 3, 5):
+            found = self.stop(self.data, self.flipped(self.record + at))
+            self.assertEqual((found.our_problem, found.master_problem != ""), ("", True), at)
+
+    def test_outside_of_the_checksum(self) -> None:
+        """No checksum covers a topic: both are sound, and it is not for us to decide."""
+        found = self.stop(self.data, self.flipped(self.data.index(b"T1", self.record)))
+        self.assertEqual((found.our_problem, found.master_problem), ("", ""))
+
+    def test_never_reported(self) -> None:
+        """Bytes that nobody was told of are cut; a record that was reported is not."""
+        other = self.data[: self.end] + stream(1000, at=7, start=self.end)
+        for reported, is_cut in ((self.end, True), (self.end + 5, True), (len(self.data), False)):
+            log = MemoryLog(self.data)
+            follower = SlaveSession(log)
+            follower.reported_offset = reported
+            self.assertRaises(
+                Diverged if is_cut else ReplicationStopped, serve, follower, MemoryLog(other)
+            )
+            self.assertEqual(log.end_offset, self.end if is_cut else len(self.data), reported)
+
+    def test_never_reported_but_sound(self) -> None:
+        """Bytes that were never reported stay, too, if the master's record is not sound."""
+        body = self.data.index(b"hello", self.record)
+        log = MemoryLog(self.data)
+        follower = SlaveSession(log)
+        follower.reported_offset = 0
+        self.assertRaises(ReplicationStopped, serve, follower, MemoryLog(self.flipped(body)))
+        self.assertEqual(log.data, self.data)
+
+    def test_damage_hides_records(self) -> None:
+        """Behind a damaged record of ours no end of a record is known: what was reported there stays."""
+        ours = bytearray(self.data)
+        ours[self.record + 1] ^= 1  # its length
+        log = MemoryLog(bytes(ours))
+        follower = SlaveSession(log)
+        follower.reported_offset = self.end
+        self.assertRaises(ReplicationStopped, serve, follower, MemoryLog(self.data))
+        self.assertEqual(log.data, ours)
+
+    def test_reports_nothing_behind_it(self) -> None:
+        """While the master's record is incomplete, nothing from the difference on is reported."""
+        follower = SlaveSession(MemoryLog(self.data))
+        start = follower.begin()
+        other = self.flipped(self.data.index(b"hello", self.record))
+        at = self.record + 95
+        follower.take(start, memoryview(other[start:at]))
+        self.assertLess(follower.reportable(), at)
+        self.assertGreaterEqual(follower.reportable(), self.record)

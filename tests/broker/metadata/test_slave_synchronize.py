@@ -15,7 +15,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import StoreError
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.slave_synchronize import ITEMS, Round, SlaveSynchronize, metadata_answer
-from dledger.broker.metadata.tables import TopicConfig
+from dledger.broker.metadata.tables import GroupConfig, TopicConfig
 from protocols.wire.remoting import RemotingCommand
 from tests.broker.metadata.test_tables import (
     JAVA_43,
@@ -105,6 +105,38 @@ class SlaveTests(SynchronousTestCase):
             self.clock.advance(30)
         (stall,) = [event for event in events if "was not copied" in event["log_format"]]
         self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 30.0))
+
+    def test_kept_for_local_queues(self) -> None:
+        """A master that lost its tables takes no topic or group away that local queues need; told once."""
+        self.slave = SlaveSynchronize(
+            self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock, run_in_thread=inline,
+            local_topics=lambda: {"Mine", "Unknown"},
+        )
+        self.slave.master_address = "m:10911"
+        for name in ("Mine", "Other"):
+            self.metadata.topics.put(TopicConfig(topic_name=name), 5)
+            self.metadata.groups.put(GroupConfig(group_name=f"G{name}"), 5)
+            self.metadata.consumer_offsets.commit(f"G{name}", name, 0, 7, 5)
+        self.metadata.delay_offsets.put(17, 9, 5)
+        with capturedLogs() as events:
+            self.round()
+            self.round()
+        self.assertEqual(sorted(self.metadata.topics.entries), ["C1", "Mine"])
+        self.assertEqual(sorted(self.metadata.groups.entries), ["G1", "GMine"])
+        self.assertEqual(self.metadata.consumer_offsets.query("GMine", "Mine", 0), 7)
+        self.assertEqual((self.metadata.delay_offsets.get(17), self.metadata.delay_offsets.get(3)), (9, 22))
+        told = [event["names"] for event in events if "are kept" in event["log_format"]]
+        self.assertEqual(told, ["Mine", "GMine"])
+
+    def test_stopped(self) -> None:
+        """While replication is stopped, the master may be another one: nothing is asked."""
+        slave = SlaveSynchronize(
+            self.metadata, self.master, own_address=lambda: "s:10911", clock=self.clock, run_in_thread=inline,
+            is_stopped=lambda: True,
+        )
+        slave.master_address = "m:10911"
+        self.successResultOf(slave.synchronize())
+        self.assertEqual(self.master.asked, [])
 
     def test_nothing_new(self) -> None:
         """The same again: no change, no write."""

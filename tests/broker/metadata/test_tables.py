@@ -274,3 +274,29 @@ class AtomicTests(SynchronousTestCase):
         for data in (b'{"offsetTable":{"T@G":{"x":1}}}', b'{"offsetTable":{"T@G":{-1:1}}}',
                      b'{"offsetTable":{"T@G":{0:"y"}}}', b'{"offsetTable":{"T@G":[]}}'):
             self.assertRaises(BodyError, ConsumerOffsets(1).adopt, data)
+
+
+class CarriedTests(SynchronousTestCase):
+    """Parts of a 5.x master's tables that we do not read."""
+
+    def test_forbidden_table(self) -> None:
+        """It is adopted, written, loaded and handed on as it came; a master without it leaves ours."""
+        groups = Groups(1)
+        master = b'{"dataVersion":{"counter":2,"timestamp":7},"forbiddenTable":{"G":{"T":3}},' \
+                 b'"subscriptionGroupTable":{}}'
+        self.assertTrue(groups.adopt(master))
+        self.assertIn(b'"forbiddenTable":{"G":{"T":3}}', groups.wire_bytes())
+        fresh = Groups(2)
+        fresh.load(groups.file_bytes())
+        self.assertIn(b'"forbiddenTable":{"G":{"T":3}}', fresh.wire_bytes())
+
+    def test_group_topic_map(self) -> None:
+        """The same for the topics of groups."""
+        offsets = ConsumerOffsets(1)
+        data = b'{"groupTopicMap":{"G":["T"]},"offsetTable":{"T@G":{0:1}}}'
+        self.assertTrue(offsets.adopt(data))
+        self.assertFalse(offsets.adopt(data))
+        self.assertIn(b'"groupTopicMap":{"G":["T"]}', offsets.wire_bytes())
+        fresh = ConsumerOffsets(2)
+        fresh.load(offsets.file_bytes())
+        self.assertIn(b'"groupTopicMap":{"G":["T"]}', fresh.wire_bytes())

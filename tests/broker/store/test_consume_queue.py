@@ -202,12 +202,18 @@ class QueueContract(_Case):
         self.assertTrue(queue.is_clean)
         self.fill(queue, 25)
         self.assertFalse(queue.is_clean)
-        files, directory = queue.take_dirty()
-        self.assertEqual((len(files), directory), (3, self.root))
+        files, paths, directory = queue.take_dirty()
+        self.assertEqual((len(files), paths, directory), (3, [], self.root))
         self.assertFalse(queue.is_clean)
         queue.release()
         self.assertTrue(queue.is_clean)
-        self.assertEqual(queue.take_dirty(), ([], ""))
+        self.assertEqual(queue.take_dirty(), ([], [], ""))
+        queue.put(25, 9000, 10, 0)
+        self.assertTrue(queue.shed())
+        self.assertFalse(queue.is_clean)
+        files, paths, directory = queue.take_dirty()
+        self.assertEqual((files, len(paths), directory), ([], 1, ""))
+        self.assertTrue(queue.is_clean)
 
     def test_destroy(self) -> None:
         """No file is left."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import resource
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
@@ -59,7 +61,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
 
     def test_few_open(self) -> None:
         """Queues that were not used for longest give their files back; nothing is lost by it."""
-        self.patch(consume_queues, "OPEN_MAX", 5)
+        self.queues._open_max = 5
         for number in range(40):
             self.put("T", number % 20, number // 20, number * 10)
             for step in self.queues.prepare_flush():
@@ -72,14 +74,27 @@ class ConsumeQueuesTests(SynchronousTestCase):
             assert queue is not None
             self.assertEqual([unit.offset for unit in queue.read(0, 9)], [queue_id * 10, queue_id * 10 + 200])
 
-    def test_dirty_ones_stay_open(self) -> None:
-        """A queue with writes that are not on stable storage is not forgotten by the next flush."""
-        self.patch(consume_queues, "OPEN_MAX", 2)
+    def test_dirty_ones_are_closed(self) -> None:
+        """A closed queue with writes that are not on stable storage is not forgotten by the next flush."""
+        self.queues._open_max = 2
         for number in range(10):
             self.put("T", number, 0, number * 10)
-        self.assertEqual(len(self.queues.prepare_flush()), 20)
-        self.queues.finish_flush()
         self.assertLessEqual(len(self.queues._touched), 2)
+        self.assertEqual(len(self.queues.prepare_flush()), 20)
+        self.queues.finish_flush(has_failed=True)
+        steps = self.queues.prepare_flush()
+        self.assertEqual(len(steps), 20)
+        for step in steps:
+            step()
+        self.queues.finish_flush()
+        self.assertEqual(self.queues.prepare_flush(), [])
+        self.queues.finish_flush()
+
+    def test_bound(self) -> None:
+        """A share of the descriptors, within bounds."""
+        for soft, most in ((64, 16), (16, 8), (1024, 256), (1 << 20, 512), (resource.RLIM_INFINITY, 512)):
+            self.patch(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+            self.assertEqual(consume_queues.open_queues_max(), most)
 
     def test_cut_expire_destroy(self) -> None:
         """What changes with the log changes in every queue."""

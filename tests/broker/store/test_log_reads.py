@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.store import log_reads
+from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.log_reads import LogReads, read_records
 from protocols.framing import FrameBuffer
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests
@@ -50,7 +51,7 @@ class ReadRecordsTests(SynchronousTestCase):
         for max_bytes in (-1, 0, 1, 91, 500, 4096, 1 << 20, 2**31 - 1):
             at, found = 0, []
             while at < self.log.record_end:
-                answer = read_records(self.log, at, max_bytes)
+                answer = read_records(self.log, BadRecords(), at, max_bytes)
                 self.assertEqual(answer.code, 0, answer)
                 self.assertGreater(answer.next_offset, at)
                 got = messages_of(answer)
@@ -65,7 +66,7 @@ class ReadRecordsTests(SynchronousTestCase):
         self.put(3)
         end = self.log.record_end
         for offset in (end, end + 1000):
-            answer = read_records(self.log, offset, 100)
+            answer = read_records(self.log, BadRecords(), offset, 100)
             self.assertEqual((answer.code, answer.records, answer.next_offset), (0, b"", offset))
 
     def test_no_record_begins_there(self) -> None:
@@ -76,7 +77,7 @@ class ReadRecordsTests(SynchronousTestCase):
         blanks = {base for base in range(0, end, LOG_SIZE)}
         refused = 0
         for offset in range(end):
-            answer = read_records(self.log, offset, 100)
+            answer = read_records(self.log, BadRecords(), offset, 100)
             if offset in begins | blanks:
                 self.assertEqual(answer.code, 0, offset)
             elif answer.code == 0:  # the blank itself
@@ -94,7 +95,7 @@ class ReadRecordsTests(SynchronousTestCase):
         begin = self.log.record_end
         self.log.append([[message(b"..." + whole)]], 5)
         inside = begin + self.log.read(begin, 4096).index(whole)
-        self.assertEqual(read_records(self.log, inside, 4096).code, 22)
+        self.assertEqual(read_records(self.log, BadRecords(), inside, 4096).code, 22)
 
     def test_damage(self) -> None:
         """What stands before it is given; behind it nothing is."""
@@ -104,17 +105,33 @@ class ReadRecordsTests(SynchronousTestCase):
         whole = bytearray(read(0, 4096))
         whole[second + 4] ^= 1
         self.patch(self.log, "read", lambda at, size: bytes(whole[at : at + size]))
-        answer = read_records(self.log, 0, 4096)
+        answer = read_records(self.log, BadRecords(), 0, 4096)
         self.assertEqual(([one.body for one in messages_of(answer)], answer.next_offset), ([b"a"], second))
-        answer = read_records(self.log, second, 4096)
+        answer = read_records(self.log, BadRecords(), second, 4096)
         self.assertEqual((answer.code, answer.records), (22, b""))
+
+    def test_damaged_body(self) -> None:
+        """The messages around it are given, and it is noted."""
+        self.log.append([[message(b"first")], [message(b"second")], [message(b"third")]], 5)
+        at = self.log.read(0, 4096).index(b"second")
+        read = self.log.read
+        whole = bytearray(read(0, 4096))
+        whole[at] ^= 1
+        self.patch(self.log, "read", lambda at, size: bytes(whole[at : at + size]))
+        bad = BadRecords()
+        found, at = [], 0
+        while at < self.log.record_end:
+            answer = read_records(self.log, bad, at, 4096)
+            found += [one.body for one in messages_of(answer)]
+            at = answer.next_offset
+        self.assertEqual((found, bad.count), ([b"first", b"third"], 1))
 
     def test_expired(self) -> None:
         """The first offset that is still there is named."""
         self.put(60)
         self.log.flusher.sync()
         self.log.expire_first()
-        answer = read_records(self.log, 0, 100)
+        answer = read_records(self.log, BadRecords(), 0, 100)
         self.assertEqual((answer.code, answer.next_offset, answer.log_begin_offset), (21, LOG_SIZE, LOG_SIZE))
 
     def test_disk_fails(self) -> None:
@@ -125,7 +142,7 @@ class ReadRecordsTests(SynchronousTestCase):
             raise OSError("no")
 
         self.patch(self.log, "read", fail)
-        answer = read_records(self.log, 0, 100)
+        answer = read_records(self.log, BadRecords(), 0, 100)
         self.assertEqual(answer.code, 1)
         self.assertIn("cannot be read at 0: no", answer.remark)
 
@@ -133,7 +150,7 @@ class ReadRecordsTests(SynchronousTestCase):
         """Said, instead of broken off in the middle of a frame."""
         self.patch(log_reads, "NATIVE_FRAME_BYTES_MAX", 8192 + 500)
         self.log.append([[message(b"x" * 1000)]], 5)
-        answer = read_records(self.log, 0, 100)
+        answer = read_records(self.log, BadRecords(), 0, 100)
         self.assertEqual(answer.code, 1)
         self.assertIn("too long for a frame", answer.remark)
 
@@ -143,11 +160,11 @@ class ReadRecordsTests(SynchronousTestCase):
         data = self.log.read(0, 4096)
         slave = open_log(MemoryDisk(), is_slave=True, config=config_of("slave"))
         slave.append_raw(0, data[:-1])
-        answer = read_records(slave, 0, 4096)
+        answer = read_records(slave, BadRecords(), 0, 4096)
         self.assertEqual(messages_of(answer), messages_in(self.log)[:2])
-        self.assertEqual(read_records(slave, answer.next_offset, 4096).records, b"")
+        self.assertEqual(read_records(slave, BadRecords(), answer.next_offset, 4096).records, b"")
         slave.append_raw(len(data) - 1, data[-1:])
-        last = read_records(slave, answer.next_offset, 4096)
+        last = read_records(slave, BadRecords(), answer.next_offset, 4096)
         self.assertEqual(messages_of(last), messages_in(self.log)[2:])
 
 
@@ -159,7 +176,7 @@ class LogReadsTests(SynchronousTestCase):
         self.turn = turn_of(self.clock)
         told = Told()
         self.log = open_log(MemoryDisk(), events=told)
-        self.reads = LogReads(self.log, clock=self.clock, turn=self.turn)
+        self.reads = LogReads(self.log, clock=self.clock, turn=self.turn, bad=BadRecords())
         told.also.append(self.reads.grown)
         self.connection, self.transport = self.connected()
         self.numbers = iter(range(1, 10_000))
@@ -273,7 +290,7 @@ class LogReadsTests(SynchronousTestCase):
         """Readers that ask for much at once are served over several turns."""
         self.put(b"x" * 500)
         self.patch(log_reads, "TURN_BYTES_MAX", 1000)
-        self.reads = LogReads(self.log, clock=self.clock, turn=self.turn)
+        self.reads = LogReads(self.log, clock=self.clock, turn=self.turn, bad=BadRecords())
         connections = [self.connected() for _ in range(6)]
         for connection, _ in connections:
             self.ask(0, 1000, at=connection)

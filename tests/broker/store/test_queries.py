@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import random
 
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import StoreError
 from dledger.broker.store import queries
-from dledger.broker.store.queries import GetStatus, Got, get_messages, offset_at
+from dledger.broker.store.queries import GetStatus, Got, get_messages, offset_at, record_at
 from protocols.wire.rocketmq.message import decode_message, java_hash
 from tests.broker.support import LOG_SIZE, Opened, message
 
@@ -28,6 +29,41 @@ class QueriesTests(SynchronousTestCase):
             new = message(bytes([number]) * 300, properties={"TAGS": tags})
             self.store.log.append([[new]], 1_000 + 10 * number)
         self.opened.settle()
+
+    def damage(self, number: int) -> int:
+        """Flip a bit in the body of one message. @return: its offset in the log."""
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None
+        (unit,) = queue.read(number, 1)
+        base = unit.offset - unit.offset % LOG_SIZE
+        content = self.disk.files[f"base/commitlog/{base:020d}"].data
+        content[unit.offset - base + 100] ^= 1
+        return unit.offset
+
+    def test_damaged(self) -> None:
+        """A consumer gets the messages around it; it is told once, and by its offset there is an error."""
+        offset = self.damage(5)
+        with capturedLogs() as events:
+            for _ in range(2):
+                got = self.get(4)
+                self.assertEqual([decode_message(one).body[0] for one in got.records][:3], [4, 6, 7])
+        self.assertEqual(len([one for one in events if "is damaged" in one["log_format"]]), 1)
+        self.assertEqual(self.store.bad_records.offsets(), [offset])
+        got = self.get(5, count_max=1)
+        self.assertEqual((got.status, got.next_offset), (GetStatus.MESSAGE_WAS_REMOVING, 6))
+        self.assertIsNone(record_at(self.store, offset))
+
+    def test_another_record(self) -> None:
+        """A unit of a queue that leads to another record is not served either."""
+        queue = self.store.queues.get("T1", 0)
+        assert queue is not None
+        (unit,) = queue.read(3, 1)
+        record = self.store.log.read(unit.offset, unit.size)
+        self.assertTrue(self.store.is_sound(unit.offset, record))
+        self.assertFalse(self.store.is_sound(unit.offset + 1, record))
+        self.assertFalse(self.store.is_sound(unit.offset + 2, record[:-1]))
+        self.assertFalse(self.store.is_sound(unit.offset + 3, record[:50]))
+        self.assertEqual(self.store.bad_records.count, 3)
 
     def get(self, offset: int, **options: object) -> Got:
         """Of the queue."""

@@ -244,7 +244,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(again.store.queues.misplaced, 0)
 
     def test_queues_are_written(self) -> None:
-        """Twice a second; a queue that cannot be written ends the store."""
+        """Twice a second; without room or descriptors again and again; any other error ends the store."""
         opened = self.open()
         filled(opened, 1, 5)
         opened.clock.advance(0)
@@ -252,11 +252,15 @@ class LifeTests(SynchronousTestCase):
         opened.clock.advance(0.5)
         self.assertTrue(self.disk.exists(opened.store.config.consume_queue_path))
 
+        errors = [OSError(28, "no room"), OSError(24, "Too many open files"), OSError(5, "I/O error")]
+
         def fail() -> None:
-            raise OSError(28, "no room")
+            raise errors.pop(0)
 
         self.patch(opened.store.queues, "write", fail)
         opened.clock.advance(0.5)
+        opened.clock.advance(0.5)
+        self.assertEqual(opened.failures, [])
         opened.clock.advance(0.5)
         self.assertEqual([failure.type for failure in opened.failures], [StoreError])
         self.assertEqual(len(self.flushLoggedErrors(StoreError)), 1)

@@ -1,0 +1,80 @@
+# -*- test-case-name: tests.broker.common.test_rocketmq_options -*-
+"""Ordinary files of RocketMQ's brokers."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.common.config import broker_from_mapping, read_properties
+from dledger.broker.common.rocketmq_options import PROMISES, is_rocketmq_option
+
+#: What real files set to what we do anyway, or to what does not matter here.
+ORDINARY = """
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId=0
+deleteWhen=04
+fileReservedTime=48
+brokerRole=ASYNC_MASTER
+flushDiskType=ASYNC_FLUSH
+enablePropertyFilter=false
+aclEnable=false
+enableControllerMode=false
+enableDLegerCommitLog=false
+brokerFastFailureEnable=true
+transferMsgByHeap=true
+accessMessageInMemoryMaxRatio=40
+putMsgIndexHightWater=600000
+flushDelayOffsetInterval=10000
+notifyConsumerIdsChangedEnable=true
+msgTraceTopicName=RMQ_SYS_TRACE_TOPIC
+forceRegister=true
+maxTransferBytesOnMessageInDisk=65536
+enableLmq=false
+useTLS=false
+timerWheelEnable=true
+sendMessageThreadPoolNums=16
+diskSpaceWarningLevelRatio=90
+diskSpaceCleanForciblyRatio=85
+storePathIndex=/srv/index
+rocketmqHome=/opt/rocketmq
+"""
+
+
+class OptionsTests(SynchronousTestCase):
+    """What is accepted, named and refused."""
+
+    def test_ordinary_file(self) -> None:
+        """It starts; percent are shares; what has no meaning is listed once, what we do anyway is not."""
+        config = broker_from_mapping({"store": "base", **read_properties(ORDINARY)})
+        self.assertEqual(config.store.disk_space_warning_level_ratio, 0.9)
+        self.assertEqual(config.store.disk_space_clean_forcibly_ratio, 0.85)
+        self.assertEqual(len(config.ignored), len(set(config.ignored)))
+        self.assertIn("transferMsgByHeap", config.ignored)
+        for name in ("aclEnable", "useTLS", "brokerName", "enableDLegerCommitLog"):
+            self.assertNotIn(name, config.ignored)
+
+    def test_promises(self) -> None:
+        """What would change a promise is refused, with the reason; the harmless value is not."""
+        for name, (allowed, reason) in PROMISES.items():
+            self.assertTrue(is_rocketmq_option(name), name)
+            broker_from_mapping({"store": "base", name: allowed[0]})
+            error = self.assertRaises(ValueError, broker_from_mapping, {"store": "base", name: "tru"})
+            self.assertIn(reason, str(error))
+            error = self.assertRaises(ValueError, broker_from_mapping, {"store": "base", name: "other"})
+            self.assertIn(name, str(error))
+        values = {"store": "b", "enableDLegerCommitLog": True}
+        error = self.assertRaises(ValueError, broker_from_mapping, values)
+        self.assertIn("not replicated by raft", str(error))
+
+    def test_kinds(self) -> None:
+        """A value of the wrong kind is an error, although it would be ignored."""
+        for name, value, words in (("brokerFastFailureEnable", "yes", "true or false"),
+                                   ("sendMessageThreadPoolNums", "many", "a number")):  # fmt: skip
+            error = self.assertRaises(ValueError, broker_from_mapping, {"store": "base", name: value})
+            self.assertIn(words, str(error))
+
+    def test_unknown(self) -> None:
+        """A name that neither has is still an error."""
+        values = {"store": "base", "brokerFastFailureEnabled": "true"}
+        self.assertRaises(ValueError, broker_from_mapping, values)

@@ -1,0 +1,31 @@
+# -*- test-case-name: tests.broker.store.test_bad_records -*-
+"""Damaged records are counted and told once each."""
+
+from __future__ import annotations
+
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.store import bad_records
+from dledger.broker.store.bad_records import BadRecords
+
+
+class BadRecordsTests(SynchronousTestCase):
+    """What a broker remembers."""
+
+    def test_once_each_and_bounded(self) -> None:
+        """The log of a disk that rots does not grow without end."""
+        self.patch(bad_records, "TOLD_MAX", 3)
+        bad = BadRecords()
+        with capturedLogs() as events:
+            for offset in (1, 1, 2, 3, 4, 5):
+                bad.note(offset, "why")
+        self.assertEqual((bad.count, bad.offsets(), len(events)), (3, [1, 2, 3], 3))
+
+    def test_cut(self) -> None:
+        """Other records come behind a cut."""
+        bad = BadRecords()
+        for offset in (1, 2, 3):
+            bad.note(offset, "why")
+        bad.forget(2)
+        self.assertEqual(bad.offsets(), [1])

@@ -1,0 +1,129 @@
+# -*- test-case-name: tests.broker.store.test_scrub -*-
+"""The log is read again in the background."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.store.bad_records import BadRecords
+from dledger.broker.store.scrub import Scrub
+from tests.broker.support import LOG_SIZE, Threads, inline, message, messages_in, open_log
+
+LOG = "base/commitlog"
+
+
+class ScrubTests(SynchronousTestCase):
+    """A log of several files."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk()
+        self.log = open_log(self.disk)
+        for number in range(60):
+            self.log.append([[message(b"%d" % number * 150)]], 1)
+        self.successResultOf(self.log.flush())
+        self.bad = BadRecords()
+
+    def scrub(self, *, rate: int = 1000, run_in_thread: Any = inline) -> Scrub:
+        """At the beginning."""
+        return Scrub(self.log, self.bad, self.disk, LOG, bytes_per_s=rate, run_in_thread=run_in_thread)
+
+    def rounds(self, scrub: Scrub, count: int, *, most: int = 300) -> int:
+        """Tick until it was at the end C{count} times. @return: number of ticks."""
+        for tick in range(most):
+            if scrub.rounds >= count:
+                return tick
+            scrub.tick()
+        raise AssertionError("it does not get there")
+
+    def flip(self, offset: int, at: int) -> None:
+        """A bit of the record at C{offset} of the log."""
+        base = offset - offset % LOG_SIZE
+        self.disk.files[f"{LOG}/{base:020d}"].data[offset - base + at] ^= 1
+
+    def test_sound(self) -> None:
+        """Nothing is found, in pieces of any size; the rate bounds a tick."""
+        for rate in (100, 1000, 1 << 20):
+            scrub = self.scrub(rate=rate)
+            ticks = self.rounds(scrub, 2)
+            self.assertGreaterEqual(ticks, min(self.log.record_end // rate, 10))
+        self.assertEqual(self.bad.count, 0)
+
+    def test_damage(self) -> None:
+        """Each damaged body is found, also in old files, and those behind it, too."""
+        messages = messages_in(self.log)
+        victims = [messages[number].physical_offset for number in (2, 3, 30, 59)]
+        for offset in victims:
+            self.flip(offset, 90)
+        self.rounds(self.scrub(), 2)
+        self.assertEqual(self.bad.offsets(), victims)
+
+    def test_last_files_first(self) -> None:
+        """The first round begins with the third last file."""
+        first = messages_in(self.log)[0].physical_offset
+        self.flip(first, 90)
+        scrub = self.scrub()
+        self.assertEqual(scrub.offset, self.log.record_end // LOG_SIZE * LOG_SIZE - 2 * LOG_SIZE)
+        self.rounds(scrub, 1)
+        self.assertEqual(self.bad.count, 0)
+        self.rounds(scrub, 2)
+        self.assertEqual(self.bad.offsets(), [first])
+
+    def test_damaged_length(self) -> None:
+        """The rest of its file cannot be checked; the next file is."""
+        messages = messages_in(self.log)
+        self.flip(messages[1].physical_offset, 2)
+        other = next(one for one in messages if one.physical_offset > LOG_SIZE).physical_offset
+        self.flip(other, 90)
+        self.rounds(self.scrub(), 2)
+        self.assertEqual(self.bad.offsets(), [messages[1].physical_offset, other])
+
+    def test_off(self) -> None:
+        """A rate of 0 reads nothing."""
+        scrub = self.scrub(rate=0)
+        scrub.offset = 0
+        for _ in range(50):
+            scrub.tick()
+        self.assertEqual((scrub.offset, scrub.rounds), (0, 0))
+
+    def test_one_at_a_time(self) -> None:
+        """A slow disk is not asked again; a log that was cut meanwhile has no damage there."""
+        threads = Threads()
+        messages = messages_in(self.log)
+        self.flip(messages[-1].physical_offset, 90)
+        scrub = self.scrub(rate=1 << 20, run_in_thread=threads)
+        for _ in range(5):
+            scrub.tick()
+        self.assertEqual(len(threads.waiting), 1)
+        scrub = self.scrub(rate=1 << 20, run_in_thread=threads)
+        threads.waiting.clear()
+        while self.log.record_end - scrub.offset > LOG_SIZE:
+            scrub.tick()
+            threads.run()
+        scrub.tick()
+        self.log.cut(messages[-1].physical_offset)
+        threads.run()
+        self.assertEqual(self.bad.count, 0)
+
+    def test_cannot_be_read(self) -> None:
+        """A file that cannot be read is told once and passed over; one that has expired is not told."""
+        reads = self.disk.open
+
+        def fail(path: str, **options: Any) -> Any:
+            if path.endswith("0" * 20):
+                raise OSError(5, "Input/output error")
+            return reads(path, **options)
+
+        self.patch(self.disk, "open", fail)
+        with capturedLogs() as events:
+            self.rounds(self.scrub(), 4)
+        told = [one for one in events if "checking the log" in one["log_format"]]
+        self.assertGreaterEqual(len(told), 1)
+        self.log.expire_first()
+        scrub = self.scrub()
+        scrub.offset = 0
+        scrub.tick()
+        self.assertGreaterEqual(scrub.offset, LOG_SIZE)
