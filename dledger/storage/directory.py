@@ -35,8 +35,8 @@ from dledger.storage.recovery import (
 )
 
 LEDGER_LOCK_NAME = "lock"
-#: Bytes of a data or index file that are reserved at a time.
-RESERVED_BYTES = 8 * 1024 * 1024
+#: Bytes of a file that are reserved at a time, at most.
+RESERVED_BYTES = 4 * 1024 * 1024
 _DATA_OPTION = "mapped_file_size_for_entry_data"
 _UNFIT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _INDEX_OPTION = "mapped_file_size_for_entry_index"
@@ -47,7 +47,8 @@ def reserved_step(file_size: int) -> int:
     Bytes of a file that are reserved at a time. Files are sparse behind them: a file of Java's size takes
     little room for its first entry.
     """
-    return min(RESERVED_BYTES, max(file_size // 4, 1))
+    small = min(file_size // 4, RESERVED_BYTES // 4)
+    return max(small, min(file_size // 256, RESERVED_BYTES), 1)
 
 
 def data_path(config: DLedgerConfig) -> str:

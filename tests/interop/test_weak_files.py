@@ -239,7 +239,7 @@ class DiskTests(SideBySide):
         # The fault surfaces in different places: the second append is acknowledged, or answered without a
         # body; it is never refused, and never readable.
         self.assertEqual(java, [(False, True), (False, False)])
-        self.assertEqual(ours, [(True, False), (True, False)])
+        self.assertEqual(ours, [(False, True), (True, False)], "room for one, and the other is refused")
 
     def test_w18_uncommitted_files_expire(self) -> None:
         """W18: files full of uncommitted entries become old."""
