@@ -450,3 +450,13 @@ class EntryDispatcher:
         self.member.out.report("dispatcher-state", peer_id=self.peer_id, old=self.state.value,
                                new=state.value, write_index=self.write_index)
         self.state = state
+
+
+def take_turns(dispatchers: dict[str, EntryDispatcher], budget: TurnBudget) -> None:
+    """Dispatch until the budget of this turn is spent. The last one served is the last in the next turn."""
+    for peer_id in list(dispatchers):
+        dispatcher = dispatchers.pop(peer_id)
+        dispatchers[peer_id] = dispatcher
+        dispatcher.dispatch()
+        if budget.is_spent:
+            break

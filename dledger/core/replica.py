@@ -24,7 +24,7 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.admission import check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
-from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget
+from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget, take_turns
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
@@ -33,9 +33,9 @@ from dledger.core.member_state import MemberState, Outbox, Role
 from dledger.core.ports import LedgerView
 from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
-from dledger.core.status import MemberStatus, PeerStatus
+from dledger.core.status import MemberStatus, metadata_of, peer_statuses
 from dledger.core.transfer import LeadershipTransfer
-from protocols.wire.ledger.codes import WIRE_VERSION, PushType, ResponseCode
+from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import (
     GetResponse,
     HeartBeatRequest,
@@ -98,7 +98,10 @@ class DLedgerCore:
         self._next_term_start_ms = 0
         self._stop_deadline_ms: int | None = None
         self._is_stopped = False
-        self._on: dict[type[ev.Input], Callable[..., None]] = {
+        self._on = self._input_table()
+
+    def _input_table(self) -> dict[type[ev.Input], Callable[..., None]]:
+        return {
             ev.Ticked: self._on_ticked,
             ev.Started: self._on_started,
             ev.AppendProposed: self._on_append_proposed,
@@ -110,14 +113,12 @@ class DLedgerCore:
             ev.StoreFailed: self._on_store_failed,
             ev.RequestReceived: self._on_request_received,
             ev.RequestAbandoned: self._on_request_abandoned,
-            ev.PeerDisconnected: self._on_peer_disconnected,
-            ev.PeerConnected: self._on_peer_connected,
+            ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
             ev.PeerIncompatible: self._on_peer_incompatible,
             ev.ResponseReceived: self._on_response_received,
             ev.RequestFailed: self._on_request_failed,
             ev.ReadRequested: self._on_read_requested,
-            ev.TurnCame: self._on_turn_came,
-            ev.StopRequested: self._on_stop_requested,
+            ev.StopRequested: self._on_stop_requested, ev.TurnCame: self._on_turn_came,
         }
 
     def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
@@ -456,12 +457,7 @@ class DLedgerCore:
 
     def _on_turn_came(self, _: ev.TurnCame) -> None:
         self._turn_budget.renew()
-        for peer_id in list(self._dispatchers):
-            dispatcher = self._dispatchers.pop(peer_id)
-            self._dispatchers[peer_id] = dispatcher
-            dispatcher.dispatch()
-            if self._turn_budget.is_spent:
-                break  # it is the last one of the next turn
+        take_turns(self._dispatchers, self._turn_budget)
 
     def _on_write_refused(self, refused: ev.WriteRefused) -> None:
         if refused.code is ResponseCode.DISK_FULL and not self._member.is_full:
@@ -562,13 +558,7 @@ class DLedgerCore:
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         """The members and the leader, as known to this member."""
-        member = self._member
-        return MetadataResponse(
-            group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
-            wire_version=WIRE_VERSION, peers=member.config.peers, role=member.role.value,
-            begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
-            committed_index=member.committed_index,
-        )
+        return metadata_of(self._member)
 
     @property
     def committed_index(self) -> int:
@@ -606,18 +596,5 @@ class DLedgerCore:
             flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
             is_diverged=self.is_diverged, is_unsure=member.is_unsure,
             transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
-            pending_reads=len(self._reads), peers=tuple(map(self._peer_status, member.peer_ids)),
-        )
-
-    def _peer_status(self, peer_id: str) -> PeerStatus:
-        member, dispatcher = self._member, self._dispatchers.get(peer_id)
-        heard_ms = member.last_heard_ms.get(peer_id)
-        return PeerStatus(
-            peer_id=peer_id,
-            state="unknown" if dispatcher is None else dispatcher.state.value,
-            match_index=-1 if dispatcher is None else dispatcher.match_index,
-            write_index=-1 if dispatcher is None else dispatcher.write_index,
-            inflight=0 if dispatcher is None else dispatcher.inflight,
-            last_heard_ms_ago=-1 if heard_ms is None else self._out.now_ms - heard_ms,
-            wire_version=member.wire_versions.get(peer_id, -1),
+            pending_reads=len(self._reads), peers=peer_statuses(member, self._dispatchers),
         )

@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
+
+from dledger.core.dispatcher import EntryDispatcher
+from dledger.core.member_state import MemberState
+from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.messages import MetadataResponse
 
 
 @attrs.frozen(kw_only=True)
@@ -63,3 +70,34 @@ class MemberStatus:
     def is_repairing(self) -> bool:
         """Whether the member lost part of its log to damage and has not recovered it yet."""
         return self.repair_end_index >= 0
+
+
+def peer_statuses(
+    member: MemberState, dispatchers: Mapping[str, EntryDispatcher]
+) -> tuple[PeerStatus, ...]:
+    """The leader's view of each peer, in order of ids. @param dispatchers: empty unless the member leads."""
+
+    def of(peer_id: str) -> PeerStatus:
+        dispatcher = dispatchers.get(peer_id)
+        heard_ms = member.last_heard_ms.get(peer_id)
+        return PeerStatus(
+            peer_id=peer_id,
+            state="unknown" if dispatcher is None else dispatcher.state.value,
+            match_index=-1 if dispatcher is None else dispatcher.match_index,
+            write_index=-1 if dispatcher is None else dispatcher.write_index,
+            inflight=0 if dispatcher is None else dispatcher.inflight,
+            last_heard_ms_ago=-1 if heard_ms is None else member.out.now_ms - heard_ms,
+            wire_version=member.wire_versions.get(peer_id, -1),
+        )
+
+    return tuple(map(of, member.peer_ids))
+
+
+def metadata_of(member: MemberState) -> MetadataResponse:
+    """The members and the leader, as known to C{member}."""
+    return MetadataResponse(
+        group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
+        wire_version=WIRE_VERSION, peers=member.config.peers, role=member.role.value,
+        begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
+        committed_index=member.committed_index,
+    )

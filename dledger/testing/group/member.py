@@ -20,7 +20,6 @@ from dledger.base.errors import DLedgerError
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.replica import DLedgerCore
 from dledger.node.driver import Driver
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
@@ -29,6 +28,7 @@ from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.group.invariants import GroupInvariants, require
 from dledger.testing.group.network import SimConnection, SimNetwork
+from dledger.testing.group.watched import WatchedCore, WatchedTerms
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
@@ -59,43 +59,6 @@ class World:
     ended: Callable[[SimMember, bool], None]
     flush_us: int = 500
     turn_us: int = 0
-
-
-class WatchedCore(DLedgerCore):
-    """The real core; the checks see every step."""
-
-    watcher: SimMember
-
-    def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
-        """See L{DLedgerCore.step}."""
-        watcher = self.watcher
-        world = watcher.world
-        if isinstance(happened, ev.EntriesWritten):
-            world.invariants.written(watcher, happened.first_index, happened.count)
-        elif isinstance(happened, ev.LedgerTruncated):
-            world.invariants.truncated(watcher, happened.end_index)
-        effects = DLedgerCore.step(self, happened, now_ms)
-        if not effects and type(happened) is ev.Ticked:
-            world.trace.steps += 1  # nothing changes without an effect that says so
-            return effects
-        state = self._member
-        world.trace.step(world.clock.now_us, watcher.number, watcher.member_id, self, happened, effects)
-        seen = (state.term, state.role, state.committed_index, state.repair_end_index)
-        if seen != watcher.last_seen:
-            watcher.last_seen = seen
-            world.invariants.stepped(watcher, state)
-        return effects
-
-
-class WatchedTerms(TermFile):
-    """The real term file; its last durable term is recorded in the member."""
-
-    watcher: SimMember
-
-    def save(self, term: int, voted_for: str | None) -> None:
-        """See L{TermFile.save}."""
-        super().save(term, voted_for)
-        self.watcher.persisted_term = term
 
 
 class SimMember:

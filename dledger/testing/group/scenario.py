@@ -491,7 +491,7 @@ class Scenario:
 
 def _typed(settings: dict[str, str]) -> dict[str, object]:
     """Options given as text, converted to their types."""
-    peers = ";".join(f"n{number}-sim:1" for number in range(9))
+    peers = ";".join(f"n{number}-sim:{number + 1}" for number in range(9))
     config = from_mapping({"peers": peers, **settings})
     return {name: getattr(config, name) for name in settings}
 
