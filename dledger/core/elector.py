@@ -79,10 +79,9 @@ JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
 #: transfer, and its leader with a quorum ignores the refusals of a member that is ahead in term.
 JAVA_SPARED_MS = 30_000
 
-#: A member that must never lead does so for a candidate that it refused this many times for its shorter log,
-#: over its own patience at least, and last within the second time, milliseconds. Another member that has the
-#: entries may have won by then.
-WARD_VOTES = 2
+#: A member that must never lead does so for a candidate that it refuses for its shorter log, and refused so
+#: before, longer ago than its own patience: another member that has the entries would have won by then.
+#: Refusals further apart than this, milliseconds, do not belong together.
 WARD_MEMORY_MS = 30_000
 
 #: The longest voting round of a Java candidate with a dead peer: its wait for the votes, then its pause.
@@ -143,7 +142,7 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
-    _behind: tuple[str, int, int, int] = ("", 0, 0, 0)
+    _behind: tuple[str, int, int] = ("", 0, 0)
     _expected: tuple[str, int, int] | None = None
     _asked_ms: dict[str, int] = attrs.Factory(dict)
     _java_deposed_ms: int = -JAVA_SPARED_MS
@@ -443,11 +442,11 @@ class LeaderElector:
         member, now_ms = self.member, self.member.out.now_ms
         if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
             return
-        known_id, votes, since_ms, last_ms = self._behind
+        known_id, since_ms, last_ms = self._behind
         if candidate_id != known_id or now_ms - last_ms >= WARD_MEMORY_MS:
-            votes, since_ms = 0, now_ms
-        self._behind = (candidate_id, votes + 1, since_ms, now_ms)
-        if votes + 1 >= WARD_VOTES and now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
+            since_ms = now_ms
+        self._behind = (candidate_id, since_ms, now_ms)
+        if now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
             member.ward_id = candidate_id
             member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
                               ledger_end_index=member.ledger_end_index)
@@ -584,7 +583,7 @@ class LeaderElector:
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
         self._stray_leader_id = None
-        self._behind = ("", 0, 0, 0)
+        self._behind = ("", 0, 0)
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()

@@ -287,10 +287,14 @@ class LeadershipTransfer:
             self._check_preferred_leader(dispatchers)
 
     def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
-        """This member leads only until that one has its entries."""
+        """This member leads only until that one, or any other member, has its entries."""
         ward_id = self.member.ward_id
-        if ward_id is not None and self._giving is None and self._live((ward_id,), dispatchers):
-            self._begin(ward_id, None, None, dispatchers)
+        if ward_id is None or self._giving is not None:
+            return
+        # (The one that asked may have died since, and another one may have come.)
+        live = self._live((ward_id,), dispatchers) or self._live(tuple(dispatchers), dispatchers)
+        if live:
+            self._begin(live[0], None, None, dispatchers)
 
     def leave_if_full(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """A leader whose disk is full hands over to a live peer that is not known to be full, too."""

@@ -116,6 +116,15 @@ class WardTests(SynchronousTestCase):
         self.bench.run(30_000)
         self.assertEqual(sent(self.bench.seen, VoteRequest) + pushes(self.bench.seen, PushType.APPEND), [])
 
+    def test_another_member_comes(self) -> None:
+        """The one that asked is silent: who holds all entries gets leadership."""
+        self.lead()
+        self.bench.match("n2")
+        self.bench.confirm("n2")
+        asked = sent(self.bench.run(800), LeadershipTransferRequest)
+        takers = [peer_id for peer_id, _, request in asked if request.transferee_id == peer_id]
+        self.assertEqual(takers, ["n2"])
+
     def test_java_candidate(self) -> None:
         """It is asked as any Java member: whether it knows a leader, then whether its log is longer."""
         self.bench.core._member.wire_versions["n1"] = 0

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from dledger.config import DLedgerConfig
-from dledger.node.peers import RETRY_MAX_S, Peers, retry_policy
+from dledger.node.peers import RETRY_MAX_S, SIGN_OF_LIFE_S, Peers, retry_policy
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -340,6 +340,23 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual(command.code, RequestCode.METADATA)
         self.peers.sweep(61)
         self.assertEqual(self.sent(transport), [])
+
+    def test_sign_of_life(self) -> None:
+        """A member of ours is asked something every second, unless it is asked something anyway."""
+        connection, transport = self.connect()
+        connection.dataReceived(remoting_response(MetadataResponse(wire_version=1), 1))
+        self.peers.sweep(0)
+        self.clock.advance(SIGN_OF_LIFE_S)
+        self.peers.sweep(SIGN_OF_LIFE_S)
+        self.assertEqual([type(message) for _, message in self.sent(transport)], [MetadataRequest])
+        self.peers.send("n1", 5, BEAT)
+        self.sent(transport)
+        self.clock.advance(SIGN_OF_LIFE_S)
+        self.peers.sweep(2 * SIGN_OF_LIFE_S)
+        self.assertEqual(self.sent(transport), [])
+        self.clock.advance(SIGN_OF_LIFE_S)
+        self.peers.sweep(3 * SIGN_OF_LIFE_S)
+        self.assertEqual(len(self.sent(transport)), 1)
 
     def test_broken_format(self) -> None:
         """Counted; the connection is ended."""

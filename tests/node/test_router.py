@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
 from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.messages import (
     MESSAGES,
@@ -27,6 +27,7 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.node.rig import Rig
 from tests.protocols.fakes import native_request, sent_commands
+from tests.wire.golden import PUSHES_0_4
 
 PEERS = "n0-h:1;n1-h:2;n2-h:3"
 
@@ -288,6 +289,30 @@ class CoreTests(SynchronousTestCase):
         client = self.rig.client()
         client.send(LeadershipTransferRequest(transfer_id="n0", transferee_id="n1", **base))
         self.assertEqual(len(self.tokens()), 1)  # any client may ask the leader
+
+    def test_push_of_another_version(self) -> None:
+        """The core is told which member sent it; a connection that spoke for no member tells nothing."""
+        for beat, told in ((True, [ev.PeerIncompatible(peer_id="n1")]), (False, [])):
+            client = self.rig.client()
+            if beat:
+                client.send(MetadataRequest(group="default", remote_id="n0", local_id="n1"))
+            client.connection.dataReceived(encode_command(
+                RemotingCommand(code=int(RequestCode.PUSH), opaque=9, body=PUSHES_0_4[0])
+            ))
+            self.assertEqual([one for one in self.fed if isinstance(one, ev.PeerIncompatible)], told)
+            self.fed.clear()
+            client.connection.abort("done")
+
+    def test_reads_at_a_diverged_member(self) -> None:
+        """504: what it holds may not be what the group holds."""
+        client = self.rig.client()
+        read = GetRequest(
+            group="default", remote_id="n0", begin_index=0, consistency=Consistency.COMMITTED
+        )
+        self.assertIs(client.ask(read).code, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.rig.node._core._handler.is_diverged = True
+        for request in (read, PullRequest(group="default", remote_id="n0", begin_index=0)):
+            self.assertIs(client.ask(request).code, ResponseCode.ILLEGAL_MEMBER_STATE)
 
     def test_channel(self) -> None:
         """The core is told which requests came on one connection."""
