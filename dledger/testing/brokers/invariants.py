@@ -157,6 +157,8 @@ class HAInvariants:
     def master_started(self) -> None:
         """A process of the master has recovered the log."""
         end = self._master.log.end_offset
+        # Behind a mark that a power cut has set back, a start ends the log at a damaged record.
+        self._was_replaced = self._was_replaced or bool(self._flips)
         self._flips = {at: mask for at, mask in self._flips.items() if at < end}
         content = self._repaired(self._master.content()[1][:end])
         same = _common(content, self.history)
