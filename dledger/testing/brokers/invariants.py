@@ -174,7 +174,9 @@ class HAInvariants:
             held = self._held[slave.host]
             if lost_from < len(self.history):
                 held.old_session = _session_of(slave) if self._may_lose or self._was_replaced else -1
-                if max(held.best_end, held.end) > lost_from:
+                # The end of a log that differs says nothing of what the master has sent.
+                sent_to = held.best_end if held.is_divergent else max(held.best_end, held.end)
+                if sent_to > lost_from:
                     require_ha(self._may_lose or self._was_replaced, 1,
                                f"{slave.host} was sent {held.best_end} bytes, and its master that ships only "
                                f"flushed bytes has kept {lost_from}")
