@@ -18,6 +18,7 @@ from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.common.config import broker_from_mapping
 from dledger.broker.following import Following
 from dledger.broker.ha.slave import LogRange
+from dledger.broker.ha.slave_session import Difference
 from dledger.broker.parts import BrokerParts
 from dledger.broker.service import BrokerPorts, BrokerService
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -388,6 +389,19 @@ class SlaveTests(ServiceCase):
         (answer,) = self.ask(send_of())
         self.assertEqual(answer.code, 14)
         self.assertEqual(self.broker.metadata.topics.entries, {})
+        self.stop(8.0)
+
+    def test_stopped_keeps_its_files(self) -> None:
+        """While replication is stopped, no old file is deleted: it may be the only copy."""
+        self.start(role="slave", haMasterAddress="m:10912")
+        asked: list[int] = []
+        self.patch(self.broker.store, "house_keeping", lambda *_, **__: asked.append(1) or [])
+        self.broker.house.keep()
+        slave = self.broker.ha.slave
+        assert slave is not None
+        slave._stop_replication(Difference(reason="x", offset=3, common_end=0, our_begin=0, our_end=9))
+        self.broker.house.keep()
+        self.assertEqual(asked, [1])
         self.stop(8.0)
 
     def test_by_name_server(self) -> None:

@@ -219,22 +219,22 @@ class HAFollower(Factory):
     def _problem(self) -> str:
         if self._difference is not None:
             return f"replication has stopped: {self._difference.reason}"
-        if self._client is None:
-            reason = f": {self._last_reason}" if self._last_reason else ""
-            return f"not connected to a master{reason}"
-        return self._behind
+        if self._behind or self._client is not None:
+            return self._behind
+        reason = f": {self._last_reason}" if self._last_reason else ""
+        return f"not connected to a master{reason}"
 
     # -- an operator's decisions ------------------------------------------------------------------
 
     def to_decide(self) -> Difference | None:
         """
-        What an operator can decide about: the difference that stopped replication, or a master that has
-        nothing for us. None if all is well.
+        What an operator can decide about: the difference that stopped replication, or a master that tells
+        that its log ends before bytes that we reported. None if all is well, or if the master is silent.
         """
         follower, log = self.follower, self._commit_log
         if self._difference is not None or follower.is_empty:
             return self._difference
-        if not self._behind and (self._client is not None or not follower.is_fruitless):
+        if not self._behind:
             return None
         common_end = log.begin_offset
         if self._client is not None and follower.is_comparing and follower.frames:

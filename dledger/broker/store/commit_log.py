@@ -42,13 +42,14 @@ from dledger.broker.store.records import MIN_BLANK_SIZE, NewMessage, problem_of,
 from dledger.broker.store.store_config import RECORD_OVERHEAD_MAX, StoreConfig
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.rocketmq.layout import START, START_SIZE
+from protocols.wire.rocketmq.layout import HEAD_SIZE, MAGIC_V1, START, START_SIZE, WALKED
 
 _READ_BYTES = 1024 * 1024
 #: A tail of at most this many bytes that a crash left unsound is cut at the next start; a longer one is kept.
 TORN_BYTES_MAX = 1024 * 1024
 #: The longest record that L{CommitLog.problem_at} believes in, bytes.
 RECORD_SIZE_MAX = 64 * 1024 * 1024 + RECORD_OVERHEAD_MAX
+_MAGIC_V1 = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 
 
@@ -503,6 +504,21 @@ def _clear_left_over(disk: Disk, segments: LogSegments, seen: LogSeen) -> str:
     return directory
 
 
+def _record_follows(segments: LogSegments, end: int, size: int) -> bool:
+    """Whether a record seems to begin in the C{size} bytes behind C{end}, which is no torn write then."""
+    at = end
+    while at < end + size:
+        data = segments.pread(end + size - at, at)
+        found = data.find(_MAGIC_V1, 5)
+        while found >= 4:
+            start = found - 4
+            if len(data) - start >= HEAD_SIZE and WALKED.unpack_from(data, start)[2] == at + start:
+                return True
+            found = data.find(_MAGIC_V1, found + 1)
+        at += len(data)
+    return False
+
+
 def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
     """
     Zero everything behind the end; bring everything before it, and the mark, to stable storage.
@@ -518,7 +534,8 @@ def _settle(log: OpenLog, flusher: LogFlusher, seen: LogSeen) -> str:
         clean = seen.is_clean and seen.mark is not None and seen.mark.end_offset == end
         if not clean or (segments.offsets and segments.offsets[-1] > end):
             dropped = segments.last_written(end) - end
-            if dropped > (TORN_BYTES_MAX if seen.crashed else 0):
+            is_short = seen.crashed and dropped <= TORN_BYTES_MAX
+            if dropped and not (is_short and not _record_follows(segments, end, dropped)):
                 aside = segments.new_aside()
                 segments.make_aside(aside)
                 if end % segments.file_size:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
@@ -20,6 +20,7 @@ from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
+from dledger.broker.ha.slave import LogRange
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.set_aside import directories
@@ -84,6 +85,7 @@ class SimBroker:
     @ivar is_up, is_open: a process runs; it has opened its log.
     @ivar log, service: of the running process, or of the last one.
     @ivar happened: called after every event of the process.
+    @ivar master_range: returns the bounds of the master's log.
     @ivar ended: called when the process has ended without being killed from outside.
     """
 
@@ -100,6 +102,7 @@ class SimBroker:
         self.flush_us = 500
         self.happened: Callable[[SimBroker], None] = lambda broker: None
         self.ended: Callable[[SimBroker], None] = lambda broker: None
+        self.master_range: Callable[[], LogRange] = LogRange
         self.log: CommitLog
         self.service: HAService
         self.reactor: SimReactor
@@ -141,13 +144,17 @@ class SimBroker:
         listen = None if self.config.is_slave else SimServerEndpoint(self._network, self.host, self)
         self.service = HAService(
             self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self.fail,
-            events=BrokerEvents(), listen=listen,
+            events=BrokerEvents(), listen=listen, master_range=self._ask_range,
         )
         self._note(f"{self.host} started at {self.log.begin_offset}..{self.log.end_offset}")
         self.service.startService()
         if self.config.is_slave:
             endpoint = SimClientEndpoint(self._network, self.host, self, self._master)
             self.service.follow(endpoint, self._master)
+
+    def _ask_range(self) -> Deferred[LogRange]:
+        """The master's answer, at once; the network of requests is not simulated."""
+        return succeed(self.master_range())
 
     def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
         """See C{Process.run} in C{network}. An exception of the code under test is a bug."""

@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.slave import HAFollower
+from dledger.broker.ha.slave import HAFollower, LogRange
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.invariants import HAInvariants
@@ -208,7 +208,14 @@ class HAWorld:
         broker.flush_us = self.options.flush_us
         broker.happened = self._happened
         broker.ended = self._ended
+        broker.master_range = self._master_range
         return broker
+
+    def _master_range(self) -> LogRange:
+        log = self.master.log if self.master.is_open else None
+        if log is None:
+            return LogRange()
+        return LogRange(begin_offset=log.begin_offset, end_offset=log.end_offset)
 
     def note(self, text: str) -> None:
         """Add a line to the trace, and to the digest."""

@@ -132,14 +132,16 @@ class StartTests(SynchronousTestCase):
         self.assertEqual(kept[2 * LOG_SIZE][: len(DATA) % LOG_SIZE], DATA[2 * LOG_SIZE :])
         self.assertIn(f"kept in {LOG}.set-aside-1", log.why_recovered)
 
-    def test_long_tail_after_a_crash(self) -> None:
-        """More than a torn write is kept, too; the torn end of a crash is not."""
-        for most, is_kept in ((100, True), (1 << 20, False)):
+    def test_tail_after_a_crash(self) -> None:
+        """The torn end of a crash is not kept; a longer tail is, and one with a record behind the damage."""
+        for most, at, is_kept in ((100, len(DATA) - 95, False), (50, len(DATA) - 95, True),
+                                  (1 << 20, LOG_SIZE + 700, True)):  # fmt: skip
             self.patch(commit_log, "TORN_BYTES_MAX", most)
             disk = SimDisk(random.Random(1))
             filled(open_log(disk, is_slave=True, run_in_thread=inline))
             disk.end_process()
-            self.damaged(disk, at=LOG_SIZE + 700)
+            self.damaged(disk, at=at)
             log = open_log(disk, is_slave=True)
-            self.assertLess(log.end_offset, LOG_SIZE + 900)
-            self.assertEqual(bool(directories(disk, LOG)), is_kept)
+            self.assertLess(log.end_offset, at + 200)
+            self.assertLess(log.end_offset, len(DATA))
+            self.assertEqual(bool(directories(disk, LOG)), is_kept, most)
