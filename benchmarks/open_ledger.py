@@ -27,6 +27,7 @@ from benchmarks.load import ROOT
 from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.storage.file_store import FileStore
+from dledger.storage.term_file import TermFile
 from tests.processes.children import ending, free_ports, wait_until
 from tests.processes.members import Member
 
@@ -53,7 +54,11 @@ def build(directory: Path, size_bytes: int, body_bytes: int, *, clean: bool) -> 
 
     @param clean: close it cleanly; else wait to be killed, with writes behind the last flush.
     """
-    store = FileStore.open(_config(directory, 20911), OsDisk())
+    config = _config(directory, 20911)
+    store = FileStore.open(config, OsDisk())
+    terms = TermFile(OsDisk(), config.self_path, member_ids=config.peers)
+    terms.take_up(ledger_end_term=-1)
+    terms.save(1, "n0")
     bodies = (b"x" * body_bytes,) * _BATCH
     flushed = 0
     while store.end_position < size_bytes - 2 * _BATCH * (body_bytes + 48):
