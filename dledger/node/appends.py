@@ -17,7 +17,7 @@ Rule 2: an append not yet proposed when the member stops is certainly not in the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -64,8 +64,20 @@ class Positions(Protocol):
         """Stream offset of the record at C{index}."""
 
 
-#: A caller (a connection and a ticket, or a Deferred), its number of bodies and their total bytes.
-_Claim = tuple[ServerConnection | None, Ticket | None, Deferred[AppendResult] | None, int, int]
+class _Claim(NamedTuple):
+    """
+    A caller, and its part of a proposal.
+
+    @ivar connection, ticket: of a request; None for a local caller.
+    @ivar waiter: of a local caller; None for a request.
+    @ivar bodies, size: number of its bodies, and their total bytes.
+    """
+
+    connection: ServerConnection | None
+    ticket: Ticket | None
+    waiter: Deferred[AppendResult] | None
+    bodies: int
+    size: int
 
 
 class AppendGate:
@@ -113,18 +125,18 @@ class AppendGate:
         else:
             size = sum(map(len, bodies))
             self._bodies.extend(bodies)
-        self._take((connection, ticket, None, len(bodies), size))
+        self._take(_Claim(connection, ticket, None, len(bodies), size))
 
     def append(self, bodies: tuple[bytes, ...]) -> Deferred[AppendResult]:
         """Append for a local caller. Cancelling stops the wait, not the append."""
         waiter: Deferred[AppendResult] = Deferred(lambda _: None)
         self._bodies.extend(bodies)
-        self._take((None, None, waiter, len(bodies), sum(map(len, bodies))))
+        self._take(_Claim(None, None, waiter, len(bodies), sum(map(len, bodies))))
         return waiter
 
     def _take(self, claim: _Claim) -> None:
         self._claims.append(claim)
-        self._bytes += claim[4]
+        self._bytes += claim.size
         if len(self._bodies) >= self._shared_count_max or self._bytes >= SHARED_BYTES_MAX:
             self._seal()
             if self._turn_bytes >= TURN_BYTES_MAX:
@@ -173,8 +185,8 @@ class AppendGate:
         group, leader_id = self._group, answer.leader_id
         # A blank at the end of a file shifts all later records. If arithmetic gives the right position
         # for the last claim, there is no blank in between, and the positions before it are right too.
-        span = sum([claim[4] + ENTRY_HEADER_SIZE * claim[3] for claim in claims[:-1]])
-        last_index = index + answer.count - claims[-1][3]
+        span = sum([claim.size + ENTRY_HEADER_SIZE * claim.bodies for claim in claims[:-1]])
+        last_index = index + answer.count - claims[-1].bodies
         is_dense = len(claims) == 1 or self._ledger.position_of(last_index) == pos + span
         for connection, ticket, waiter, bodies, size in claims:
             if not is_dense:
@@ -182,7 +194,7 @@ class AppendGate:
             self._counters.append_bytes += size
             if connection is not None:
                 assert ticket is not None
-                if ticket[1]:
+                if ticket.is_native:
                     connection.answer_appended(ticket, term, index, pos, bodies)
                 else:
                     connection.answer(ticket, AppendResponse(

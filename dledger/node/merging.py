@@ -81,7 +81,7 @@ def merge(
 
 def _mergeable(ticket: Ticket, request: Request) -> EntryBatch | None:
     """The entries of an APPEND in a remoting frame, else None; native pushes are batches already."""
-    if isinstance(request, PushEntryRequest) and request.type is PushType.APPEND and not ticket[1]:
+    if isinstance(request, PushEntryRequest) and request.type is PushType.APPEND and not ticket.is_native:
         return request.entries
     return None
 

@@ -232,7 +232,7 @@ class RequestRouter:
         count(self._counters.refusals, ResponseCode.UNEXPECTED_ARGUMENT.name)
         if isinstance(error, IncompatibleError) and connection.peer_id is not None:
             self._feed(PeerIncompatible(peer_id=connection.peer_id))
-        response_class = MESSAGES[ticket[2]][1]
+        response_class = MESSAGES[ticket.kind][1]
         connection.answer(ticket, response_class(
             code=ResponseCode.UNEXPECTED_ARGUMENT, group=self._group, leader_id=self._core.leader_id
         ))
@@ -282,14 +282,14 @@ class RequestRouter:
                 "body_bytes": longest, "body_bytes_max": self._body_bytes_max, "address": connection.address,
             }))
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, body_bytes=longest)
-        elif ticket[1]:
+        elif ticket.is_native:
             error = DLedgerError(ResponseCode.REQUEST_WITH_EMPTY_BODYS)
         else:
             error = DLedgerError(ResponseCode.UNEXPECTED_ARGUMENT, reason="body is missing")
         self._refuse(connection, ticket, request, error)
 
     def _pull(self, connection: ServerConnection, ticket: Ticket, request: PullRequest) -> None:
-        if ticket[1]:
+        if ticket.is_native:
             self._reads.ask(connection, ticket, request)
         else:
             error = DLedgerError(ResponseCode.UNSUPPORTED, reason="PULL needs native frames")
@@ -367,6 +367,6 @@ class RequestRouter:
                 self._tokens[connection].clear()
                 tickets = [part[0] for part in whence.parts] if isinstance(whence, Merged) else [whence]
                 for ticket in tickets:
-                    connection.answer(ticket, MESSAGES[ticket[2]][1](
+                    connection.answer(ticket, MESSAGES[ticket.kind][1](
                         code=ResponseCode.ILLEGAL_MEMBER_STATE, group=self._group
                     ))

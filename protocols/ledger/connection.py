@@ -165,8 +165,8 @@ class ServerConnection(AnsweringConnection):
         if self.is_lost:
             return
         self.unanswered -= 1
-        self.unanswered_bytes -= ticket[3]
-        self._out.append(appended(ticket[0], term, index, pos, count))
+        self.unanswered_bytes -= ticket.size
+        self._out.append(appended(ticket.opaque, term, index, pos, count))
         if not self._is_flush_asked:
             self._is_flush_asked = True
             self._turn.output(self._flush)
@@ -181,14 +181,14 @@ class ServerConnection(AnsweringConnection):
                 if form == _NATIVE:
                     opaque, message = read(frame)
                     if isinstance(message, Request):
-                        requests.append(((opaque, True, message.kind, len(frame)), message))
+                        requests.append((Ticket(opaque, True, message.kind, len(frame)), message))
                 else:
                     self._remoting_frame(frame, requests, refused)
         except WireError as error:
             broken = error
         self.unanswered += len(requests) + len(refused)
-        self.unanswered_bytes += sum([ticket[3] for ticket, _ in requests])
-        self.unanswered_bytes += sum([ticket[3] for ticket, _ in refused])
+        self.unanswered_bytes += sum([ticket.size for ticket, _ in requests])
+        self.unanswered_bytes += sum([ticket.size for ticket, _ in refused])
         if requests:
             self._sink.requests_received(self, requests)
         for ticket, refusal in refused:
@@ -209,7 +209,7 @@ class ServerConnection(AnsweringConnection):
         if kind is None:
             self._write((not_supported(command.opaque, command.code),))
             return
-        ticket = (command.opaque, False, kind, len(frame))
+        ticket = Ticket(command.opaque, False, kind, len(frame))
         try:
             requests.append((ticket, self._decode(kind, command.body)))
         except BodyError as error:

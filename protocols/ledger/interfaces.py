@@ -6,14 +6,26 @@ A dialect puts messages into frames; a ticket tells where an answer goes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import Request, Response
 
-#: Routes an answer on its connection: opaque number, whether the request came in a native frame, its
-#: request code, and the bytes of its frame. A bare tuple, because one is made per request.
-Ticket: TypeAlias = tuple[int, bool, RequestCode, int]
+
+class Ticket(NamedTuple):
+    """
+    Routes an answer on its connection.
+
+    @ivar opaque: number of the request.
+    @ivar is_native: whether the request came in a native frame.
+    @ivar kind: its request code.
+    @ivar size: bytes of its frame.
+    """
+
+    opaque: int
+    is_native: bool
+    kind: RequestCode
+    size: int
 
 
 class Dialect(Protocol):

@@ -43,7 +43,7 @@ def push(index: int, **fields: Any) -> PushEntryRequest:
 
 def ticket(opaque: int, *, native: bool = False) -> Ticket:
     """As a connection gives it."""
-    return opaque, native, RequestCode.PUSH, 400
+    return Ticket(opaque, native, RequestCode.PUSH, 400)
 
 
 def runs_of(*requests: Request, next_index: int = 5, native: bool = False) -> list[int]:

@@ -11,6 +11,7 @@ from dledger.base.folding import QUIET_S
 from dledger.node import server as server_module
 from dledger.node.server import LIVE_S, MemberServer
 from protocols.ledger.connection import ServerConnection
+from protocols.ledger.interfaces import Ticket
 from protocols.wire.errors import BodyError
 from protocols.wire.ledger.messages import MetadataRequest
 from protocols.wire.remoting import RemotingCommand, encode_command
@@ -254,7 +255,7 @@ class ComplaintTests(ServerTestCase):
     def test_values_do_not_make_it_another_complaint(self) -> None:
         """What differs in numbers only was said before."""
         connection, _ = self.connect()
-        ticket = (1, False, ASK.kind, 10)
+        ticket = Ticket(1, False, ASK.kind, 10)
         with capturedLogs() as events:
             for value in range(5):
                 self.server.body_refused(connection, ticket, BodyError(f"index={value} is negative"))
