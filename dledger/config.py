@@ -74,6 +74,9 @@ class DLedgerConfig:
     @ivar admin_access_log: write a log line for each request to the administration.
     @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
+    @ivar healthy_lag_entries: a member that lacks more committed entries of its leader is not healthy; 0 for
+        no bound.
+
     Election, milliseconds:
     @ivar heart_beat_time_interval_ms: interval of a leader's heartbeats.
     @ivar max_heart_beat_leak: number of missed intervals that end a follower's patience (plus random
@@ -119,6 +122,7 @@ class DLedgerConfig:
     preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
+    healthy_lag_entries: int = _count(100_000, 0)
 
     tick_ms: int = _count(20)
     heart_beat_time_interval_ms: int = _count(200)

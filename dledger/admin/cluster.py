@@ -1,14 +1,18 @@
 # -*- test-case-name: tests.admin.test_cluster -*-
 """
-Asks every member of a group at once: over HTTP if its administration is known, else on its log port.
+Asks every member of a group at once: on its log port, and then over HTTP if it tells where its administration
+is. Over HTTP at once where the caller knows the administration.
 
-Rule: a member that does not answer is in the result with the reason; the deadline bounds every wait.
+Rule 1: a member that does not answer is in the result with the reason; the deadline bounds every wait.
+Rule 2: no member's word leads to another host: its administration is asked on the host of its own address,
+and redirections are not followed.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -18,17 +22,19 @@ import treq
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IAgent
 
-from dledger.base.addresses import checked_members
+from dledger.base.addresses import Address, checked_members, parse_address
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.reactor import Reactor
 from dledger.base.timing import Gathering
 from dledger.client.members import Members
 from dledger.client.values import MemberInfo
+from dledger.node.health import health_problem
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
 
@@ -36,6 +42,11 @@ from protocols.wire.fastjson import JsonObject
 DEADLINE_S = 2.0
 #: Longest status page that is read.
 ANSWER_BYTES_MAX = 1 << 20
+
+#: Seconds for the head of the page of a member that told its administration, and again for its body.
+_FOLLOW_S = 0.4
+#: Characters of a member's own words that are shown.
+_WORDS_MAX = 300
 
 _NOT_A_PAGE = "not a status page of a dledger member"
 
@@ -89,8 +100,8 @@ def report_of_status(member_id: str, address: str, url: str, document: Mapping[s
             begin_index=int(member["ledger_begin_index"]),
             end_index=int(member["ledger_end_index"]),
             committed_index=int(member["committed_index"]),
-            health=str(document.get("problem", "")),
-            begin_moved=str(document.get("begin_moved", "")),
+            health=_words(document.get("problem", "")),
+            begin_moved=_words(document.get("begin_moved", "")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{_NOT_A_PAGE}: {error!r}") from None
@@ -107,6 +118,32 @@ def identity_of_status(document: Mapping[str, object]) -> tuple[str, str, dict[s
     if not (isinstance(addresses, dict) and isinstance(group, str) and member_id in addresses):
         raise ValueError(_NOT_A_PAGE)
     return str(member_id), group, checked_members({name: str(text) for name, text in addresses.items()})
+
+
+def _words(said: object) -> str:
+    """What a member says, as one line without control characters."""
+    return "".join(one if one.isprintable() else " " for one in str(said)[:_WORDS_MAX])
+
+
+def followed_url(address: str, admin: str) -> str:
+    """
+    The base URL at which to ask a member that tells its administration.
+
+    @param address: C{host:port} of the member's log port; its host is asked.
+    @param admin: C{host:port} as the member tells it; only its port is used.
+    @return: empty if C{admin} is no address, or is on the loopback interface of another machine.
+    """
+    try:
+        host, told = parse_address(address).host, parse_address(admin)
+    except ValueError:
+        return ""
+    if _is_loopback(told.host) and not _is_loopback(host):
+        return ""
+    return f"http://{Address(host, told.port)}"
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d+){3}", host) is not None
 
 
 def _member_of(document: Mapping[str, object]) -> JsonObject:
@@ -129,6 +166,7 @@ def report_of_info(info: MemberInfo) -> MemberReport:
         end_index=info.end_index,
         committed_index=info.committed_index,
         problem=info.problem,
+        health=_words(info.health),
     )
 
 
@@ -154,7 +192,8 @@ async def fetch_status(agent: IAgent, url: str, timeout_s: float, clock: Any) ->
     """
     client = treq.client.HTTPClient(agent)
     asked: Deferred[Any] = client.get(
-        f"{url.rstrip('/')}/status", timeout=timeout_s, reactor=clock, unbuffered=True
+        f"{url.rstrip('/')}/status", timeout=timeout_s, reactor=clock, unbuffered=True,
+        allow_redirects=False,
     )
     response = await asked
     body = _BoundedBody()
@@ -230,8 +269,11 @@ class ClusterSurvey:
     """
     Asks the members of one node's group.
 
-    @param admin_urls: member id to the base URL of its administration.
+    @param admin_urls: member id to the base URL of its administration. Every other member is asked on its log
+        port; if it tells where its administration is, its page is asked for, too.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -279,14 +321,27 @@ class ClusterSurvey:
         return with_lag(tuple(reports))
 
     async def _ask_http(self, member_id: str, address: str) -> MemberReport:
+        return await self._page(member_id, address, self._admin_urls[member_id], self._deadline_s)
+
+    async def _page(self, member_id: str, address: str, url: str, timeout_s: float) -> MemberReport:
         if self._agent is None:
             self._agent = Agent(self._reactor, connectTimeout=self._deadline_s,
                                 pool=HTTPConnectionPool(self._reactor, persistent=False))  # fmt: skip
-        url = self._admin_urls[member_id]
-        document = await fetch_status(self._agent, url, self._deadline_s, self._reactor)
+        document = await fetch_status(self._agent, url, timeout_s, self._reactor)
         return report_of_status(member_id, address, url, document)
 
     async def _ask_log(self, member_id: str, address: str) -> MemberReport:
+        began_s = self._reactor.seconds()
+        info = await self._info(member_id)
+        url = followed_url(address, info.admin)
+        if url and self._reactor.seconds() - began_s + 2 * _FOLLOW_S < self._deadline_s:
+            try:
+                return await self._page(member_id, address, url, _FOLLOW_S)
+            except Exception as error:  # its log port has told enough
+                self._log.debug("no page of {member_id}: {error}", member_id=member_id, error=error)
+        return report_of_info(info)
+
+    async def _info(self, member_id: str) -> MemberInfo:
         if self._members is None:
             status = self._node.status()
             self._members = Members(
@@ -298,7 +353,7 @@ class ClusterSurvey:
                 answer_timeout_s=self._deadline_s,
             )
         answer = await self._members.ask(member_id)
-        return report_of_info(self._members.info(member_id, answer))
+        return self._members.info(member_id, answer)
 
     def close(self) -> None:
         """End the connections to the other members."""
@@ -318,6 +373,7 @@ def _own_report(status: NodeStatus, address: str) -> MemberReport:
         begin_index=member.ledger_begin_index,
         end_index=member.ledger_end_index,
         committed_index=member.committed_index,
+        health=health_problem(status) or "",
         begin_moved=status.begin_moved,
     )
 

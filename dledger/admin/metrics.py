@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dledger.node.health import health_problem
 from dledger.node.status import HistogramStatus, NodeStatus
 
 _PREFIX = "dledger_"
@@ -27,6 +28,9 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("is_leader", "1 if this member leads.", lambda s: s.member.role == "leader"),
     ("is_diverged", "1 while it refuses what its leader pushes.", lambda s: s.member.is_diverged),
     ("is_repairing", "1 while entries lost to damage are missing.", lambda s: s.member.is_repairing),
+    ("is_healthy", "1 while this member serves.", lambda s: health_problem(s) is None),
+    ("is_unsure", "1 while a loss of power may have taken entries.", lambda s: s.member.is_unsure),
+    ("commit_lag_entries", "Entries whose commit only the leader knows.", lambda s: s.member.commit_lag),
     ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.is_disk_full),
     ("term", "Raft term.", lambda s: s.member.term),
     ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),

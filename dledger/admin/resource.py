@@ -16,13 +16,13 @@ Rule: it listens on the loopback interface unless an interface is named, as ther
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
 from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
-from twisted.application.service import IService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
@@ -33,7 +33,9 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from dledger.admin.cluster import ClusterSurvey, MemberReport
 from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.site import AdminSite
+from dledger.base.addresses import Address
 from dledger.base.reactor import Reactor
+from dledger.node.health import health_problem
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
 
@@ -55,20 +57,6 @@ class StatusSource(Protocol):
 
     def status(self) -> NodeStatus:
         """The current status."""
-
-
-def health_problem(status: NodeStatus) -> str | None:
-    """The reason why this member does not serve; None if it serves."""
-    if status.state != "running":
-        return f"the member is {status.state}" + (f": {status.reason}" if status.reason else "")
-    if status.member.is_repairing:
-        return (
-            f"repairing: entries up to {status.member.repair_end_index} were lost to damage and are "
-            f"not back yet; it has them up to {status.member.ledger_end_index}"
-        )
-    if status.member.leader_id is None:
-        return "no leader known"
-    return None
 
 
 def status_json(status: NodeStatus) -> JsonObject:
@@ -164,6 +152,7 @@ class AdminApp:
                 "group": self._node.status().member.group,
                 "leaders": leaders,
                 "unreachable": [report.member_id for report in reports if report.problem],
+                "unhealthy": [report.member_id for report in reports if report.health],
                 "members": [attrs.asdict(report) for report in reports],
             },
         )
@@ -238,11 +227,31 @@ def loopback_unless_told(endpoint: str) -> str:
     return endpoint
 
 
-class AdminService(StreamServerEndpointService):
-    """The HTTP server of a running member."""
+def told_address(endpoint: str) -> str:
+    """
+    The C{host:port} that other members are told of an endpoint; the host is C{0.0.0.0} for all interfaces.
 
-    def __init__(self, endpoint: Any, site: AdminSite, survey: ClusterSurvey) -> None:
+    Empty if they cannot be told: it is no TCP port, or the listener chooses its port.
+    """
+    text = loopback_unless_told(endpoint)
+    port = re.match(r"tcp6?:(?:port=)?(\d{1,5})(?::|$)", text)
+    interface = re.search(r":interface=((?:\\.|[^:\\])*)", text)
+    if port is None or not 0 < int(port[1]) < 65536:
+        return ""
+    host = re.sub(r"\\(.)", r"\1", interface[1]) if interface is not None else ""
+    return str(Address(host or "0.0.0.0", int(port[1])))
+
+
+class AdminService(StreamServerEndpointService):
+    """
+    The HTTP server of a running member.
+
+    @ivar told_address: see the function of that name.
+    """
+
+    def __init__(self, endpoint: Any, site: AdminSite, survey: ClusterSurvey, *, told_address: str) -> None:
         super().__init__(endpoint, site)
+        self.told_address = told_address
         self._surveyor = survey
 
     def stopService(self) -> Any:
@@ -254,17 +263,18 @@ class AdminService(StreamServerEndpointService):
 def make_admin_service(
     node: StatusSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
     admin_urls: Mapping[str, str] | None = None, hosts: Iterable[str] = (), logs_access: bool = False,
-) -> IService:
+) -> AdminService:
     """
     The service that serves the pages.
 
     @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
     @param wall_s: seconds since 1970, for the access log.
     @param admin_urls: member id to the base URL of its administration; other members are asked on their
-        log port.
+        log port, see L{ClusterSurvey}.
     @param hosts, logs_access: see L{AdminSite}.
     """
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
     app = AdminApp(node, survey.run, reactor.seconds)
     site = AdminSite(app.app.resource(), reactor, hosts=hosts, wall_s=wall_s, logs_access=logs_access)
-    return AdminService(serverFromString(reactor, loopback_unless_told(endpoint)), site, survey)
+    listen = serverFromString(reactor, loopback_unless_told(endpoint))
+    return AdminService(listen, site, survey, told_address=told_address(endpoint))

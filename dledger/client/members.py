@@ -298,6 +298,8 @@ class Members:
             committed_index=answer.committed_index,
             leader_id=answer.leader_id,
             wire_version=answer.wire_version,
+            health=answer.health,
+            admin=answer.admin,
         )
 
     def _silent(self, member_id: str, problem: str) -> MemberInfo:

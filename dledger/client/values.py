@@ -105,6 +105,8 @@ class MemberInfo:
     @ivar leader_id: the member that it considers the leader; None without one.
     @ivar wire_version: native wire version; 0 for a Java member.
     @ivar problem: reason for a missing answer; empty if it answered.
+    @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
+    @ivar admin: C{host:port} of its HTTP administration as it says; empty if not told.
     """
 
     member_id: str
@@ -117,6 +119,8 @@ class MemberInfo:
     leader_id: str | None = None
     wire_version: int = 0
     problem: str = ""
+    health: str = ""
+    admin: str = ""
 
 
 def entries_of(batch: EntryBatch) -> list[Entry]:

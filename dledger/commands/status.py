@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 from twisted.internet.defer import Deferred
@@ -127,9 +128,8 @@ def _table(reports: tuple[MemberReport, ...]) -> Table:
         table.add_column(name, overflow="fold")
     for report in reports:
         if report.problem:
-            table.add_row(
-                report.member_id, "unreachable", *["-"] * 6, report.address, report.problem, style="red"
-            )
+            why = escape(report.problem)
+            table.add_row(report.member_id, "unreachable", *["-"] * 6, report.address, why, style="red")
             continue
         table.add_row(
             report.member_id,
@@ -141,7 +141,7 @@ def _table(reports: tuple[MemberReport, ...]) -> Table:
             "-" if report.lag < 0 else str(report.lag),
             report.leader_id or "none",
             report.address,
-            "; ".join(filter(None, (report.health, report.begin_moved))),
+            escape("; ".join(filter(None, (report.health, report.begin_moved)))),
             style="bold" if report.role == "leader" else "yellow" if report.health else "",
         )
     return table

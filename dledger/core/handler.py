@@ -93,6 +93,7 @@ class EntryHandler:
             self._refuse_sender(token, request, accepted)
             return
         entries = request.entries
+        self.member.leader_committed_index = request.commit_index
         if request.type is PushType.COMMIT:
             self._learn_commit(request)
             # A follower out of step (after a restart, say) would receive commit indexes for ever and

@@ -594,7 +594,7 @@ class DLedgerCore:
             ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
             ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
             flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
-            is_diverged=self.is_diverged, is_unsure=member.is_unsure,
-            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
-            pending_reads=len(self._reads), peers=peer_statuses(member, self._dispatchers),
+            is_diverged=self.is_diverged, is_unsure=member.is_unsure, pending_reads=len(self._reads),
+            leader_committed_index=member.leader_committed_index, pending_appends=len(self._appends),
+            transferee_id=self._transfer.transferee_id, peers=peer_statuses(member, self._dispatchers),
         )

@@ -42,6 +42,7 @@ class MemberStatus:
 
     @ivar role: C{leader}, C{follower} or C{candidate}.
     @ivar flushed_index: every entry up to here is on stable storage.
+    @ivar leader_committed_index: the leader's commit index, as it said last; -1 if it said none.
     @ivar is_unsure: whether a loss of power may have taken entries that the member acknowledged.
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
     @ivar is_diverged: it refuses what its leader pushes again and again: their ledgers contradict each other.
@@ -60,11 +61,17 @@ class MemberStatus:
     flushed_index: int
     repair_end_index: int
     is_diverged: bool
+    leader_committed_index: int
     transferee_id: str | None
     pending_appends: int
     pending_reads: int
     peers: tuple[PeerStatus, ...]
     is_unsure: bool = False
+
+    @property
+    def commit_lag(self) -> int:
+        """Committed entries of the leader that this member does not know to be committed."""
+        return 0 if self.role == "leader" else max(0, self.leader_committed_index - self.committed_index)
 
     @property
     def is_repairing(self) -> bool:

@@ -37,6 +37,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.driver import Driver, Ledger, Terms
 from dledger.node.flush import LedgerFlusher
+from dledger.node.health import told_health
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
@@ -111,6 +112,8 @@ class Node:
     @ivar router: receives the requests of connections.
     @ivar refusals: answers requests that are refused.
     @ivar turn: runs work once per reactor turn; shared by server and peers.
+    @ivar admin: listening address of the HTTP administration, for people; empty without one.
+    @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     @ivar counters: counts since the start.
     """
 
@@ -143,7 +146,7 @@ class Node:
         self.state = "starting"
         self.reason = ""
         self.listen = ""
-        self.admin = ""
+        self.admin = self.told_admin = ""
         self._store = store
         self._terms = terms
         self._clock = clock
@@ -300,6 +303,7 @@ class Node:
         self._server.sweep(now_s)
         self._reads.sweep(now_s)
         self._reports.sweep(now_s)
+        self.router.tell(admin=self.told_admin, health=told_health(self.status()))
 
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
@@ -462,6 +466,7 @@ class Node:
             disk_free_bytes=self._space.usable if self._space is not None else -1,
             disk_total_bytes=self._space.total if self._space is not None else -1,
             is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
+            healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
         )
 

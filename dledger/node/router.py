@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.base.errors import DLedgerError, StoreError
@@ -157,10 +158,26 @@ class RequestRouter:
         self._appends = appends
         self._reads = reads
         self._claim: Claim = lambda connection, peer_id: True
+        self._admin = self._health = ""
 
     def claim_with(self, claim: Claim) -> None:
         """Set the function that claims connections for peers."""
         self._claim = claim
+
+    def tell(self, *, admin: str, health: str) -> None:
+        """
+        Set what METADATA tells about this member besides the core's facts.
+
+        @param admin: C{host:port} of the HTTP administration; empty for none.
+        @param health: reason why the member does not serve; empty if it serves.
+        """
+        self._admin, self._health = admin, health
+
+    def _metadata(self, request: MetadataRequest) -> MetadataResponse:
+        answer = self._core.metadata(request)
+        if not (self._admin or self._health):
+            return answer
+        return attrs.evolve(answer, admin=self._admin, health=self._health)
 
     @property
     def unanswered(self) -> int:
@@ -209,7 +226,7 @@ class RequestRouter:
             elif not self._admit(connection, request):
                 return  # the connection was refused, and with it the rest of its requests
             elif isinstance(request, MetadataRequest):
-                connection.answer(ticket, self._core.metadata(request))
+                connection.answer(ticket, self._metadata(request))
             else:
                 for_core.append((ticket, request))
         if for_core:

@@ -119,6 +119,7 @@ class NodeStatus:
     @ivar pull_waiters: PULLs and local callers that wait for entries.
     @ivar disk_free_bytes, disk_total_bytes: bytes of the store's file system; -1 if not known.
     @ivar is_disk_full: whether appends are refused because the disk is full.
+    @ivar healthy_lag_entries: the option of that name.
     @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
     @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
     """
@@ -157,6 +158,7 @@ class NodeStatus:
     disk_free_bytes: int
     disk_total_bytes: int
     is_disk_full: bool
+    healthy_lag_entries: int = 0
     begin_moved: str = ""
     set_aside_files: int = 0
     set_aside_bytes: int = 0

@@ -104,10 +104,17 @@ def _admin_maker(endpoint: str, reactor: Reactor) -> Callable[[Node], IService] 
         resource = importlib.import_module("dledger.admin.resource")
     except ModuleNotFoundError as error:
         raise UsageError(f"--admin: {error}") from None
-    return lambda node: resource.make_admin_service(
-        node, endpoint, reactor, wall_s=time.time, logs_access=node.config.admin_access_log,
-        hosts=(*node.config.admin_hosts, *node.config.peers.values()),
-    )
+
+    def make(node: Node) -> IService:
+        service: Any = resource.make_admin_service(
+            node, endpoint, reactor, wall_s=time.time, logs_access=node.config.admin_access_log,
+            hosts=(*node.config.admin_hosts, *node.config.peers.values()),
+        )
+        node.told_admin = service.told_address
+        administration: IService = service
+        return administration
+
+    return make
 
 
 def makeService(options: Options) -> MemberService:

@@ -231,8 +231,8 @@ class ClientConnection(Connection, Generic[_Token]):
     """
     The end that asks.
 
-    @param wire: C{auto}: native frames once the other end advertised them in an answer;
-        C{remoting}: never; C{binary}: always.
+    @param wire: C{auto}: native frames once the other end advertised them in an answer, except METADATA:
+        that is JSON; C{remoting}: never; C{binary}: always.
     @ivar peer_wire_version: highest version that the other end advertised in an answer; -1 before any.
     """
 
@@ -289,7 +289,9 @@ class ClientConnection(Connection, Generic[_Token]):
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
-        self._out += (_native_dialect if self.is_native else _remoting_dialect).request_parts(request, opaque)
+        # The layout of a native METADATA answer has no room for what we tell besides Java's keys.
+        is_native = self.is_native and (request.kind is not RequestCode.METADATA or self._wire == "binary")
+        self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)
         if not self._is_flush_asked:
             self._is_flush_asked = True
             self._turn.output(self._flush)

@@ -26,8 +26,8 @@ def picture(**facts: Any) -> NodeStatus:
     member: dict[str, Any] = {
         "self_id": "n0", "group": "g", "role": "leader", "term": 7, "voted_for": "n0", "leader_id": "n0",
         "ledger_begin_index": 5, "ledger_end_index": 100, "ledger_end_term": 7, "committed_index": 99,
-        "flushed_index": 98, "repair_end_index": -1, "is_diverged": False, "transferee_id": None,
-        "pending_appends": 3, "pending_reads": 1,
+        "flushed_index": 98, "leader_committed_index": 99, "repair_end_index": -1, "is_diverged": False,
+        "transferee_id": None, "pending_appends": 3, "pending_reads": 1,
         "peers": (_peer("n1"), _peer("n2", state="compare", match_index=-1, last_heard_ms_ago=-1)),
     }  # fmt: skip
     fsync = Histogram()

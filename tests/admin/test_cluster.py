@@ -23,6 +23,7 @@ from dledger.admin.cluster import (
     ClusterSurvey,
     MemberReport,
     fetch_status,
+    followed_url,
     report_of_status,
     with_lag,
 )
@@ -126,6 +127,50 @@ class SurveyTests(SynchronousTestCase):
         self.assertTrue(n1.problem)
         self.assertEqual((n1.source, n2.problem), ("admin", ""))
 
+    def test_told_administration(self) -> None:
+        """A member that tells its administration is asked there, on the host of its own address."""
+        self.group["n1"].admin = "0.0.0.0:8080"
+        document = status_json(picture(self_id="n1", role="follower", begin_moved="older than 1 h"))
+        page = Page(json.dumps(document).encode())
+        answer = self.survey(RequestTraversalAgent(page))
+        self.group.settle()
+        _n0, n1, n2 = self.successResultOf(answer)
+        self.assertEqual((n1.source, n1.admin_url), ("admin", "http://n1.test:8080"))
+        self.assertEqual(n1.begin_moved, "older than 1 h")
+        self.assertEqual(n2.source, "log")
+        self.assertEqual(len(page.paths), 1)
+
+    def test_told_health(self) -> None:
+        """Its own word on its log port, when its page cannot be had: in time, and on one line."""
+        self.group["n1"].admin = "0.0.0.0:8080"
+        self.group["n1"].health = "disk full:\x1b[2J\nno room" + "x" * 1000
+        answer = self.survey(SilentAgent())
+        self.group.run(1.9)
+        n0, n1, n2 = self.successResultOf(answer)
+        self.assertEqual((n1.source, n1.problem, n1.health[:23]), ("log", "", "disk full: [2J no roomx"))
+        self.assertLess(len(n1.health), 400)
+        self.assertEqual((n0.health, n2.health), ("", ""))
+
+    def test_slow_log_port(self) -> None:
+        """A page is not asked for when the time would not do."""
+        self.group["n1"].admin = "0.0.0.0:8080"
+        self.group["n1"].is_silent = True
+        page = Page(b"{}")
+        answer = self.survey(RequestTraversalAgent(page))
+        self.group.run(1.5)
+        self.group["n1"].release()
+        self.group.settle()
+        self.assertEqual((self.successResultOf(answer)[1].source, page.paths), ("log", []))
+
+    def test_own_health(self) -> None:
+        """The member that is asked tells its own, too."""
+        self.node.picture = picture(
+            peer_addresses=self.group.peers, group="default", role="follower", is_disk_full=True
+        )
+        answer = self.survey()
+        self.group.settle()
+        self.assertIn("disk full", self.successResultOf(answer)[0].health)
+
     def test_another_members_page(self) -> None:
         """A URL that leads to somebody else is a problem, not an answer."""
         page = Page(json.dumps(status_json(picture(self_id="n2"))).encode())
@@ -216,6 +261,15 @@ class FetchTests(SynchronousTestCase):
         error = self.failureResultOf(self.answer, ValueError).value
         self.assertIn("not complete after 2 s", str(error))
 
+    def test_redirected(self) -> None:
+        """A page elsewhere is not asked for: a member names no hosts for us."""
+        self.protocol.dataReceived(
+            b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
+        )
+        self.assertIn("HTTP status 302", str(self.failureResultOf(self.answer, ValueError).value))
+        self.assertEqual(len(self.clock.tcpClients), 1)
+        self.is_cut = True
+
     def test_refused(self) -> None:
         """The body of a refusal is not read."""
         self.head(500)
@@ -247,6 +301,19 @@ class ReportTests(SynchronousTestCase):
             report("n3", "follower", 4, -1), report("n4", "", -1, -2),
         ))  # fmt: skip
         self.assertEqual([r.lag for r in reports], [0, 0, 10, 91, -1])
+
+    def test_followed_url(self) -> None:
+        """Only the port is the member's word; a loopback interface is only reached on the same machine."""
+        for address, admin, url in (
+            ("n1.test:1", "0.0.0.0:80", "http://n1.test:80"),
+            ("n1.test:1", "169.254.169.254:80", "http://n1.test:80"),
+            ("[fd00::1]:1", "[::]:80", "http://[fd00::1]:80"),
+            ("127.0.0.1:1", "127.0.0.1:80", "http://127.0.0.1:80"),
+            ("localhost:1", "127.0.0.1:80", "http://localhost:80"),
+            ("n1.test:1", "127.0.0.1:80", ""), ("n1.test:1", "[::1]:80", ""), ("n1.test:1", "", ""),
+            ("n1.test:1", "x/y@evil:80", ""), ("n1.test:1", "n1.test:0", ""), ("n1.test:1", "80", ""),
+        ):  # fmt: skip
+            self.assertEqual(followed_url(address, admin), url, admin)
 
     def test_no_leader(self) -> None:
         """Nobody to be behind of."""

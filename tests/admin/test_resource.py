@@ -19,10 +19,11 @@ from dledger.admin.resource import (
     KEPT_S,
     SURVEY_KEPT_S,
     AdminApp,
-    health_problem,
     loopback_unless_told,
     make_admin_service,
+    told_address,
 )
+from dledger.node.health import health_problem
 from tests.admin.fakes import FakeNode, picture
 
 
@@ -91,6 +92,7 @@ class PageTests(SynchronousTestCase):
             ({"leader_id": None, "role": "candidate"}, "no leader"),
             ({"repair_end_index": 200}, "up to 200 were lost"),
             ({"state": "stopping"}, "stopping"),
+            ({"is_disk_full": True}, "disk full"),
             ({"state": "failed", "reason": "fsync failed"}, "failed: fsync failed"),
             ({"state": "stopped"}, "stopped"),
         ):
@@ -174,6 +176,16 @@ class ServiceTests(SynchronousTestCase):
             ("unix:admin.sock", "unix:admin.sock"),
         ):
             self.assertEqual(loopback_unless_told(given), used)
+
+    def test_told_address(self) -> None:
+        """The port that others may ask; none for what is no TCP port, or is not known yet."""
+        for given, told in (
+            ("8080", "127.0.0.1:8080"), ("tcp:8080", "127.0.0.1:8080"),
+            ("tcp:8080:interface=0.0.0.0", "0.0.0.0:8080"), ("tcp:port=8080:interface=", "0.0.0.0:8080"),
+            ("tcp6:8080", "[::1]:8080"), ("tcp6:8080:interface=\\:\\:", "[::]:8080"),
+            ("tcp:0", ""), ("unix:admin.sock", ""), ("ssl:8080", ""), ("tcp:99999", ""),
+        ):  # fmt: skip
+            self.assertEqual(told_address(given), told, given)
 
     def test_listens_while_it_runs(self) -> None:
         """From start to stop."""

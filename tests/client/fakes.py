@@ -124,6 +124,7 @@ class FakeMember:
         self.wires: list[Wire] = []
         self.received: list[Request] = []
         self.formats: list[str] = []
+        self.admin = self.health = ""
 
     @property
     def end(self) -> int:
@@ -196,7 +197,8 @@ class FakeMember:
             return MetadataResponse(
                 peers=self.group.peers, wire_version=self.wire_version, term=self.term,
                 begin_index=self.begin_index, end_index=self.end, committed_index=self.end,
-                role="leader" if self.leader_id == self.member_id else "follower", **base,
+                role="leader" if self.leader_id == self.member_id else "follower",
+                admin=self.admin, health=self.health, **base,
             )  # fmt: skip
         if isinstance(request, AppendRequest):
             return self.append(request, base)

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
 from dledger.client.members import IDLE_CLOSE_S, Members
-from protocols.wire.ledger.messages import MetadataRequest
+from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from tests.client.fakes import FakeGroup
 
 
@@ -58,10 +58,16 @@ class MembersTests(SynchronousTestCase):
             ("auto", ["remoting", "native"]), ("remoting", ["remoting"] * 2), ("binary", ["native"] * 2),
         ):  # fmt: skip
             members = self.make(wire)
-            for _ in range(2):
-                members.ask("n2")
-                self.group.settle()
+            members.ask("n2")
+            self.group.settle()
+            link = members.connected("n2")
+            assert link is not None
+            link.ask(GetRequest(group="default", remote_id="n2", begin_index=0), 1.0).addErrback(bool)
+            self.group.settle()
             self.assertEqual(self.group["n2"].formats, formats)
+            members.ask("n2")
+            self.group.settle()
+            self.assertEqual(self.group["n2"].formats[2:], ["native" if wire == "binary" else "remoting"])
             self.group["n2"].formats.clear()
 
     def test_java_member(self) -> None:
@@ -108,12 +114,13 @@ class MembersTests(SynchronousTestCase):
         for member_id in ("n0", "n1"):
             self.members.connection(member_id)
         self.group.settle()
+        first = self.members.connected("n0")
         for _ in range(4):
             self.clock.advance(IDLE_CLOSE_S / 2)
             self.members.ask("n0")
             self.group.settle()
         self.assertEqual((len(self.group["n0"].wires), len(self.group["n1"].wires)), (1, 0))
-        self.assertEqual(self.group["n0"].formats.count("remoting"), 1)  # never connected anew
+        self.assertIs(self.members.connected("n0"), first)  # never connected anew
 
     def test_addresses_are_learnt(self) -> None:
         """Members that are not known are added; addresses that were given are kept."""

@@ -52,6 +52,15 @@ class StatusTests(CliCase):
         self.assertEqual(n1, ["n1", "follower", "-", "0", "40", "39", "1", "n0", "n1.test:20911"])
         self.assertEqual(n2[:2] + n2[-3:], ["n2", "unreachable", "n2.test:20911", "connection", "refused"])
 
+    def test_health_on_log_ports(self) -> None:
+        """A member that answers and does not serve says why; its words are no markup."""
+        self.log.infos = (
+            info("n0", role="leader", term=3, leader_id="n0"),
+            info("n1", role="follower", term=3, leader_id="n0", health="disk [bold]full[/x]\x1b[2J"),
+        )
+        _header, _n0, n1 = self.rows()
+        self.assertEqual(n1[-3:], ["disk", "[bold]full[/x]", "[2J"])
+
     def test_two_leaders(self) -> None:
         """Named, and no success."""
         self.log.infos = (

@@ -199,6 +199,15 @@ class TruncateTests(SynchronousTestCase):
         self.assertEqual(kinds(effects), ["TruncateLedger", "RecordCommit", OK])
         self.assertEqual(bench.core.committed_index, 1)
 
+    def test_hears_the_leaders_commit(self) -> None:
+        """Any push of its leader tells how far this member is behind; no other member's push does."""
+        bench = follower(1, 1, 2)
+        self.assertEqual(bench.core.status().commit_lag, 0)
+        bench.request(compare(90, 2, commit_index=99))
+        self.assertEqual(bench.core.status().commit_lag, 100)
+        bench.request(compare(90, 2, commit_index=500, leader="n2"))
+        self.assertEqual(bench.core.status().leader_committed_index, 99)
+
     def test_nothing_to_cut(self) -> None:
         """The last entry is the one: no write."""
         self.assertEqual(kinds(follower(1, 1).request(truncate(1, 1))), [OK])

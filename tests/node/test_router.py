@@ -94,6 +94,20 @@ class DoorTests(SynchronousTestCase):
         answer = follower.client().ask(MetadataRequest(**follower.base()), native=False)
         self.assertEqual((answer.code, answer.leader_id, answer.role), (200, None, "follower"))
 
+    def test_metadata_tells_health(self) -> None:
+        """And where the administration is: in JSON only."""
+        follower = Rig(peers=PEERS)
+        follower.node.told_admin = "0.0.0.0:8080"
+        follower.node.start()
+        follower.clock.advance(0.3)
+        client = follower.client()
+        answer = client.ask(MetadataRequest(**follower.base()), native=False)
+        self.assertEqual((answer.admin, answer.health), ("0.0.0.0:8080", "no leader known"))
+        self.assertEqual(client.ask(MetadataRequest(**follower.base())).health, "")
+        self.rig.clock.advance(0.3)
+        answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
+        self.assertEqual((answer.admin, answer.health, answer.code), ("", "", 200))
+
     def test_refusals_are_counted(self) -> None:
         """By the name of their code."""
         self.client.ask(GetRequest(group="other", remote_id="n0", begin_index=0))

@@ -152,7 +152,7 @@ class RoundTripTests(SynchronousTestCase):
 
 #: Keys of ours, by kind and direction, and a message that has all of them.
 OURS: dict[tuple[RequestCode, bool], set[str]] = {
-    (RequestCode.METADATA, True): {"beginIndex", "endIndex", "committedIndex", "role"},
+    (RequestCode.METADATA, True): {"beginIndex", "endIndex", "committedIndex", "role", "admin", "health"},
     (RequestCode.APPEND, True): {"count"},
     (RequestCode.GET, False): {"consistency"},
     (RequestCode.PULL, False): {"endIndex", "maxBytes", "waitMs", "consistency"},
@@ -162,7 +162,9 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.HEART_BEAT, False): {"heartBeatIntervalMs"},
 }
 FULL: tuple[Request | Response, ...] = (
-    MetadataResponse(begin_index=0, end_index=-1, committed_index=-1, role="leader"),
+    MetadataResponse(
+        begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind"
+    ),
     AppendResponse(count=2),
     GetRequest(consistency=Consistency.COMMITTED),
     PullRequest(end_index=5, max_bytes=1, wait_ms=1, consistency=Consistency.LINEARIZABLE),

@@ -291,6 +291,8 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="endIndex", field="end_index"),
         _long_key(name="committedIndex", field="committed_index"),
         _text_key(name="role", field="role"),
+        _text_key(name="admin", field="admin"),
+        _text_key(name="health", field="health"),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),

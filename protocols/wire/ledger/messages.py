@@ -91,6 +91,8 @@ class MetadataResponse(Response):
     @ivar peers: member id to C{host:port}.
     @ivar begin_index, end_index, committed_index: I{ours}: this member's ledger; -2 if not given.
     @ivar role: I{ours}: role of the answering member, lower case; empty if not given.
+    @ivar admin: I{ours}, only in JSON: C{host:port} of the member's HTTP administration; empty without one.
+    @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
@@ -99,6 +101,8 @@ class MetadataResponse(Response):
     end_index: int = -2
     committed_index: int = -2
     role: str = ""
+    admin: str = ""
+    health: str = ""
 
 
 @attrs.frozen(kw_only=True)
