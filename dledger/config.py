@@ -71,6 +71,9 @@ class DLedgerConfig:
     @ivar never_lead: vote and store, but never be a candidate.
     @ivar pre_vote: ask before raising the term, if all peers understand the question.
     @ivar admin_hosts: further host names under which the administration may be called; C{*} for any.
+    @ivar max_connections: incoming connections; 0: as many as the limit of descriptors allows, at most 4096.
+    @ivar max_answer_bytes: bytes of answers to GET and PULL that clients have not read yet, all together.
+    @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
     @ivar admin_access_log: write a log line for each request to the administration.
     @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
@@ -121,6 +124,9 @@ class DLedgerConfig:
     pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))
     preferred_leader_ids: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    max_connections: int = _count(0, 0)
+    max_answer_bytes: int = _count(256 * 1024 * 1024, 16 * 1024 * 1024)
+    max_unfinished_bytes: int = _count(64 * 1024 * 1024, 4 * 1024 * 1024)
     admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
     healthy_lag_entries: int = _count(100_000, 0)
 

@@ -42,6 +42,8 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("pending_reads", "Reads that wait for the read index.", lambda s: s.member.pending_reads),
     ("pull_waiters", "Long polls that wait for entries.", lambda s: s.pull_waiters),
     ("connections", "Incoming connections.", lambda s: s.connections),
+    ("answers_held_bytes", "Bytes of answers that are not read yet.", lambda s: s.answers_held_bytes),
+    ("unfinished_frame_bytes", "Bytes of unfinished frames.", lambda s: s.unfinished_frame_bytes),
     ("unsynced_bytes", "Written bytes not known to be on stable storage.", lambda s: s.unsynced_bytes),
     ("disk_free_bytes", "Free bytes of the store's file system.", lambda s: s.disk_free_bytes),
     ("disk_total_bytes", "Size of the store's file system.", lambda s: s.disk_total_bytes),
@@ -71,6 +73,7 @@ COUNTERS: tuple[tuple[str, str, _Number], ...] = (
     ("wire_errors_total", "Connections ended because of malformed bytes.", lambda s: s.wire_errors),
     ("body_errors_total", "Requests refused because of their body.", lambda s: s.body_errors),
     ("connections_refused_total", "Connections refused.", lambda s: s.connections_refused),
+    ("connections_replaced_total", "Connections ended for newer ones.", lambda s: s.connections_replaced),
     ("reactor_stalls_total", "Ticks that the reactor missed.", lambda s: s.stalls),
     ("reactor_stall_seconds_total", "Total time of reactor stalls.", lambda s: s.stall_s),
 )

@@ -41,6 +41,7 @@ from dledger.node.server import CONNECTIONS_MAX, MemberServer
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermFile, TermVote
+from protocols.budgets import Budgets
 
 #: Seconds within which a member must hand leadership over and answer pending requests.
 STOP_TIME_OUT_S = 5.0
@@ -191,8 +192,11 @@ class MemberService(MultiService):
             self._give_up(f"cannot open the store in {self.config.self_path}: {error}")
             return
         self._flush_thread.start()
+        limits = self.config
         self._server = MemberServer(
-            node.router, node.turn, note=node.note, connections_max=connections_allowed(CONNECTIONS_MAX)
+            node.router, node.turn, note=node.note,
+            connections_max=connections_allowed(limits.max_connections or CONNECTIONS_MAX),
+            budgets=Budgets(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes),
         )
         endpoints = self._endpoints
         if endpoints is None:

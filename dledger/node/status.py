@@ -104,6 +104,10 @@ class NodeStatus:
     @ivar reason: why it stopped or failed.
     @ivar uptime_s: seconds since it started.
     @ivar connections: number of incoming connections, from peers and clients.
+    @ivar connections_refused: connections refused at the bound.
+    @ivar connections_replaced: connections ended for newer ones.
+    @ivar answers_held_bytes: bytes of answers to GET and PULL that were made and not read yet.
+    @ivar unfinished_frame_bytes: bytes of frames whose end has not come.
     @ivar peers_connected: peer id to whether this member has a connection to it.
     @ivar peer_addresses: member id to C{host:port}, this member included.
     @ivar appends, append_bytes: committed entries, and bytes of their bodies, of this node's callers.
@@ -133,6 +137,9 @@ class NodeStatus:
     uptime_s: float
     connections: int
     connections_refused: int
+    connections_replaced: int
+    answers_held_bytes: int
+    unfinished_frame_bytes: int
     peers_connected: Mapping[str, bool]
     peer_addresses: Mapping[str, str]
     requests: int
