@@ -26,8 +26,10 @@ STALL_S = 10.0
 #: A connection whose unfinished frame is smaller never ends for want of budget.
 SMALL_FRAME_BYTES = 4096
 
-#: Seconds within which a frame must be complete.
+#: Seconds within which a frame must be complete, and the rate in bytes per second that gives it more time: a
+#: batch of 1 MiB takes half a minute on a link of 256 kbit/s.
 FRAME_S = 30.0
+FRAME_RATE = 4096
 
 #: A connection may hold at most this fraction of the free part of the budget of answers.
 _SHARE = 8
@@ -173,14 +175,14 @@ class Account:
         return None
 
     def is_late(self, buffer: FrameBuffer, now_s: float, *, is_reading: bool) -> bool:
-        """Whether a frame was not complete within L{FRAME_S}, in which this end read."""
+        """Whether a frame comes more slowly than L{FRAME_RATE} after L{FRAME_S}, in which this end read."""
         serial = buffer.unfinished_serial
         if not (buffer.kept_bytes and is_reading):
             self._late_since_s = None
         elif self._late_since_s is None or self._late_serial != serial:
             self._late_since_s, self._late_serial = now_s, serial
         else:
-            return now_s - self._late_since_s >= FRAME_S
+            return now_s - self._late_since_s >= FRAME_S + buffer.kept_bytes / FRAME_RATE
         return False
 
     # -- life ------------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ class AnsweringConnection(Connection):
         if self.is_idle(now_s):
             self.abort(f"idle for {self._idle_s:g} s")
         elif self.account.is_late(self._buffer, now_s, is_reading=self._is_reading):
-            self.abort(f"a frame was not complete within {FRAME_S:g} s")
+            self.abort(f"a frame was not complete within {FRAME_S:g} s, and came slowly")
         elif self.account.is_stalled(now_s):
             self.abort(f"{self.account.held_bytes} bytes of answers were not read within {STALL_S:g} s")
 

@@ -181,6 +181,20 @@ class UnfinishedTests(ServerCase):
         self.assertTrue(connection.is_lost)
         self.assertIn("not complete within", self.sink.lost[0])
 
+    def test_a_slow_link(self) -> None:
+        """A large frame that comes steadily has the time it needs."""
+        connection, _ = self.open()
+        connection.account.prove()
+        frame = remoting_request(large_append(MIB), 1)
+        step = 16 * 1024
+        for at in range(0, len(frame), step):
+            connection.dataReceived(frame[at : at + step])
+            connection.sweep(self.clock.seconds())
+            self.clock.advance(1)
+        self.assertGreater(self.clock.seconds(), 2 * FRAME_S)
+        self.assertEqual(len(self.sink.requests), 1)
+        self.assertFalse(connection.is_lost)
+
     def test_many_frames_cut_anywhere_are_in_time(self) -> None:
         """A busy connection always has an unfinished frame; it is never the same one."""
         connection, _ = self.open()
