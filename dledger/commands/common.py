@@ -132,6 +132,6 @@ def write_entries(entries: Sequence[Entry], style: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def write_json(document: Mapping[str, object] | Sequence[Any]) -> None:
+def write_json(document: Mapping[str, object] | Sequence[object]) -> None:
     """Write a document to standard output."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, default=str))

@@ -15,7 +15,6 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -120,7 +119,7 @@ class Options(ConfigurationOptions):
             self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
         self.broker = _resolved(self.broker)
 
-    def _parse_file(self, text: str) -> Mapping[str, Any]:
+    def _parse_file(self, text: str) -> Mapping[str, object]:
         return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
 
 

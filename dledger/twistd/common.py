@@ -73,7 +73,7 @@ class ConfigurationOptions(OptionsOnly):
             raise UsageError(f"--set {name}: given twice")
         self.settings[name] = value.strip()
 
-    def given(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def given(self, names: Mapping[str, str]) -> dict[str, object]:
         """
         The options given on the command line, by their names in a configuration.
 
@@ -82,8 +82,8 @@ class ConfigurationOptions(OptionsOnly):
         return {name: self[option] for option, name in names.items() if self[option] is not None}
 
     def from_file(
-        self, parse: Callable[[str], Mapping[str, Any]], tables: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
+        self, parse: Callable[[str], Mapping[str, object]], tables: tuple[str, ...] = ()
+    ) -> dict[str, object]:
         """
         The options in the file that C{--config} names; empty without it.
 
@@ -107,13 +107,13 @@ class ConfigurationOptions(OptionsOnly):
         return values
 
 
-def above(*settings: Mapping[str, Any], plain: Callable[[str], str]) -> dict[str, Any]:
+def above(*settings: Mapping[str, object], plain: Callable[[str], str]) -> dict[str, object]:
     """
     Merge settings, where an earlier mapping overrides an option of later ones, in any spelling.
 
     @param plain: maps every spelling of an option to the same name.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for lower in settings:
         hidden = {plain(name) for name in found}
         found = {**{name: value for name, value in lower.items() if plain(name) not in hidden}, **found}

@@ -88,7 +88,7 @@ class Options(ConfigurationOptions):
                 check_endpoint(name, self[name], "tcp:20911:interface=127.0.0.1")
 
 
-    def _parse_file(self, text: str) -> Mapping[str, Any]:
+    def _parse_file(self, text: str) -> Mapping[str, object]:
         is_java = self["config"].endswith((".properties", ".conf"))
         return read_java_file(text) if is_java else tomllib.loads(text)
 

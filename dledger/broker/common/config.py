@@ -229,7 +229,7 @@ _OWN = ("store", "ha", "ignored")
 _SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 
 
-def _fields() -> dict[str, tuple[type[Any], attrs.Attribute[Any]]]:
+def _fields() -> dict[str, tuple[type, attrs.Attribute[object]]]:
     """Every option by name, with the class that has it."""
     own = {name: (BrokerConfig, one) for name, one in attrs.fields_dict(BrokerConfig).items()
            if name not in _OWN}  # fmt: skip
@@ -240,7 +240,7 @@ def _fields() -> dict[str, tuple[type[Any], attrs.Attribute[Any]]]:
     }
 
 
-_KNOWN: Mapping[str, tuple[type[Any], attrs.Attribute[Any]]] = _fields()
+_KNOWN: Mapping[str, tuple[type, attrs.Attribute[object]]] = _fields()
 
 
 def option_name(name: str) -> str | None:
@@ -265,7 +265,7 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     @raise ValueError: a name is unknown (the nearest known one is named), a value does not fit, an option is
         given twice, or C{store_path_root_dir} is missing.
     """
-    given: dict[type[Any], dict[str, object]] = {StoreConfig: {}, HAConfig: {}, BrokerConfig: {}}
+    given: dict[type, dict[str, object]] = {StoreConfig: {}, HAConfig: {}, BrokerConfig: {}}
     ignored = []
     for name, value in values.items():
         target = option_name(name)

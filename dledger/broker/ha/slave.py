@@ -133,7 +133,7 @@ class HAFollower(Factory):
         self._master = ""
         self._client: HAClient | None = None
         self._is_connecting = False
-        self._attempt: Deferred[Any] = succeed(None)
+        self._attempt: Deferred[object] = succeed(None)
         self._wait: Any = None
         self._wait_ms = float(config.ha_reconnect_min)
         self._is_running = False

@@ -43,7 +43,7 @@ class Process(Protocol):
     def life(self) -> int:
         """Number of the process; it changes when the process ends."""
 
-    def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
+    def run(self, life: int, action: Callable[..., object], *arguments: object) -> None:
         """Run C{action} in the process with that number; do nothing if it has ended."""
 
 
@@ -93,7 +93,9 @@ class SimReactor:
         """Monotonic time of this process, seconds."""
         return 1000.0 + (self._clock.now_us - self._began_us) / 1e6
 
-    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any, **kw: Any) -> SimCall:
+    def callLater(
+        self, delay: float, callable: Callable[..., object], *args: object, **kw: object
+    ) -> SimCall:
         """See L{IReactorTime.callLater}."""
         call = SimCall(self.seconds() + delay)
 
@@ -145,7 +147,7 @@ class SimTransport:
         """The address of this end."""
         return IPv4Address("TCP", self.host, 10912)
 
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
+    def registerProducer(self, producer: object, streaming: bool) -> None:
         """See L{twisted.internet.interfaces.ITransport}."""
         self.producer = producer
 
