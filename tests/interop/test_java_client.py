@@ -158,6 +158,9 @@ class JavaClientTests(SynchronousTestCase):
                 ledger = member.directory / f"dledger-{peer_id}"
                 for path in sorted((ledger / "data").iterdir())[:2]:
                     path.unlink()
+                if kind is OURS:
+                    # Without the mark, the files at hand are taken as they are; with it they are refused.
+                    (ledger / "commitmark").unlink()
                 begin = next(read_records(ledger))
             group.start()
             client = self.client_of(group)

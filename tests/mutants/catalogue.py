@@ -122,7 +122,8 @@ _ELECTIONS = (
         Patch("dledger.core.leaders_word",
               "has_all = self._term == member.term and matched_index >= self._end_index >= -1",
               "has_all = matched_index >= 0"),
-    ), settings=ASYNC, faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
+    ), settings={**ASYNC, "max_batch_push_count": 1, "max_inflight_pushes": 1},
+       faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
        load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
         Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),

@@ -115,10 +115,4 @@ HA_MUTANTS: tuple[Row, ...] = (
               "        for step in self._steps:\n            try:\n                step()\n"
               "            except OSError:\n                pass\n"),
     ), {"master": {**SYNC, "flush_disk_type": "SYNC_FLUSH"}}, ("disk_error", *POWER)),
-    ("ha-flush-outlives-cut", "an fsync that began before a cut counts for bytes that came behind it", (
-        Patch(FLUSH, "        if job.epoch == self._log.epoch:\n", "        if True:\n"),
-        Patch(FLUSH, "self.flushed_offset = max(self.flushed_offset, job.end)",
-              "self.flushed_offset = min(max(self.flushed_offset, job.end), self._log.end)"),
-    ), {"master": {**SYNC, "ha_transfer_flushed_only": False}, "slave": {"flush_disk_type": "SYNC_FLUSH"}},
-     ("power_master", "slow_disk")),
 )  # fmt: skip
