@@ -24,7 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 from protocols.wire.ledger.messages import MetadataRequest, Request
 from protocols.wire.ledger.push import encode_request_frame
-from tests.processes.children import Child, free_ports, peers_text, wait_until
+from tests.processes.children import Child, ChildError, free_ports, peers_text, wait_until
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import ROOT, Member
 
@@ -141,6 +141,8 @@ class HostileCase(SynchronousTestCase):
             member.start()
         self.client = GoodClient(peers_text(self.peers), self.directory / "client.log")
         self.wait_for_leader()
+        for peer_id in self.peers:
+            self.wait_in_step(peer_id, seconds=10)
 
     def wait_for_leader(self) -> str:
         """@return: the id of the member that leads."""
@@ -171,7 +173,11 @@ class HostileCase(SynchronousTestCase):
             own = self.members[peer_id].metadata(seconds=1.0)
             return own is not None and own.leader_id is not None and own.committed_index >= reached[0]
 
-        wait_until(is_in_step, seconds=seconds, what=f"{peer_id} in step")
+        try:
+            wait_until(is_in_step, seconds=seconds, what=f"{peer_id} in step")
+        except ChildError as error:
+            tails = "\n".join(member.log_tail() for member in self.members.values())
+            raise ChildError(f"{error}\n{self.terms()}\n{tails}") from None
 
     def terms(self) -> dict[str, int]:
         """Each member's term."""
