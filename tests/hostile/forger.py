@@ -114,7 +114,11 @@ def fire(address: str, *requests: Request, seconds: float = 0.3) -> None:
 
 
 class Repeater:
-    """Calls a function again and again in a thread, at a rate, until its block ends."""
+    """
+    Calls a function again and again in a thread, at a rate, until its block ends.
+
+    @ivar calls: number of calls. @ivar is_paused: whether it waits.
+    """
 
     def __init__(self, act: Callable[[], None], *, rate: float = 100.0) -> None:
         """@param rate: calls in a second, at most."""
@@ -122,10 +126,15 @@ class Repeater:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.calls = 0
+        self.is_paused = True
 
     def _run(self) -> None:
         due = time.monotonic()
         while not self._over.is_set():
+            if self.is_paused:
+                self._over.wait(0.01)
+                due = time.monotonic()
+                continue
             with contextlib.suppress(OSError):
                 self._act()
             self.calls += 1

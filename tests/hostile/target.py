@@ -60,9 +60,11 @@ class Seen:
     The experience of a client in one span.
 
     @ivar latencies_s: of acknowledged appends.
+    @ivar ends_s: when they were acknowledged, by the monotonic clock, which all processes share.
     """
 
     seconds: float = 0.0
+    ends_s: list[float] = attrs.Factory(list)
     latencies_s: list[float] = attrs.Factory(list)
     unknown: list[str] = attrs.Factory(list)
     failed: list[str] = attrs.Factory(list)
@@ -71,6 +73,16 @@ class Seen:
     def rate(self) -> float:
         """Acknowledged appends in a second."""
         return len(self.latencies_s) / self.seconds
+
+    @property
+    def longest_pause_s(self) -> float:
+        """The longest time between two acknowledged appends, in seconds."""
+        return max((after - before for before, after in zip(self.ends_s, self.ends_s[1:])), default=0.0)
+
+    def rate_in(self, spans: list[tuple[float, float]]) -> float:
+        """Acknowledged appends in a second of these spans of the monotonic clock."""
+        count = sum(1 for end in self.ends_s for first, last in spans if first <= end < last)
+        return count / sum(last - first for first, last in spans)
 
     def quantile_ms(self, share: float) -> float:
         """A quantile of the latencies, in milliseconds."""
@@ -136,6 +148,7 @@ class HostileCase(SynchronousTestCase):
             )
             for peer_id in self.peers
         }
+        self.prepare()
         for member in self.members.values():
             self.addCleanup(member.kill)
             member.start()
@@ -143,6 +156,9 @@ class HostileCase(SynchronousTestCase):
         self.wait_for_leader()
         for peer_id in self.peers:
             self.wait_in_step(peer_id, seconds=10)
+
+    def prepare(self) -> None:
+        """Called when C{members} are made, before they start."""
 
     def wait_for_leader(self) -> str:
         """@return: the id of the member that leads."""
