@@ -9,10 +9,10 @@ entry is the latest.)
 Rule 3: a member that is known to speak another version of the protocol (DLedger 0.4) is no member of this
 group: it must neither elect this member, nor be elected or followed by it.
 
-Rule 4: a member that knows no leader for C{LEAP_PATIENCES} patiences and is told of terms out of reach all that
-time comes nearer by C{TERM_JUMP_MAX}, and waits again. Else a group whose term a false peer has raised, in
-steps of the allowed size, would never have back a member that was away, nor one with an empty directory. A
-member that follows or leads never leaps, so a false peer does not disturb a group that works.
+Rule 4: a member that knows no leader for C{LEAP_PATIENCES} patiences, and hears of terms out of reach for all
+that time, raises its own term by C{TERM_JUMP_MAX}, and waits again. A false peer can raise the term of a group in
+steps of the allowed size; without this rule a member that was away meanwhile, or a new one, would never get
+in. A member that follows or leads never leaps, so a false peer does not disturb a group that works.
 
 The decoders have refused numbers above the bounds of the protocol (L{protocols.wire.ledger.bounds}).
 """
@@ -91,7 +91,7 @@ def refusing_answer(member: MemberState, request: Request, fault: str) -> Respon
 
 
 @attrs.define
-class Refused:
+class RefusedMessages:
     """
     Reports the refused messages of members, and decides when this member leaps (rule 4).
 

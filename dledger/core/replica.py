@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.admission import Refused, check_start, fault_of, is_too_far, refusing_answer
+from dledger.core.admission import RefusedMessages, check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
 from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget, take_turns
 from dledger.core.elector import Campaign, LeaderElector
@@ -84,7 +84,7 @@ class DLedgerCore:
         # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
         self._member.flushed_index = self._member.ledger_end_index
         self._out = out
-        self._refused = Refused(self._member)
+        self._refused = RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
         self._leaders_word = LeadersWord(self._member)

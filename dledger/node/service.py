@@ -46,7 +46,8 @@ from dledger.storage.term_file import TermFile, TermVote
 STOP_TIME_OUT_S = 5.0
 
 #: Seconds for which a stopped member still answers requests with NOT_LEADER, so that clients go elsewhere
-#: instead of losing a request with the connection; and seconds without a client's request after which they have gone.
+#: instead of losing a request with the connection; and seconds without a request of a client after which
+#: they have gone.
 LINGER_S = 1.0
 QUIET_S = 0.1
 

@@ -14,7 +14,9 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+
+import attrs
 
 from protocols.framing import FrameBuffer
 from protocols.wire.errors import BodyError, WireError
@@ -78,12 +80,12 @@ def base(speaker: str | None, to: str, term: int) -> dict[str, object]:
 
 def vote(speaker: str, to: str, term: int, **fields: object) -> VoteRequest:
     """A vote request."""
-    return VoteRequest(**{**base(speaker, to, term), **fields})  # type: ignore[arg-type]
+    return VoteRequest(**{**base(speaker, to, term), **fields})
 
 
 def beat(speaker: str, to: str, term: int) -> HeartBeatRequest:
     """A heartbeat."""
-    return HeartBeatRequest(**base(speaker, to, term), heart_beat_interval_ms=200)  # type: ignore[arg-type]
+    return HeartBeatRequest(**base(speaker, to, term), heart_beat_interval_ms=200)
 
 
 def push(
@@ -92,7 +94,7 @@ def push(
 ) -> PushEntryRequest:
     """A push."""
     return PushEntryRequest(
-        **base(speaker, to, term), type=kind, entries=entries,  # type: ignore[arg-type]
+        **base(speaker, to, term), type=kind, entries=entries,
         commit_index=commit_index,
     )
 
@@ -100,7 +102,7 @@ def push(
 def transfer(speaker: str | None, to: str, term: int, *, giver: str, taker: str) -> LeadershipTransferRequest:
     """A transfer of leadership."""
     return LeadershipTransferRequest(
-        **base(speaker, to, term), transfer_id=giver, transferee_id=taker,  # type: ignore[arg-type]
+        **base(speaker, to, term), transfer_id=giver, transferee_id=taker,
     )
 
 
@@ -218,22 +220,22 @@ def answering_with(peers: Mapping[str, str], term: int) -> Callable[[Request], R
             "leader_id": request.leader_id, "wire_version": WIRE_VERSION,
         }
         if isinstance(request, MetadataRequest):
-            return MetadataResponse(**fields, peers=dict(peers))  # type: ignore[arg-type]
+            return MetadataResponse(**fields, peers=dict(peers))
         if isinstance(request, VoteRequest):
             return VoteResponse(
-                **fields, term=term, vote_result=VoteResult.REJECT_EXPIRED_VOTE_TERM,  # type: ignore[arg-type]
+                **fields, term=term, vote_result=VoteResult.REJECT_EXPIRED_VOTE_TERM,
                 pre_vote=request.pre_vote,
             )
         if isinstance(request, HeartBeatRequest):
-            return HeartBeatResponse(**fields, term=term, code=ResponseCode.EXPIRED_TERM)  # type: ignore[arg-type]
+            return HeartBeatResponse(**fields, term=term, code=ResponseCode.EXPIRED_TERM)
         if isinstance(request, PushEntryRequest):
             return PushEntryResponse(
-                **fields, term=term, code=ResponseCode.INCONSISTENT_STATE,  # type: ignore[arg-type]
+                **fields, term=term, code=ResponseCode.INCONSISTENT_STATE,
                 index=INDEX_MAX, count=1 << 30, begin_index=INDEX_MAX, end_index=INDEX_MAX,
             )
         if isinstance(request, LeadershipTransferRequest):
-            return LeadershipTransferResponse(**fields, term=term)  # type: ignore[arg-type]
-        return MESSAGES[request.kind][1](**fields, term=term)  # type: ignore[arg-type]
+            return LeadershipTransferResponse(**fields, term=term)
+        return MESSAGES[request.kind][1](**fields, term=term)
 
     return answer
 
@@ -241,70 +243,98 @@ def answering_with(peers: Mapping[str, str], term: int) -> Callable[[Request], R
 # -- structure-aware fuzzing -----------------------------------------------------------------------
 
 
-def strange_requests(
-    rng: random.Random, ids: tuple[str, ...], speaker: str | None, *, known: EntryBatch, terms: range
-) -> Iterator[Request]:
+@attrs.define(kw_only=True)
+class StrangeRequests:
     """
-    Endless requests of all kinds, well-formed, with numbers and names that do not fit.
+    Requests of all kinds, well-formed, with numbers and names that do not fit.
 
-    @param speaker: the member in whose name they are sent; None for a client.
-    @param known: entries that the members hold.
-    @param terms: terms that are named most of the time.
+    @ivar ids: the members that they go to.
+    @ivar speaker: the member in whose name they are sent; None for a client.
+    @ivar known: entries that the members hold.
+    @ivar terms: terms that are named most of the time.
     """
-    numbers = (*LONG_EDGES, known.first_index, known.last_index, known.last_index + 1, TERM_MAX, INDEX_MAX)
-    names = (None, "", "n9", "x" * 300, *ids)
 
-    def number() -> int:
-        return max(-(1 << 63), min(rng.choice(numbers), (1 << 63) - 1))
+    rng: random.Random
+    ids: tuple[str, ...]
+    speaker: str | None
+    known: EntryBatch
+    terms: range
 
-    def term() -> int:
-        return rng.choice(terms) if rng.random() < 0.8 else number()
+    def number(self) -> int:
+        """A number at the edge of something."""
+        known = self.known
+        return self.rng.choice((
+            *(edge for edge in LONG_EDGES if abs(edge) < 1 << 63), known.first_index, known.last_index,
+            known.last_index + 1, TERM_MAX, INDEX_MAX,
+        ))
 
-    def of(to: str) -> dict[str, object]:
-        fields = base(speaker, to, term())
+    def name(self) -> str | None:
+        """A member's id, or none of them."""
+        return self.rng.choice((None, "", "n9", "x" * 300, *self.ids))
+
+    def term(self) -> int:
+        """A likely term, or any number."""
+        return self.rng.choice(self.terms) if self.rng.random() < 0.8 else self.number()
+
+    def fields(self) -> dict[str, object]:
+        """The fields of every kind."""
+        rng = self.rng
+        fields = base(self.speaker, rng.choice(self.ids), self.term())
         if rng.random() < 0.1:
             fields["group"] = rng.choice((None, "", "other"))
         if rng.random() < 0.1:
-            fields["leader_id"] = rng.choice(names)
+            fields["leader_id"] = self.name()
         if rng.random() < 0.05:
             fields["wire_version"] = rng.choice((0, 1, 2, 0x100, 0x7FFFFFFF))
         return fields
 
-    def entries() -> EntryBatch | None:
-        kind = rng.randrange(5)
-        if kind == 0:
-            return None
-        if kind == 1:
-            return known
-        index = abs(rng.choice((known.first_index, known.last_index + 1, number()))) & ((1 << 62) - 1)
-        return batch(index, term=min(abs(term()), (1 << 63) - 1), pos=abs(number()) >> 1,
-                     count=rng.choice((1, 1, 3)))
+    def entries(self) -> EntryBatch | None:
+        """Known entries, or false ones."""
+        kind = self.rng.randrange(5)
+        if kind < 2:
+            return self.known if kind else None
+        known = self.known
+        index = abs(self.rng.choice((known.first_index, known.last_index + 1, self.number())))
+        return batch(index & ((1 << 62) - 1), term=abs(self.term()), pos=abs(self.number()) >> 1,
+                     count=self.rng.choice((1, 1, 3)))
 
-    while True:
-        fields = of(rng.choice(ids))
-        kinds: tuple[Callable[[], Request], ...] = (
-            lambda: MetadataRequest(**fields),  # type: ignore[arg-type]
-            lambda: AppendRequest(**fields, bodies=(b"", b"x" * rng.randrange(100))[: rng.randrange(3)]),  # type: ignore[arg-type]
-            lambda: GetRequest(**fields, begin_index=number(), consistency=rng.choice(tuple(Consistency))),  # type: ignore[arg-type]
-            lambda: PullRequest(  # type: ignore[arg-type]
-                **fields, begin_index=number(), end_index=number(), max_bytes=rng.choice((-1, 0, 1, 1 << 20)),
-                wait_ms=rng.choice((-1, 0, 1, 50)),
-            ),
-            lambda: VoteRequest(  # type: ignore[arg-type]
+    def _of_clients(self) -> Request:
+        rng, fields, number = self.rng, self.fields(), self.number
+        kind = rng.randrange(4)
+        if kind == 0:
+            return MetadataRequest(**fields)
+        if kind == 1:
+            return AppendRequest(**fields, bodies=(b"", b"x" * rng.randrange(100))[: rng.randrange(3)])
+        if kind == 2:
+            return GetRequest(**fields, begin_index=number(), consistency=rng.choice(tuple(Consistency)))
+        return PullRequest(
+            **fields, begin_index=number(), end_index=number(), max_bytes=rng.choice((-1, 0, 1, 1 << 20)),
+            wait_ms=rng.choice((-1, 0, 1, 50)),
+        )
+
+    def _of_members(self) -> Request:
+        rng, fields, number = self.rng, self.fields(), self.number
+        kind = rng.randrange(4)
+        if kind == 0:
+            return VoteRequest(
                 **fields, ledger_end_index=number(), ledger_end_term=number(), pre_vote=rng.random() < 0.3,
                 transfer=rng.random() < 0.3,
-            ),
-            lambda: HeartBeatRequest(**fields, heart_beat_interval_ms=rng.choice((-1, 0, 1, 200, 1 << 30))),  # type: ignore[arg-type]
-            lambda: PushEntryRequest(  # type: ignore[arg-type]
-                **fields, type=rng.choice(tuple(PushType)), entries=entries(),
-                commit_index=min(number(), known.last_index),
-            ),
-            lambda: LeadershipTransferRequest(  # type: ignore[arg-type]
-                **fields, transfer_id=rng.choice(names), transferee_id=rng.choice(names),
-                take_leadership_ledger_index=number(),
-            ),
+            )
+        if kind == 1:
+            return HeartBeatRequest(**fields, heart_beat_interval_ms=rng.choice((-1, 0, 1, 200, 1 << 30)))
+        if kind == 2:
+            return PushEntryRequest(
+                **fields, type=rng.choice(tuple(PushType)), entries=self.entries(),
+                commit_index=min(number(), self.known.last_index),
+            )
+        return LeadershipTransferRequest(
+            **fields, transfer_id=self.name(), transferee_id=self.name(),
+            take_leadership_ledger_index=number(),
         )
-        yield rng.choice(kinds)()
+
+    def next(self) -> Request:
+        """Another one."""
+        return self._of_clients() if self.rng.random() < 0.5 else self._of_members()
 
 
 def encoded(request: LedgerMessage, rng: random.Random, opaque: int, corpus: list[bytes]) -> bytes:
@@ -325,7 +355,7 @@ def encoded(request: LedgerMessage, rng: random.Random, opaque: int, corpus: lis
 
 
 def fuzz(
-    addresses: Mapping[str, str], requests: Iterator[Request], rng: random.Random, *, count: int
+    addresses: Mapping[str, str], requests: StrangeRequests, rng: random.Random, *, count: int
 ) -> int:
     """
     Send C{count} requests to their members, over connections that are opened again when they end.
@@ -338,7 +368,7 @@ def fuzz(
     for opaque in itertools.count(1):
         if opaque > count:
             break
-        request = next(requests)
+        request = requests.next()
         data = encoded(request, rng, opaque & 0x7FFFFFFF, corpus)
         assert request.remote_id is not None
         try:

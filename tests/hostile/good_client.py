@@ -3,7 +3,7 @@
 A client with one append at a time, in a process of its own: the attackers of a test do not slow it down.
 
 Usage: C{python -m tests.hostile.good_client PEERS}. It works until its standard input ends, then writes one
-line of JSON: seconds, latencies, times of acknowledgements, unknown, failed, and acknowledged bodies by index.
+line of JSON: seconds, latencies, times of acknowledgements, unknown, failed, acknowledged bodies by index.
 """
 
 from __future__ import annotations

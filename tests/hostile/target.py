@@ -10,6 +10,7 @@ with a span of the same client without the attack, in the same run.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -77,7 +78,7 @@ class Seen:
     @property
     def longest_pause_s(self) -> float:
         """The longest time between two acknowledged appends, in seconds."""
-        return max((after - before for before, after in zip(self.ends_s, self.ends_s[1:])), default=0.0)
+        return max((after - before for before, after in itertools.pairwise(self.ends_s)), default=0.0)
 
     def rate_in(self, spans: list[tuple[float, float]]) -> float:
         """Acknowledged appends in a second of these spans of the monotonic clock."""
@@ -232,7 +233,7 @@ class HostileCase(SynchronousTestCase):
         self.assertLess(seen.quantile_ms(0.99), p99_ms, told)
 
     def assert_nothing_lost(self) -> None:
-        """Each acknowledged entry is served, and is in the files of every member. No client may be writing."""
+        """Each acknowledged entry is served, and in the files of every member. No client may be writing."""
         acknowledged = self.client.acknowledged
         self.assertTrue(acknowledged)
         with dledger.connect(peers_text(self.peers), timeout=20.0) as log:

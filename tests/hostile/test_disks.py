@@ -265,7 +265,7 @@ class LostDirectoryTests(HostileCase):
     """Files that vanish under running members."""
 
     def test_removed_under_a_follower(self) -> None:
-        """The group serves; the member ends or goes on, and a restart with an empty directory copies the log."""
+        """The group serves; the member ends, and a restart with an empty directory copies the log."""
         self.calm(0.5)
         member = self.members[min(set(self.peers) - {self.wait_for_leader()})]
         with self.client.working() as seen:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 
 from protocols.wire.ledger.codes import PushType
-from protocols.wire.ledger.messages import EntryBatch, MetadataRequest, PullRequest, PullResponse, Request
+from protocols.wire.ledger.messages import EntryBatch, MetadataRequest, PullRequest, PullResponse
 from tests.hostile.forger import (
     PlayedMember,
     Repeater,
+    StrangeRequests,
     answering_with,
     base,
     batch,
@@ -22,7 +23,6 @@ from tests.hostile.forger import (
     fire,
     fuzz,
     push,
-    strange_requests,
     transfer,
     vote,
 )
@@ -34,6 +34,8 @@ from tests.processes.members import ended_well
 ABSURD = ((1 << 63) - 1, (1 << 63) - 2, 1 << 62)
 #: No sound group of a test reaches this term.
 SOUND_BELOW = 1 << 40
+#: Messages of the fuzzers.
+CLIENT_MESSAGES, MEMBER_MESSAGES = 50_000, 50_000
 #: A rate of attacks, in a second.
 RATE = 100.0
 #: Spans with and without a flood, and the length of each, in seconds.
@@ -44,11 +46,6 @@ LOG_BYTES = 60_000
 
 class ForgedCase(HostileCase):
     """Forgers know the addresses and the ids of the members."""
-
-    def in_all_names(self, make: Callable[[str, str], Request]) -> None:
-        """Send a message to each member in the name of each other one, on connections of their own."""
-        for to, speaker in itertools.permutations(self.peers, 2):
-            fire(self.peers[to], make(speaker, to))
 
     def restart_all(self) -> None:
         """Stop and start every member; the group serves again."""
@@ -88,13 +85,12 @@ class TermTests(ForgedCase):
         calm = self.calm(1.0)
         with self.client.working() as seen:
             for term in (*ABSURD, (1 << 33) + self.terms()["n0"]):
-                self.in_all_names(lambda speaker, to, term=term: vote(  # type: ignore[misc]
-                    speaker, to, term, ledger_end_index=1 << 50, ledger_end_term=term
-                ))
-                self.in_all_names(lambda speaker, to, term=term: beat(speaker, to, term))  # type: ignore[misc]
-                self.in_all_names(
-                    lambda speaker, to, term=term: push(speaker, to, term, PushType.COMMIT)  # type: ignore[misc]
-                )
+                for to, speaker in itertools.permutations(self.peers, 2):
+                    for request in (
+                        vote(speaker, to, term, ledger_end_index=1 << 50, ledger_end_term=term),
+                        beat(speaker, to, term), push(speaker, to, term, PushType.COMMIT),
+                    ):
+                        fire(self.peers[to], request)
         self.assert_served(seen, calm, share=0.5)
         away = next(iter(set(self.peers) - {self.wait_for_leader()}))
         self.members[away].stop()
@@ -169,10 +165,11 @@ class FloodTests(ForgedCase):
 
     def flooded(self, act: Callable[[], None], *, leader_stays: bool = True) -> None:
         """
-        Run one client beside spans with and without C{act}, in turn; with it the client keeps 80 % of its rate.
+        Run one client beside spans with and without C{act}, in turn. With it the client keeps 80 % of its
+        rate.
 
-        Other programs on this machine slow both, not evenly. So the best of three rounds counts; an attack that
-        works leaves nothing in any of them.
+        Other programs on this machine slow both, not evenly. So the best of three rounds counts; an attack
+        that works leaves nothing in any of them.
         """
         leader, terms = self.wait_for_leader(), self.terms()
         log_bytes, kept = self.log_bytes(), 0.0
@@ -244,10 +241,11 @@ class FloodTests(ForgedCase):
         def take() -> None:
             giver, taker = next(names)
             speaker = random.choice((None, giver))
-            fire(self.peers[taker], transfer(speaker, taker, self.term, giver=giver, taker=taker), seconds=0.05)
+            request = transfer(speaker, taker, term, giver=giver, taker=taker)
+            fire(self.peers[taker], request, seconds=0.05)
 
         time.sleep(3.0)
-        self.term = max(self.terms().values())
+        term = max(self.terms().values())
         self.flooded(take)
 
     def test_claims(self) -> None:
@@ -260,7 +258,7 @@ class FloodTests(ForgedCase):
             speaker, to = next(names)
             with contextlib.suppress(OSError):
                 connection = self.connect(to)
-                connection.sendall(frames(MetadataRequest(**base(speaker, to, -1))))  # type: ignore[arg-type]
+                connection.sendall(frames(MetadataRequest(**base(speaker, to, -1))))
                 held.append(connection)
 
         self.flooded(act)
@@ -274,7 +272,9 @@ class FuzzTests(ForgedCase):
         calm = self.calm(1.0)
         rng = random.Random(11)
         terms = range(max(self.terms().values()) + 2)
-        requests = strange_requests(rng, tuple(self.peers), None, known=self.known(), terms=terms)
+        requests = StrangeRequests(
+            rng=rng, ids=tuple(self.peers), speaker=None, known=self.known(), terms=terms
+        )
         with self.client.working() as seen:
             began = time.monotonic()
             answered = fuzz(self.peers, requests, rng, count=CLIENT_MESSAGES)
@@ -297,8 +297,8 @@ class FuzzTests(ForgedCase):
         began = time.monotonic()
         for _ in range(10):
             now = max(self.terms().values())
-            requests = strange_requests(
-                rng, tuple(others), away, known=known, terms=range(max(now - 3, 0), now + 3)
+            requests = StrangeRequests(
+                rng=rng, ids=tuple(others), speaker=away, known=known, terms=range(max(now - 3, 0), now + 3)
             )
             fuzz(others, requests, rng, count=MEMBER_MESSAGES // 10)
         tell(f"{MEMBER_MESSAGES} in {time.monotonic() - began:.1f} s, terms {self.terms()}")
@@ -306,7 +306,3 @@ class FuzzTests(ForgedCase):
         self.assert_serving()
         self.restart_all()
         self.assert_nothing_lost()
-
-
-CLIENT_MESSAGES = 50_000
-MEMBER_MESSAGES = 50_000
