@@ -16,6 +16,9 @@ WANTED = 65536
 #: Descriptors for the files of a store, its connections to peers, the log, and the process itself.
 RESERVED = 256
 
+#: A server with fewer cannot even open its store, listen, and hear its peers.
+LEAST = 64
+
 #: A server takes at least this many connections.
 LEAST_CONNECTIONS = 16
 

@@ -9,10 +9,17 @@ entry is the latest.)
 Rule 3: a member that is known to speak another version of the protocol (DLedger 0.4) is no member of this
 group: it must neither elect this member, nor be elected or followed by it.
 
+Rule 4: a member that knows no leader for C{LEAP_PATIENCES} patiences, and hears of terms out of reach for all
+that time, raises its own term by C{TERM_JUMP_MAX}, and waits again. A false peer can raise the term of a group in
+steps of the allowed size; without this rule a member that was away meanwhile, or a new one, would never get
+in. A member that follows or leads never leaps, so a false peer does not disturb a group that works.
+
 The decoders have refused numbers above the bounds of the protocol (L{protocols.wire.ledger.bounds}).
 """
 
 from __future__ import annotations
+
+import attrs
 
 from dledger.base.errors import DirectoryError
 from dledger.core.member_state import MemberState
@@ -21,11 +28,15 @@ from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
     MESSAGES,
     HeartBeatRequest,
+    LedgerMessage,
     PushEntryRequest,
     Request,
     Response,
     VoteRequest,
 )
+
+#: Patiences without a leader after which a member leaps towards terms out of reach.
+LEAP_PATIENCES = 2
 
 #: Requests of one member to another that bind.
 PeerRequest = VoteRequest | HeartBeatRequest | PushEntryRequest
@@ -77,3 +88,41 @@ def refusing_answer(member: MemberState, request: Request, fault: str) -> Respon
         code=code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
         leader_id=request.leader_id, term=member.term, wire_version=WIRE_VERSION,
     )
+
+
+@attrs.define
+class RefusedMessages:
+    """
+    Reports the refused messages of members, and decides when this member leaps (rule 4).
+
+    Invariant: C{_since_ms} is the time of the first of the messages with a term out of reach that came while
+    no leader was known, without a longer pause than a patience between them; -1 if there is none.
+    """
+
+    member: MemberState
+    _since_ms: int = -1
+    _last_ms: int = -1
+
+    def note(self, sender_id: str, message: LedgerMessage, fault: str) -> int | None:
+        """
+        A member's message was refused.
+
+        @return: a term to adopt now; None for the present one.
+        """
+        member = self.member
+        member.out.report("message-refused", sender_id=sender_id, kind=type(message).__name__, fault=fault,
+                          its_term=message.term, term=member.term)
+        if fault != "term":
+            return None
+        now_ms, last_ms = member.out.now_ms, self._last_ms
+        self._last_ms = now_ms
+        patience_ms = member.config.heart_beat_time_interval_ms * member.config.max_heart_beat_leak
+        if member.is_leader or member.leader_id is not None:
+            self._since_ms = -1
+        elif self._since_ms < 0 or now_ms - last_ms > patience_ms:
+            self._since_ms = now_ms
+        elif now_ms - self._since_ms >= LEAP_PATIENCES * patience_ms:
+            self._since_ms = -1
+            member.out.report("term-leap", sender_id=sender_id, its_term=message.term, term=member.term)
+            return member.term + TERM_JUMP_MAX
+        return None

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from dledger.core.admission import check_start, fault_of, is_too_far, refusing_answer
+from dledger.core.admission import RefusedMessages, check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
 from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget, take_turns
 from dledger.core.elector import Campaign, LeaderElector
@@ -41,6 +41,7 @@ from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
     LeadershipTransferRequest,
+    LedgerMessage,
     MetadataRequest,
     MetadataResponse,
     PushEntryRequest,
@@ -83,6 +84,7 @@ class DLedgerCore:
         # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
         self._member.flushed_index = self._member.ledger_end_index
         self._out = out
+        self._refused = RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
         self._leaders_word = LeadersWord(self._member)
@@ -102,21 +104,17 @@ class DLedgerCore:
 
     def _input_table(self) -> dict[type[ev.Input], Callable[..., None]]:
         return {
-            ev.Ticked: self._on_ticked,
-            ev.Started: self._on_started,
+            ev.Ticked: self._on_ticked, ev.Started: self._on_started,
             ev.AppendProposed: self._on_append_proposed,
-            ev.EntriesWritten: self._on_entries_written,
-            ev.WriteRefused: self._on_write_refused,
+            ev.EntriesWritten: self._on_entries_written, ev.WriteRefused: self._on_write_refused,
             ev.LedgerTruncated: self._on_ledger_truncated,
             ev.EntriesFlushed: self._on_entries_flushed,
-            ev.RoomChecked: self._on_room_checked,
-            ev.StoreFailed: self._on_store_failed,
+            ev.RoomChecked: self._on_room_checked, ev.StoreFailed: self._on_store_failed,
             ev.RequestReceived: self._on_request_received,
             ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
             ev.PeerIncompatible: self._on_peer_incompatible,
-            ev.ResponseReceived: self._on_response_received,
-            ev.RequestFailed: self._on_request_failed,
+            ev.ResponseReceived: self._on_response_received, ev.RequestFailed: self._on_request_failed,
             ev.ReadRequested: self._on_read_requested,
             ev.StopRequested: self._on_stop_requested, ev.TurnCame: self._on_turn_came,
         }
@@ -325,6 +323,10 @@ class DLedgerCore:
         self._transfer.taking_ended(ResponseCode.EXPIRED_TERM)
         self._out.report("term-adopted", term=term, reason=reason)
 
+    def _note_refused(self, sender_id: str, message: LedgerMessage, fault: str) -> None:
+        if (term := self._refused.note(sender_id, message, fault)) is not None:
+            self._pass_term_gate(term, "far behind")
+
     def _on_request_received(self, received: ev.RequestReceived) -> None:
         request, token = received.request, received.token
         if isinstance(request, MetadataRequest):
@@ -338,9 +340,8 @@ class DLedgerCore:
         if request.leader_id in member.peer_ids:
             fault = fault_of(member, request)
             if fault is not None:
-                self._out.report("message-refused", sender_id=request.leader_id, kind=type(request).__name__,
-                                 fault=fault, its_term=request.term, term=member.term)
                 self._out.reply(token, refusing_answer(member, request, fault))
+                self._note_refused(request.leader_id, request, fault)
                 return
             member.heard_from(request.leader_id, request.wire_version)
             if isinstance(request, VoteRequest) and self._elector.turns_away(token, request):
@@ -366,8 +367,7 @@ class DLedgerCore:
             return
         response, peer_id = received.response, received.peer_id
         if is_too_far(self._member, response.term):
-            self._out.report("message-refused", sender_id=peer_id, kind=type(response).__name__, fault="term",
-                             its_term=response.term, term=self._member.term)
+            self._note_refused(peer_id, response, "term")
             owner.on_request_failed(peer_id, received.request_id, "its term is out of bounds")
             return
         self._member.heard_from(peer_id, response.wire_version)

@@ -22,7 +22,7 @@ from protocols.wire.fastjson import JsonObject
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
-    "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync",
+    "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -43,6 +43,7 @@ _REPEATED = {
     "peer-disconnected": ("peer_id",),
     "message-refused": ("sender_id", "kind", "fault"),
     "terms-exhausted": (),
+    "term-leap": ("sender_id",),
     "truncate-refused": ("leader_id",),
     "two-leaders": ("known", "other"),
     "vote-answered": ("candidate_id", "result"),

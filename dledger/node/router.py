@@ -202,6 +202,8 @@ class RequestRouter:
 
     def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
         self._counters.requests += len(requests)
+        if connection.peer_id is None:
+            self._counters.client_requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
         if not connection.account.is_proven:
             first = requests[0][1]

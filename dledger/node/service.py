@@ -47,7 +47,8 @@ from protocols.budgets import Budgets
 STOP_TIME_OUT_S = 5.0
 
 #: Seconds for which a stopped member still answers requests with NOT_LEADER, so that clients go elsewhere
-#: instead of losing a request with the connection; and seconds without a request after which they have gone.
+#: instead of losing a request with the connection; and seconds without a request of a client after which
+#: they have gone.
 LINGER_S = 1.0
 QUIET_S = 0.1
 
@@ -314,12 +315,13 @@ class MemberService(MultiService):
     async def _redirect_clients(self, server: MemberServer) -> None:
         assert self.node is not None
         began_s = quiet_since_s = self._reactor.seconds()
-        requests = self.node.counters.requests
+        # (Of clients: the peers of a member that stops go on asking it.)
+        requests = self.node.counters.client_requests
         while server.connections and self._reactor.seconds() - began_s < LINGER_S:
             await _pause(self._reactor, QUIET_S / 5)
             now_s = self._reactor.seconds()
-            if self.node.counters.requests != requests:
-                requests, quiet_since_s = self.node.counters.requests, now_s
+            if self.node.counters.client_requests != requests:
+                requests, quiet_since_s = self.node.counters.client_requests, now_s
             elif now_s - quiet_since_s >= QUIET_S:
                 return
 

@@ -63,12 +63,14 @@ class Counters:
     """
     The counts since the node started.
 
+    @ivar client_requests: those of C{requests} that came from connections of clients.
     @ivar refusals: response code name to number of answers with it, except successes.
     @ivar reports: event name of the core to number of reports.
     @ivar votes: vote result name to number of this member's answers with it.
     """
 
     requests: int = 0
+    client_requests: int = 0
     appends: int = 0
     append_bytes: int = 0
     gets: int = 0

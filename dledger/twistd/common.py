@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from dledger.base.descriptors import raise_limit
+from dledger.base.descriptors import LEAST, raise_limit
 from dledger.base.reactor import Reactor
 from dledger.base.tuning import keep_freed_memory, spare_the_collector
 
@@ -146,9 +146,18 @@ def make_reactor_monotonic(reactor: Reactor) -> None:
 
 
 def prepare_process(reactor: Reactor) -> None:
-    """Set up reactor, descriptors, allocator and garbage collector for a long-lived server."""
+    """
+    Set up reactor, descriptors, allocator and garbage collector for a long-lived server.
+
+    @raise SystemExit: the system allows too few descriptors.
+    """
     make_reactor_monotonic(reactor)
-    raise_limit()
+    allowed = raise_limit()
+    if allowed < LEAST:
+        raise SystemExit(
+            f"dledger: this process may open {allowed} files, at least {LEAST} are needed, and some thousand "
+            "for many clients: raise the limit (ulimit -n, LimitNOFILE= of a systemd unit)"
+        )
     keep_freed_memory()
     reactor.callWhenRunning(spare_the_collector)
     reactor.callWhenRunning(survive_signals)

@@ -56,6 +56,58 @@ class TermJumpTests(SynchronousTestCase):
         self.assertIn("message-refused", events(effects))
 
 
+class LeapTests(SynchronousTestCase):
+    """Rule 4."""
+
+    FAR = 3 * TERM_JUMP_MAX + 7
+
+    def beaten(self, bench: Bench, ms: int, *, every_ms: int = 200, far: int = FAR) -> list[str]:
+        """Heartbeats of n1 in a term out of reach, for C{ms}. @return: the events."""
+        seen: list[str] = []
+        for _ in range(ms // every_ms):
+            seen += events(bench.run(every_ms))
+            seen += events(bench.request(heart_beat("n1", far)))
+        return seen
+
+    def test_a_member_that_was_away(self) -> None:
+        """It comes nearer in steps, then follows; it asks for no vote meanwhile in a term of its own."""
+        bench = Bench.make(term=3)
+        self.assertNotIn("term-leap", self.beaten(bench, 1_800))
+        self.assertEqual(bench.term, 3)
+        self.assertEqual(self.beaten(bench, 10_000).count("term-leap"), 3)
+        self.assertEqual((bench.term, bench.core.leader_id), (self.FAR, "n1"))
+
+    def test_by_answers(self) -> None:
+        """The answers to its pre-votes tell it too."""
+        bench = Bench.make(term=3)
+        for peer_id in ("n1", "n2"):
+            bench.core._member.heard_from(peer_id, 1)
+        for _ in range(200):
+            for asked in of_type(bench.run(100), fx.SendRequest):
+                bench.answer(asked, VoteResponse(
+                    term=self.FAR, wire_version=1, vote_result=VoteResult.REJECT_EXPIRED_VOTE_TERM,
+                    pre_vote=True,
+                ))
+        self.assertEqual(bench.term, self.FAR)
+
+    def test_not_in_a_group_that_works(self) -> None:
+        """A follower that hears its leader, and a leader, stay where they are."""
+        bench = Bench.make(term=3).follow("n2", 3)
+        for _ in range(100):
+            bench.run(100)
+            bench.request(heart_beat("n2", 3))
+            bench.request(heart_beat("n1", self.FAR))
+        self.assertEqual((bench.term, bench.core.leader_id), (3, "n2"))
+
+    def test_not_for_messages_now_and_then(self) -> None:
+        """A pause between them, or a leader, begins the time anew."""
+        bench = Bench.make(term=3)
+        self.assertNotIn("term-leap", self.beaten(bench, 9_000, every_ms=1_500))
+        self.beaten(bench, 1_600)
+        bench.request(heart_beat("n2", bench.term))
+        self.assertNotIn("term-leap", self.beaten(bench, 400))
+
+
 class EntryTermTests(SynchronousTestCase):
     """Rule 2."""
 

@@ -3,7 +3,7 @@
 A client with one append at a time, in a process of its own: the attackers of a test do not slow it down.
 
 Usage: C{python -m tests.hostile.good_client PEERS}. It works until its standard input ends, then writes one
-line of JSON: seconds, latencies, unknown, failed, and acknowledged bodies by index.
+line of JSON: seconds, latencies, times of acknowledgements, unknown, failed, acknowledged bodies by index.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dledger.client.values import AppendFailed, UnknownOutcome
 def work(peers: str, over: threading.Event) -> dict[str, object]:
     """Append until C{over} is set. @return: the outcomes."""
     latencies: list[float] = []
+    ends: list[float] = []
     unknown: list[str] = []
     failed: list[str] = []
     acknowledged: dict[int, str] = {}
@@ -40,13 +41,14 @@ def work(peers: str, over: threading.Event) -> dict[str, object]:
             except AppendFailed as error:
                 failed.append(str(error))
             else:
-                latencies.append(time.monotonic() - sent)
+                ends.append(time.monotonic())
+                latencies.append(ends[-1] - sent)
                 acknowledged[index] = body
             time.sleep(0.001)
         seconds = time.monotonic() - began
     return {
-        "seconds": seconds, "latencies_s": latencies, "unknown": unknown, "failed": failed,
-        "acknowledged": acknowledged,
+        "seconds": seconds, "latencies_s": latencies, "ends_s": ends, "unknown": unknown,
+        "failed": failed, "acknowledged": acknowledged,
     }
 
 

@@ -10,6 +10,7 @@ with a span of the same client without the attack, in the same run.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -24,7 +25,8 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 from protocols.wire.ledger.messages import MetadataRequest, Request
 from protocols.wire.ledger.push import encode_request_frame
-from tests.processes.children import Child, free_ports, peers_text, wait_until
+from tests.processes.children import Child, ChildError, free_ports, peers_text, wait_until
+from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import ROOT, Member
 
 MIB = 1024 * 1024
@@ -59,9 +61,11 @@ class Seen:
     The experience of a client in one span.
 
     @ivar latencies_s: of acknowledged appends.
+    @ivar ends_s: when they were acknowledged, by the monotonic clock, which all processes share.
     """
 
     seconds: float = 0.0
+    ends_s: list[float] = attrs.Factory(list)
     latencies_s: list[float] = attrs.Factory(list)
     unknown: list[str] = attrs.Factory(list)
     failed: list[str] = attrs.Factory(list)
@@ -70,6 +74,16 @@ class Seen:
     def rate(self) -> float:
         """Acknowledged appends in a second."""
         return len(self.latencies_s) / self.seconds
+
+    @property
+    def longest_pause_s(self) -> float:
+        """The longest time between two acknowledged appends, in seconds."""
+        return max((after - before for before, after in itertools.pairwise(self.ends_s)), default=0.0)
+
+    def rate_in(self, spans: list[tuple[float, float]]) -> float:
+        """Acknowledged appends in a second of these spans of the monotonic clock."""
+        count = sum(1 for end in self.ends_s for first, last in spans if first <= end < last)
+        return count / sum(last - first for first, last in spans)
 
     def quantile_ms(self, share: float) -> float:
         """A quantile of the latencies, in milliseconds."""
@@ -135,11 +149,17 @@ class HostileCase(SynchronousTestCase):
             )
             for peer_id in self.peers
         }
+        self.prepare()
         for member in self.members.values():
             self.addCleanup(member.kill)
             member.start()
         self.client = GoodClient(peers_text(self.peers), self.directory / "client.log")
         self.wait_for_leader()
+        for peer_id in self.peers:
+            self.wait_in_step(peer_id, seconds=10)
+
+    def prepare(self) -> None:
+        """Called when C{members} are made, before they start."""
 
     def wait_for_leader(self) -> str:
         """@return: the id of the member that leads."""
@@ -155,6 +175,26 @@ class HostileCase(SynchronousTestCase):
 
         wait_until(is_led, seconds=30, what="a leader")
         return found[0]
+
+    def wait_in_step(self, peer_id: str, *, seconds: float) -> None:
+        """Wait until a member has committed the entries that the group has committed now."""
+        reached: list[int] = []
+
+        def is_in_step() -> bool:
+            if not reached:
+                said = [member.metadata(seconds=1.0) for member in self.members.values()]
+                known = [answer.committed_index for answer in said if answer is not None]
+                if len(known) <= self.size // 2:
+                    return False
+                reached.append(max(known))
+            own = self.members[peer_id].metadata(seconds=1.0)
+            return own is not None and own.leader_id is not None and own.committed_index >= reached[0]
+
+        try:
+            wait_until(is_in_step, seconds=seconds, what=f"{peer_id} in step")
+        except ChildError as error:
+            tails = "\n".join(member.log_tail() for member in self.members.values())
+            raise ChildError(f"{error}\n{self.terms()}\n{tails}") from None
 
     def terms(self) -> dict[str, int]:
         """Each member's term."""
@@ -193,10 +233,33 @@ class HostileCase(SynchronousTestCase):
         self.assertLess(seen.quantile_ms(0.99), p99_ms, told)
 
     def assert_nothing_lost(self) -> None:
-        """Each acknowledged entry is served by every member."""
+        """Each acknowledged entry is served, and in the files of every member. No client may be writing."""
+        acknowledged = self.client.acknowledged
+        self.assertTrue(acknowledged)
         with dledger.connect(peers_text(self.peers), timeout=20.0) as log:
-            for index, body in list(self.client.acknowledged.items())[-200:]:
-                self.assertEqual(log.get(index), body)
+            for index, body in list(acknowledged.items())[-100:]:
+                self.assertEqual(log.get(index).body, body)
+        self.assert_same_logs()
+        held = {record.index: record.body for record in read_records(self.members["n0"].ledger_path)}
+        lost = [index for index, body in acknowledged.items() if held.get(index) != body]
+        self.assertEqual(lost, [])
+
+    def assert_same_logs(self) -> None:
+        """The members hold the same records, byte for byte. No client may be writing."""
+        ends: list[int] = []
+
+        def is_settled() -> bool:
+            said = [member.metadata(seconds=1.0) for member in self.members.values()]
+            states = {(one.end_index, one.committed_index, one.leader_id) if one else None for one in said}
+            if len(states) != 1 or None in states:
+                return False
+            (state,) = states
+            assert state is not None
+            ends.append(state[0])
+            return state[0] == state[1] and state[2] is not None
+
+        wait_until(is_settled, seconds=20, what="members that have committed the same")
+        assert_identical([member.ledger_path for member in self.members.values()], ends[-1])
 
     # -- attackers ---------------------------------------------------------------------------------
 

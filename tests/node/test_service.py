@@ -28,7 +28,7 @@ from dledger.node.service import (
     wall_clock,
 )
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import AppendRequest
+from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest
 from tests.node.rig import FakeThread
 from tests.node.test_peers import FakeEndpoint
 from tests.protocols.fakes import native_request, plug, sent_messages
@@ -263,6 +263,22 @@ class DownTests(ServiceTestCase):
         self.run_for(0.5)
         self.assertTrue(transport.disconnecting)
         self.run_for(2)
+        self.successResultOf(stopped)
+
+    def test_peers_do_not_hold_it_up(self) -> None:
+        """They go on with heartbeats and pushes; a member that only they ask stops without the wait."""
+        service = self.make(peers=PEERS)
+        service.startService()
+        self.run_for(0.1)
+        connection, transport = self.connection()
+        beat = HeartBeatRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=1)
+        connection.dataReceived(native_request(beat, 1))
+        stopped = service.stopService()
+        for number in range(4):
+            self.run_for(QUIET_S / 2)
+            connection.dataReceived(native_request(beat, number + 2))
+        self.assertTrue(transport.disconnecting)
+        self.run_for(3)
         self.successResultOf(stopped)
 
     def test_waits_for_the_fsync_under_way(self) -> None:

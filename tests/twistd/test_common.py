@@ -15,7 +15,8 @@ from twisted.logger import capturedLogs
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.twistd.common import ConfigurationOptions, end_process, survive_signals
+from dledger.twistd import common
+from dledger.twistd.common import ConfigurationOptions, end_process, prepare_process, survive_signals
 
 
 class EndProcessTests(SynchronousTestCase):
@@ -38,6 +39,16 @@ class EndProcessTests(SynchronousTestCase):
         reactor.running = False
         call(*args)
         self.assertEqual(stops, ["stop"])
+
+
+class DescriptorTests(SynchronousTestCase):
+    """Too few open files."""
+
+    def test_refused(self) -> None:
+        """The message names the limit, the need and the way out."""
+        self.patch(common, "raise_limit", lambda: common.LEAST - 1)
+        error = self.assertRaises(SystemExit, prepare_process, MemoryReactorClock())
+        self.assertRegex(str(error), r"63 files, at least 64 are needed.*ulimit -n")
 
 
 class SignalTests(SynchronousTestCase):

@@ -1,0 +1,84 @@
+# -*- test-case-name: tests.hostile.test_peers -*-
+"""Members that stop: frozen and thawed, killed all at once, restarted one after the other."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+from tests.hostile.target import HostileCase, tell
+from tests.processes.members import ended_well
+
+#: How often all members are restarted in turn, and the environment variable for more.
+ROLLS = int(os.environ.get("DLEDGER_ROLLING_RESTARTS", "20"))
+#: Seconds within which every member must be in step after a fault has ended.
+IN_STEP_S = 10.0
+
+
+class FrozenTests(HostileCase):
+    """SIGSTOP and SIGCONT, as a paused virtual machine has it."""
+
+    def test_frozen_and_thawed(self) -> None:
+        """The leader, then a follower, for 4 to 8 seconds: in step soon after the thaw."""
+        chance = random.Random(7)
+        for role in ("leader", "follower"):
+            leader = self.wait_for_leader()
+            victim = leader if role == "leader" else min(set(self.peers) - {leader})
+            with self.client.working() as seen:
+                time.sleep(0.5)
+                self.members[victim].pause()
+                time.sleep(chance.uniform(4.0, 8.0))
+                self.members[victim].resume()
+                thawed = time.monotonic()
+                for peer_id in self.peers:
+                    self.wait_in_step(peer_id, seconds=IN_STEP_S)
+                took = time.monotonic() - thawed
+                time.sleep(0.5)
+            tell(f"{role} frozen: in step {took:.1f} s after the thaw, worst pause "
+                 f"{seen.longest_pause_s:.2f} s")
+            self.assertLess(took, IN_STEP_S)
+            self.assertEqual(seen.failed, [])
+            self.assertLess(seen.longest_pause_s, 12.0)
+        self.assert_all_alive()
+        self.assert_nothing_lost()
+
+
+class KilledTests(HostileCase):
+    """A loss of all processes under load."""
+
+    options = {"flush_disk_type": "sync"}
+
+    def test_all_killed(self) -> None:
+        """Three times: what was acknowledged is there."""
+        for _ in range(3):
+            with self.client.working():
+                time.sleep(1.0)
+                for member in self.members.values():
+                    member.kill()
+                for member in self.members.values():
+                    member.start()
+                self.wait_for_leader()
+                time.sleep(0.5)
+            for peer_id in self.peers:
+                self.wait_in_step(peer_id, seconds=IN_STEP_S)
+        self.assert_nothing_lost()
+
+
+class RollingTests(HostileCase):
+    """Orderly restarts under a client with one append at a time."""
+
+    def test_rolling_restarts(self) -> None:
+        """Each member in turn by SIGTERM: every append is acknowledged, the worst pause is short."""
+        with self.client.working() as seen:
+            for _ in range(ROLLS):
+                for peer_id, member in self.members.items():
+                    self.assertTrue(ended_well(member.stop()), member.log_tail())
+                    member.start()
+                    self.wait_in_step(peer_id, seconds=30)
+        tell(f"{ROLLS} rolling restarts in {seen.seconds:.0f} s: {len(seen.latencies_s)} appends, "
+             f"worst pause {seen.longest_pause_s:.2f} s")
+        self.assertEqual((seen.unknown, seen.failed), ([], []))
+        self.assertLess(seen.longest_pause_s, 1.0)
+        self.assert_all_alive()
+        self.assert_nothing_lost()
