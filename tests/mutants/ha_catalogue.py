@@ -15,7 +15,6 @@ from tests.mutants.patching import Patch
 ACKS = "dledger.broker.ha.acks"
 CLIENT = "dledger.broker.ha.slave"
 FOLLOWER = "dledger.broker.ha.slave_session"
-FLUSH = "dledger.broker.store.log_flush"
 LOG = "dledger.broker.store.commit_log"
 JOB = "dledger.base.disk.flush_job"
 TRANSFER = "dledger.broker.ha.group_transfer"
