@@ -185,7 +185,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
               read=read_total(MUTANTS), counts="mutants"),
         Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=300, counts="targets", **summed_up),
         Stage(name="processes", command=(*trial, "tests.processes"), limit_s=800, **of_trial),
-        Stage(name="hostile", command=(*trial, "tests.hostile"), limit_s=420, **of_trial),
+        Stage(name="hostile", command=(*trial, "tests.hostile"), limit_s=900, **of_trial),
         # Without PySpark the test modules cannot be imported, which counts as a failure.
         Stage(name="spark", command=(*trial, "tests.spark"), limit_s=800, **of_trial),
         Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1200,
