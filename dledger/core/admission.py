@@ -10,7 +10,7 @@ Rule 3: a member that is known to speak another version of the protocol (DLedger
 group: it must neither elect this member, nor be elected or followed by it.
 
 Rule 4: a member that knows no leader for C{LEAP_PATIENCES} patiences, and hears of terms out of reach for all
-that time, raises its own term by C{TERM_JUMP_MAX}, and waits again. A false peer can raise the term of a group in
+that time, raises its own term by C{TERM_JUMP_MAX}, and waits again. A false peer can raise a group's term in
 steps of the allowed size; without this rule a member that was away meanwhile, or a new one, would never get
 in. A member that follows or leads never leaps, so a false peer does not disturb a group that works.
 

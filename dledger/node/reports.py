@@ -49,6 +49,12 @@ _REPEATED = {
     "vote-answered": ("candidate_id", "result"),
 }
 
+#: The result of a vote for a candidate that is no member: strangers choose that name, so all count as one.
+_OF_STRANGERS = "REJECT_UNKNOWN_LEADER"
+
+#: At most this many characters of a fact are logged: another party chose some of them.
+FACT_CHARACTERS_MAX = 200
+
 
 class Reports:
     """See the module."""
@@ -69,11 +75,12 @@ class Reports:
         """Count the report, and log it unless it is a repetition."""
         count(self._counts, report.event)
         facts: JsonObject = {
-            name: value for name, value in report.facts.items() if name not in _RESERVED
+            name: _bounded(value) for name, value in report.facts.items() if name not in _RESERVED
         }
         names = _REPEATED.get(report.event)
         if names is not None:
-            repeated = self._folding.happened((report.event, *map(facts.get, names)))
+            identity = facts if facts.get("result") != _OF_STRANGERS else {**facts, "candidate_id": "any"}
+            repeated = self._folding.happened((report.event, *map(identity.get, names)))
             if repeated is None:
                 return
             facts.update(repeated)
@@ -91,6 +98,12 @@ class Reports:
                 event=event, facts=told, times=episode.times,
                 since_s=round(episode.last_s - episode.begin_s), self_id=self._self_id,
             )
+
+
+def _bounded(value: object) -> object:
+    if isinstance(value, str) and len(value) > FACT_CHARACTERS_MAX:
+        return f"{value[:FACT_CHARACTERS_MAX]}... ({len(value)} characters)"
+    return value
 
 
 def _level(event: str) -> LogLevel:

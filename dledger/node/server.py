@@ -155,7 +155,7 @@ class MemberServer(ListeningSide[ServerConnection]):
             self._complaints.add(complaint)
             self.log.error(
                 "{request_kind} of {peer_id} refused: {reason} (logged once)",
-                request_kind=ticket.kind.name, peer_id=speaker, reason=str(error),
+                request_kind=ticket.kind.name, peer_id=speaker, reason=str(error)[:500],
             )
         self._sink.body_refused(connection, ticket, error)
 

@@ -11,7 +11,7 @@ from tests.hostile.target import HostileCase, tell
 from tests.processes.members import ended_well
 
 #: How often all members are restarted in turn, and the environment variable for more.
-ROLLS = int(os.environ.get("DLEDGER_ROLLING_RESTARTS", "20"))
+ROLLS = int(os.environ.get("DLEDGER_ROLLING_RESTARTS", "6"))
 #: Seconds within which every member must be in step after a fault has ended.
 IN_STEP_S = 10.0
 
@@ -20,7 +20,7 @@ class FrozenTests(HostileCase):
     """SIGSTOP and SIGCONT, as a paused virtual machine has it."""
 
     def test_frozen_and_thawed(self) -> None:
-        """The leader, then a follower, for 4 to 8 seconds: in step soon after the thaw."""
+        """The leader, then a follower, for 4 to 7 seconds: in step soon after the thaw."""
         chance = random.Random(7)
         for role in ("leader", "follower"):
             leader = self.wait_for_leader()
@@ -28,7 +28,7 @@ class FrozenTests(HostileCase):
             with self.client.working() as seen:
                 time.sleep(0.5)
                 self.members[victim].pause()
-                time.sleep(chance.uniform(4.0, 8.0))
+                time.sleep(chance.uniform(4.0, 7.0))
                 self.members[victim].resume()
                 thawed = time.monotonic()
                 for peer_id in self.peers:

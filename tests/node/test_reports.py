@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.folding import AGAIN_S, KEYS_MAX, QUIET_S
 from dledger.core.effects import Report
-from dledger.node.reports import Reports
+from dledger.node.reports import FACT_CHARACTERS_MAX, Reports
 from tests.node.rig import Rig
 
 REFUSED = Report(event="push-refused", facts={"code": "INCONSISTENT_STATE", "reason": "expected pos=7",
@@ -56,6 +56,22 @@ class RepetitionTests(SynchronousTestCase):
         told = [line.partition("times=")[2] for line in lines[1:3]]
         self.assertEqual(told, ["61 since_s=60", "121 since_s=120"])
         self.assertIn("reason=expected pos=7", lines[1])
+
+    def test_names_of_strangers(self) -> None:
+        """Votes for candidates that are no members are one event; a long name is cut."""
+        reports = [
+            Report(event="vote-answered", facts={
+                "candidate_id": f"{number}" + "x" * 30_000, "term": 3, "result": "REJECT_UNKNOWN_LEADER",
+            })
+            for number in range(300)
+        ]
+        (line,) = self.said(*reports, seconds=1)
+        self.assertLess(len(line), FACT_CHARACTERS_MAX + 100)
+        self.assertRegex(line, r"candidate_id=0x+\.\.\. \(30001 characters\)")
+        (over,) = self.said(seconds=QUIET_S + 1)
+        self.assertIn("candidate_id=any result=REJECT_UNKNOWN_LEADER: over after 300 times", over)
+        member = Report(event="vote-answered", facts={"candidate_id": "n1", "result": "REJECT_ALREADY_VOTED"})
+        self.assertEqual(len(self.said(member, seconds=1)), 1)
 
     def test_again(self) -> None:
         """What was over begins anew; what happened once needs no end."""
