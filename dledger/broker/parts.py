@@ -28,6 +28,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndp
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
@@ -51,7 +52,7 @@ from dledger.broker.lost_topics import lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
-from dledger.broker.router import CommandRouter
+from dledger.broker.router import CONNECTIONS_MAX, CommandRouter
 from dledger.broker.sending.answers import SendAnswers
 from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
@@ -62,6 +63,7 @@ from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
 from dledger.broker.sending.sends import Sends
 from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
 from dledger.broker.store.store import MessageStore
 from dledger.broker.upkeep import HouseKeeping, MetadataSaver
@@ -206,6 +208,7 @@ class BrokerParts(BrokerEvents):
         return CommandRouter(
             self.turn, groups, together=self.sends, plain=self.sends, native=self.native,
             refusals=self.refusals,
+            connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
         )
 
     def _following(self) -> Following:

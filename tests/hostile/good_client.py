@@ -12,6 +12,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import dledger
 from dledger.client.values import AppendFailed, UnknownOutcome
@@ -50,8 +51,8 @@ def work(peers: str, over: threading.Event) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Run it."""
+def run(work: Callable[[str, threading.Event], dict[str, object]]) -> None:
+    """Run C{work} with the first argument of the command line until the standard input ends."""
     over = threading.Event()
     found: list[dict[str, object]] = []
     thread = threading.Thread(target=lambda: found.append(work(sys.argv[1], over)))
@@ -63,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(work)
