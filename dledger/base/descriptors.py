@@ -46,12 +46,13 @@ def limit() -> int:
     return WANTED if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_allowed(most: int, *, reserved: int = RESERVED) -> int:
+def connections_allowed(most: int, *, reserved: int = RESERVED, files: int = 0) -> int:
     """
     Number of connections that a server may take under the present limit.
 
     @param most: never more than this.
     @param reserved: descriptors for other uses; of a low limit, at most half.
+    @param files: descriptors for files whose number already follows from the limit.
     """
-    allowed = limit()
+    allowed = limit() - files
     return max(LEAST_CONNECTIONS, min(most, allowed - min(reserved, allowed // 2)))

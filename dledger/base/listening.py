@@ -4,7 +4,8 @@ The common part of all listening sides: a bounded number of connections, closed 
 
 Rule: at the bound, a new connection takes the place of the oldest one that has not sent a valid request.
 So idle connections of strangers do not keep clients and peers out. If every connection has sent one, the
-new one is refused.
+new one is refused. In one turn, at most L{REPLACED_A_TURN} are replaced: the system has the descriptor of an
+ended connection until the turn is over.
 
 Knows nothing of the messages on them.
 """
@@ -20,6 +21,9 @@ from twisted.logger import Logger
 from dledger.base.folding import Folding
 from protocols.connection import AnsweringConnection
 from protocols.turn import Turn
+
+#: Connections that are ended in one turn for newer ones, at most.
+REPLACED_A_TURN = 16
 
 _C = TypeVar("_C", bound=AnsweringConnection)
 
@@ -44,6 +48,7 @@ class ListeningSide(ServerFactory, Generic[_C]):
         self._connections: dict[_C, None] = {}
         self._connections_max = connections_max
         self._is_closing = False
+        self._replaced_now = 0
         self.folding = Folding(turn.seconds)
         self.connections_refused = 0
         self.connections_replaced = 0
@@ -73,11 +78,17 @@ class ListeningSide(ServerFactory, Generic[_C]):
         if len(self._connections) < self._connections_max:
             return True
         stranger = next((one for one in self._connections if not one.account.is_proven), None)
-        if stranger is None:
+        if stranger is None or self._replaced_now >= REPLACED_A_TURN:
             return False
+        if not self._replaced_now:
+            self._turn.work(self._turn_over)
+        self._replaced_now += 1
         self.connections_replaced += 1
         stranger.abort("its place was needed, and it has sent no valid request")
         return True
+
+    def _turn_over(self) -> None:
+        self._replaced_now = 0
 
     def _make_connection(self) -> _C:
         raise NotImplementedError

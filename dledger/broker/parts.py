@@ -28,6 +28,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndp
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
@@ -39,6 +40,7 @@ from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
+from dledger.broker.common.refusals import RefusalCounts
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
@@ -46,10 +48,11 @@ from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.following import Following
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import LogRange
+from dledger.broker.lost_topics import lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
-from dledger.broker.router import CommandRouter
+from dledger.broker.router import CONNECTIONS_MAX, CommandRouter
 from dledger.broker.sending.answers import SendAnswers
 from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
@@ -60,6 +63,7 @@ from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
 from dledger.broker.sending.sends import Sends
 from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
 from dledger.broker.store.store import MessageStore
 from dledger.broker.upkeep import HouseKeeping, MetadataSaver
@@ -113,6 +117,7 @@ class BrokerParts(BrokerEvents):
         self._around = around
         self._ticks = 0
         self._has_ceased = False
+        self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
         self.client = CommandClient(clock=clock, turn=self.turn, endpoint_of=around.endpoint_of)
         self.store = MessageStore.open(
@@ -151,6 +156,7 @@ class BrokerParts(BrokerEvents):
         except BaseException:
             self.store.abandon()
             raise
+        self._topics_ms = metadata.topics.version.timestamp if metadata.topics.entries else 0
         for path in metadata.restored:
             self.log.warn("{path} was restored from its .bak", path=path)
         if not config.is_slave:
@@ -163,7 +169,8 @@ class BrokerParts(BrokerEvents):
         rules = PutRules(self.checks, config)
         self.sends = Sends(
             pipeline, PlainSends(rules, config, own=own),
-            LongSends(rules, metadata, config, own=own, wall_ms=wall_ms), SendAnswers(config, own),
+            LongSends(rules, metadata, config, own=own, wall_ms=wall_ms),
+            SendAnswers(config, own, self.refusals),
         )  # fmt: skip
         self.native = NativeCommands(store, pipeline, rules, self.reads, config, own=own, wall_ms=wall_ms)
         self.send_back = SendBack(
@@ -187,6 +194,7 @@ class BrokerParts(BrokerEvents):
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
             wall_ms=wall_ms, save=partial(metadata.save, self._around.run_in_thread),
             topics_changed=self.topics_changed, ha_status=self.ha.status, stored=self._stored,
+            refused=lambda: str(self.refusals),
         ), clock=clock)  # fmt: skip
 
     def _router(self) -> CommandRouter:
@@ -198,7 +206,9 @@ class BrokerParts(BrokerEvents):
             HAResolve(self.ha, store, self._around.disk, master_range=self._master_range),
         )  # fmt: skip
         return CommandRouter(
-            self.turn, groups, together=self.sends, plain=self.sends, native=self.native
+            self.turn, groups, together=self.sends, plain=self.sends, native=self.native,
+            refusals=self.refusals,
+            connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
         )
 
     def _following(self) -> Following:
@@ -234,8 +244,8 @@ class BrokerParts(BrokerEvents):
 
     def topics_changed(self) -> None:
         """See L{BrokerEvents}."""
+        # The next tick saves the table. A crash before that loses no topic, see restore_topics.
         self.registrar.topics_changed()
-        self.saver.save()
 
     # -- life cycle, except files and ports ----------------------------------------------------------
 
@@ -247,6 +257,28 @@ class BrokerParts(BrokerEvents):
         if not self.config.is_slave:
             self.schedule.start()
 
+    def restore_topics(self) -> None:
+        """
+        Called when the store is ready: a master adds the topics that a crash took, see L{lost_topics}.
+
+        @raise StoreError: the log or a queue cannot be read.
+        """
+        topics, config = self.metadata.topics, self.config
+        if config.is_slave:
+            return
+        lost = lost_topics(
+            self.store, frozenset(topics.entries), table_ms=self._topics_ms,
+            queue_nums=config.default_topic_queue_nums,
+        )
+        for topic in lost:
+            topics.put(topic, self.wall_ms())
+        if lost:
+            self.log.warn(
+                "{count} topics have messages that are younger than {file}, as after a crash; they are added "
+                "to it: {names}", count=len(lost), file=topics.file_name,
+                names=", ".join(topic.topic_name for topic in lost[:10]),
+            )  # fmt: skip
+
     def tick(self) -> None:
         """Do the periodic work. Called once a second, also before L{begin}."""
         self._ticks += 1
@@ -257,7 +289,8 @@ class BrokerParts(BrokerEvents):
             group.sweep()
         metadata = self.metadata
         period = max(1, round(self.config.flush_consumer_offset_interval / 1000))
-        if metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0:
+        is_due = metadata.topics.is_dirty or metadata.groups.is_dirty or self._ticks % period == 0
+        if is_due and self.store.is_ready:  # before, restore_topics needs the file as it is
             self.saver.save()
         if not self._has_ceased:
             self.store.scrub.tick()

@@ -20,7 +20,7 @@ from typing import Protocol
 from twisted.python.failure import Failure
 
 from dledger.base.listening import ListeningSide
-from dledger.broker.common.refusals import Code, CommandGroup, Handler, Refused
+from dledger.broker.common.refusals import Code, CommandGroup, Handler, RefusalCounts, Refused
 from protocols.budgets import Budgets
 from protocols.rocketmq.broker import BrokerConnection, NativeSink, SendSink
 from protocols.rocketmq.commands import CommandConnection
@@ -53,14 +53,14 @@ class CommandRouter(ListeningSide[CommandConnection]):
     @ivar budgets: the memory that the connections share.
     @ivar wire_errors: connections that were aborted because the peer broke the format.
     @ivar unknown: requests without a handler.
-    @ivar refusals: number of requests that were refused, by request code and code of the answer; the first of
-        each pair is logged.
+    @ivar refusals: counts the requests that are refused.
     @ivar failures: requests at which a handler failed.
     """
 
     def __init__(
         self, turn: Turn, groups: Sequence[CommandGroup], *, together: SendCommands,
         plain: SendSink | None = None, native: NativeSink | None = None,
+        refusals: RefusalCounts | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """
@@ -68,6 +68,7 @@ class CommandRouter(ListeningSide[CommandConnection]):
         @param together: the group of sends that are decoded as commands.
         @param plain: takes the usual sends before they are decoded as commands; None: decode all sends.
         @param native: answers native frames; None: native frames are format errors.
+        @param refusals: shared with other parts; by default a new one.
         """
         super().__init__(turn, connections_max=connections_max)
         self.budgets = Budgets()
@@ -85,7 +86,7 @@ class CommandRouter(ListeningSide[CommandConnection]):
         self._failed_codes: set[tuple[int, str]] = set()
         self.wire_errors = 0
         self.unknown = 0
-        self.refusals: dict[tuple[int, int], int] = {}
+        self.refusals = refusals or RefusalCounts()
         self.failures = 0
 
     @property
@@ -126,29 +127,20 @@ class CommandRouter(ListeningSide[CommandConnection]):
         handler = self._handlers.get(command.code)
         if handler is None:
             self.unknown += 1
-            self._count_refusal(connection, command.code, Code.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+            self.refusals.refused(
+                connection.address, command.code, Code.REQUEST_CODE_NOT_SUPPORTED, "not supported"
+            )
             connection.answer_not_supported(command)
             return
         try:
             handler(connection, command)
         except Refused as refused:
-            self._count_refusal(connection, command.code, refused.code, refused.remark)
+            self.refusals.refused(connection.address, command.code, refused.code, refused.remark)
             connection.answer(command, code=refused.code, remark=refused.remark)
         except Exception as error:
             self._failed(connection, command.code, Failure())
             remark = f"{type(error).__name__}: {error}"[:1000]
             connection.answer(command, code=Code.SYSTEM_ERROR, remark=remark)
-
-    def _count_refusal(self, connection: CommandConnection, code: int, answer: int, reason: str) -> None:
-        kind = (code, answer)
-        if kind not in self.refusals:
-            if len(self.refusals) >= _FAILURES_MAX:
-                return
-            self.log.info(
-                "request {code} of {address} refused with {answer}: {reason} (logged once, then counted)",
-                code=code, address=connection.address, answer=answer, reason=reason,
-            )  # fmt: skip
-        self.refusals[kind] = self.refusals.get(kind, 0) + 1
 
     def _failed(self, connection: CommandConnection, code: int, failure: Failure) -> None:
         self.failures += 1

@@ -131,6 +131,7 @@ class BrokerService(Service):
             self.log.info("{role}: dispatching {bytes} bytes of messages of the last run",
                           role=self.role, bytes=behind)  # fmt: skip
         await broker.store.start()
+        broker.restore_topics()
         for endpoint in (self._ports.clients, self._ports.fast):
             if endpoint is not None and self._is_usable():
                 await self._listen(broker, endpoint)
@@ -225,7 +226,8 @@ class BrokerService(Service):
             store.abandon()
             return
         try:
-            await broker.metadata.save(self._threads.run)
+            if store.is_ready:  # before, the next start needs the file of topics as it is
+                await broker.metadata.save(self._threads.run)
             if not await within(store.reput.caught_up(), self.config.stop_timeout / 1000, self._reactor):
                 self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
                               bytes=store.reput.behind_bytes)  # fmt: skip

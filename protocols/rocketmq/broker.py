@@ -26,6 +26,7 @@ from protocols.rocketmq.commands import (
 )
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
     BrokerRequest,
@@ -73,14 +74,63 @@ class NativeSink(Protocol):
         """
 
 
-class SendSink(Protocol):
-    """Answers sends in the usual form, see L{SendReader}. Does not raise."""
+#: A send in the usual form, or decoded as a command.
+AnySend = SendMessageRequest | RemotingCommand
 
-    def sends_received(self, connection: BrokerConnection, requests: Sequence[SendMessageRequest]) -> None:
+
+class SendSink(Protocol):
+    """Answers sends. Does not raise."""
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The request codes of sends."""
+
+    def sends_received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
         """
-        The sends of one read, in order. Each is answered once: by L{BrokerConnection.answer_sends}, or as
-        the command that L{protocols.wire.remoting.decode_command} decodes from its frame.
+        Consecutive sends of one read, in order: those in the usual form (L{SendReader}) as they are, the
+        others as commands. Each is answered once: by L{BrokerConnection.answer_sends}, or as the command that
+        L{protocols.wire.remoting.decode_command} decodes from its frame.
         """
+
+
+class _Sends:
+    """
+    The sends of one read that have not been handed over.
+
+    @param command_of: decodes a frame.
+    """
+
+    def __init__(self, sink: SendSink, command_of: Callable[[bytes], RemotingCommand]) -> None:
+        self.sink = sink
+        self._codes = sink.codes
+        self._command_of = command_of
+        self._read = SendReader().read
+        self._all: list[AnySend] = []
+        self._has_long = False
+
+    def take(self, frame: bytes) -> RemotingCommand | None:
+        """@return: the command, if the frame is no send. @raise WireError: it is malformed."""
+        request = self._read(frame)
+        if request is None:
+            command = self._command_of(frame)
+            if command.is_response or command.code not in self._codes:
+                return command
+            self._has_long = True
+            self._all.append(command)
+        else:
+            self._all.append(request)
+        return None
+
+    def next(
+        self, count: int
+    ) -> tuple[list[AnySend], Sequence[AnySend], Sequence[RemotingCommand]]:
+        """The oldest C{count} sends, in order; those in the usual form; the others."""
+        sends, self._all = self._all[:count], self._all[count:]
+        if not self._has_long:
+            return sends, sends, ()
+        self._has_long = bool(self._all)
+        long = [send for send in sends if isinstance(send, RemotingCommand)]
+        return sends, [send for send in sends if not isinstance(send, RemotingCommand)], long
 
 
 class BrokerConnection(CommandConnection):
@@ -97,7 +147,7 @@ class BrokerConnection(CommandConnection):
     ) -> None:
         """
         @param native: answers native requests; None if a native request is a format error.
-        @param sends: answers plain sends; None if they are handed over as commands.
+        @param sends: answers sends; None if they are handed over as commands.
         @param options: further options of L{CommandConnection}.
         """
         super().__init__(sink, turn, outstanding_max=outstanding_max, budgets=budgets, **options)
@@ -108,11 +158,9 @@ class BrokerConnection(CommandConnection):
         self._requests: NativeRequests = []
         self._answers: list[tuple[NativeDone, BrokerAnswer]] = []
         self.read_ended: Callable[[], None] | None = None
-        self._send_sink = sends
-        self._send_reader = SendReader()
-        self._sends: list[SendMessageRequest] = []
-        if sends is not None:
-            self._short = self._take_send
+        self._sends = None if sends is None else _Sends(sends, self._command)
+        if self._sends is not None:
+            self._short = self._sends.take
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -202,20 +250,13 @@ class BrokerConnection(CommandConnection):
         del self._native_asked[opaque]
         self._answers.append((asked[1], message))
 
-    def _take_send(self, frame: bytes) -> bool:
-        request = self._send_reader.read(frame)
-        if request is None:
-            return False
-        self._sends.append(request)
-        return True
-
-    def _shorts_received(self) -> None:
-        if self._sends:
-            sends, self._sends = self._sends, []
-            self.unanswered += len(sends)
-            self.unanswered_bytes += sum([len(request.body) + REQUEST_OVERHEAD for request in sends])
-            assert self._send_sink is not None
-            self._send_sink.sends_received(self, sends)
+    def _shorts_received(self, count: int) -> None:
+        assert self._sends is not None
+        sends, plain, long = self._sends.next(count)
+        self._owe(long)
+        self.unanswered += len(plain)
+        self.unanswered_bytes += sum([len(send.body) for send in plain]) + REQUEST_OVERHEAD * len(plain)
+        self._sends.sink.sends_received(self, sends)
 
     def _rest_received(self) -> None:
         answers, self._answers = self._answers, []

@@ -6,7 +6,8 @@ A broker asks a name server and its master; producers and consumers ask a broker
 side numbers its own requests; an answer has the number of its request. The owner of the connection decides
 the meaning of commands.
 
-Rule 1: all requests of one read are handed over in one call; all output of a reactor turn is written in one.
+Rule 1: the requests of one read are handed over together, in their order; all output of a reactor turn is
+written in one.
 Rule 2: unanswered requests are bounded: this end stops reading when it owes too many answers, and refuses
 to ask when too many of its own requests are unanswered.
 Rule 3: when the connection ends, all outstanding requests fail before the owner is told.
@@ -16,7 +17,7 @@ Source: NettyRemotingAbstract, NettyDecoder (RocketMQ 4.9.8).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
@@ -107,17 +108,43 @@ class OnlyAsking:
         """See L{CommandSink.connection_lost}: outstanding requests have failed already."""
 
 
+@attrs.define
+class _Runs:
+    """
+    The order of one read: frames that a shortcut took, and commands.
+
+    @ivar taken: number of frames that the shortcut took.
+    @ivar commands: runs of commands, each with the number of taken frames before it.
+    """
+
+    taken: int = 0
+    commands: list[tuple[int, list[RemotingCommand]]] = attrs.Factory(list)
+
+    def add(self, command: RemotingCommand) -> None:
+        """The next frame is a command."""
+        if not self.commands or self.commands[-1][0] != self.taken:
+            self.commands.append((self.taken, []))
+        self.commands[-1][1].append(command)
+
+    def in_order(self) -> Iterator[tuple[int, list[RemotingCommand]]]:
+        """Numbers of taken frames, each with the commands behind them; either may be empty."""
+        before = 0
+        for until, commands in self.commands:
+            yield until - before, commands
+            before = until
+        yield self.taken - before, []
+
+
 class CommandConnection(AnsweringConnection):
     """
     Either end of a connection.
 
     Invariant: C{_asked} are the requests that were sent and not answered, by number.
 
-    @ivar _short: a shortcut for remoting frames: returns whether it took the frame. After the first request
-        of a read that it did not take it is not called again, so that requests keep their order.
+    @ivar _short: a shortcut for remoting frames: takes the frame, or returns the command.
     """
 
-    _short: Callable[[bytes], bool] | None = None
+    _short: Callable[[bytes], RemotingCommand | None] | None = None
 
     def __init__(
         self, sink: CommandSink, turn: Turn, *, unanswered_max: int = UNANSWERED_MAX,
@@ -215,36 +242,36 @@ class CommandConnection(AnsweringConnection):
     # -- frames received -------------------------------------------------------------------------
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
-        requests: list[RemotingCommand] = []
+        runs = _Runs()
         answers: list[tuple[Deferred[RemotingCommand], RemotingCommand]] = []
         broken = None
-        short = self._short
+        take = self._short or self._command
         try:
             for form, frame in frames:
                 if form != "remoting":
                     self._native_received(frame)
                     continue
-                if short is not None and not requests and short(frame):
-                    continue
-                command = self._command(frame)
-                if not command.is_response:
-                    requests.append(command)
+                command = take(frame)
+                if command is None:
+                    runs.taken += 1
+                elif not command.is_response:
+                    runs.add(command)
                 elif (done := self._asked.pop(command.opaque, None)) is not None:
                     answers.append((done, command))
         except WireError as error:
             broken = error
         if not self.account.is_proven and broken is None:
             self.account.prove()
-        for request in requests:
-            if not request.is_oneway:
-                self.unanswered += 1
-                self.unanswered_bytes += len(request.body) + REQUEST_OVERHEAD
-        self._shorts_received()
+        for _, requests in runs.commands:
+            self._owe(requests)
         for done, answer in answers:
             if not done.called:  # an earlier callback may have cancelled it
                 done.callback(answer)
-        if requests:
-            self._sink.commands_received(self, requests)
+        for shorts, requests in runs.in_order():
+            if shorts:
+                self._shorts_received(shorts)
+            if requests:
+                self._sink.commands_received(self, requests)
         self._rest_received()
         self._regulate()
         return broken
@@ -253,8 +280,14 @@ class CommandConnection(AnsweringConnection):
         """@raise WireError: the frame is malformed, or not accepted here."""
         raise WireError("a native frame on a connection for remoting only")
 
-    def _shorts_received(self) -> None:
-        """Hand over the frames that C{_short} took, after the last frame of the read."""
+    def _owe(self, requests: Iterable[RemotingCommand]) -> None:
+        for request in requests:
+            if not request.is_oneway:
+                self.unanswered += 1
+                self.unanswered_bytes += len(request.body) + REQUEST_OVERHEAD
+
+    def _shorts_received(self, count: int) -> None:
+        """After the last frame of a read: hand over the oldest C{count} frames that C{_short} took."""
 
     def _rest_received(self) -> None:
         """Called when the commands of a read have been handed over."""

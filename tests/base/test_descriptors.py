@@ -62,3 +62,9 @@ class LimitTests(SynchronousTestCase):
         for soft, expected in ((1024, 1024 - 256), (256, 128), (20, LEAST_CONNECTIONS), (65536, 4096)):
             self.system(soft, soft)
             self.assertEqual((limit(), connections_allowed(4096)), (soft, expected))
+
+    def test_files(self) -> None:
+        """Files whose number follows from the limit have their descriptors first."""
+        for soft, files, expected in ((1024, 256, 512), (256, 64, 96), (20, 8, LEAST_CONNECTIONS)):
+            self.system(soft, soft)
+            self.assertEqual(connections_allowed(4096, files=files), expected)

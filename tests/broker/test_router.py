@@ -109,7 +109,7 @@ class RoutingTests(RouterCase):
         ])  # fmt: skip
         self.assertEqual((self.router.unknown, self.router.failures), (1, 1))
         self.assertEqual([event["code"] for event in events if "code" in event], [51, 52, 53])
-        self.assertEqual(self.router.refusals, {(51, 17): 1, (53, 3): 1})
+        self.assertEqual(self.router.refusals.counts, {(51, 17): 1, (53, 3): 1})
         self.flushLoggedErrors(ZeroDivisionError)
 
     def test_logged_once(self) -> None:
@@ -124,9 +124,11 @@ class RoutingTests(RouterCase):
         with capturedLogs() as events:
             self.ask(51, 51, 53)
             self.ask(53, *range(1000, 1300))
-        self.assertEqual((self.router.refusals[51, 17], self.router.refusals[53, 3]), (2, 2))
-        self.assertEqual((len(self.router.refusals), len(events)), (256, 256))
+        self.assertEqual((self.router.refusals.counts[51, 17], self.router.refusals.counts[53, 3]), (2, 2))
+        self.assertEqual((len(self.router.refusals.counts), len(events)), (256, 256))
         self.assertEqual(self.router.unknown, 302)
+        self.assertEqual(self.router.refusals.others, 304 - 2 - 2 - 254)
+        self.assertIn("51:17=2 53:3=2 1000:3=1", str(self.router.refusals))
 
     def test_oneway(self) -> None:
         """Nobody is told anything who does not want to."""

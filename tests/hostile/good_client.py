@@ -12,6 +12,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import dledger
 from dledger.client.values import AppendFailed, UnknownOutcome
@@ -52,8 +53,8 @@ def work(peers: str, over: threading.Event) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Run it."""
+def run(work: Callable[[str, threading.Event], dict[str, object]]) -> None:
+    """Run C{work} with the first argument of the command line until the standard input ends."""
     over = threading.Event()
     found: list[dict[str, object]] = []
     thread = threading.Thread(target=lambda: found.append(work(sys.argv[1], over)))
@@ -65,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(work)

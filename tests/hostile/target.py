@@ -98,8 +98,13 @@ class GoodClient:
     @ivar acknowledged: bodies by index, of all spans.
     """
 
-    def __init__(self, peers: str, log_path: Path) -> None:
+    def __init__(self, peers: str, log_path: Path, *, module: str = "tests.hostile.good_client") -> None:
+        """
+        @param peers: what the program needs to find the servers.
+        @param module: the program.
+        """
         self._peers = peers
+        self._module = module
         self._log_path = log_path
         self.acknowledged: dict[int, bytes] = {}
 
@@ -107,7 +112,7 @@ class GoodClient:
     def working(self) -> Iterator[Seen]:
         """Append until the block ends."""
         child = Child(
-            "good client", [sys.executable, "-m", "tests.hostile.good_client", self._peers],
+            "good client", [sys.executable, "-m", self._module, self._peers],
             log_path=self._log_path, environment={"PYTHONPATH": str(ROOT)}, talks=True,
         )
         child.start()
@@ -124,6 +129,20 @@ class GoodClient:
         self.acknowledged.update(bodies)
         for name, value in found.items():
             setattr(seen, name, value)
+
+
+def check_served(
+    case: SynchronousTestCase, seen: Seen, calm: Seen, *, share: float, p99_ms: float
+) -> None:
+    """See L{HostileCase.assert_served}."""
+    told = (
+        f"{seen.rate:.0f}/s after {calm.rate:.0f}/s, p99 {seen.quantile_ms(0.99):.0f} ms after "
+        f"{calm.quantile_ms(0.99):.0f} ms, max {max(seen.latencies_s) * 1000:.0f} ms"
+    )
+    tell(f"{case.id().rpartition('.')[2]}: {told}")
+    case.assertEqual((seen.unknown, seen.failed), ([], []), told)
+    case.assertGreater(seen.rate, share * calm.rate, told)
+    case.assertLess(seen.quantile_ms(0.99), p99_ms, told)
 
 
 class HostileCase(SynchronousTestCase):
@@ -223,14 +242,7 @@ class HostileCase(SynchronousTestCase):
 
         @param share: of the appends per second of the calm span.
         """
-        told = (
-            f"{seen.rate:.0f}/s after {calm.rate:.0f}/s, p99 {seen.quantile_ms(0.99):.0f} ms after "
-            f"{calm.quantile_ms(0.99):.0f} ms, max {max(seen.latencies_s) * 1000:.0f} ms"
-        )
-        tell(f"{self.id().rpartition('.')[2]}: {told}")
-        self.assertEqual((seen.unknown, seen.failed), ([], []), told)
-        self.assertGreater(seen.rate, share * calm.rate, told)
-        self.assertLess(seen.quantile_ms(0.99), p99_ms, told)
+        check_served(self, seen, calm, share=share, p99_ms=p99_ms)
 
     def assert_nothing_lost(self) -> None:
         """Each acknowledged entry is served, and in the files of every member. No client may be writing."""

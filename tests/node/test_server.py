@@ -7,6 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base import listening
 from dledger.base.folding import QUIET_S
 from dledger.node import server as server_module
 from dledger.node.server import LIVE_S, MemberServer
@@ -80,6 +81,17 @@ class ConnectionTests(ServerTestCase):
         self.connect()
         self.assertEqual([one.is_lost for one in (known, silent, newer)], [False, True, False])
         self.assertEqual((self.server.connections, self.server.connections_replaced), (3, 1))
+
+    def test_few_are_replaced_in_a_turn(self) -> None:
+        """The descriptor of an ended connection is free when the turn is over, not before."""
+        self.patch(listening, "REPLACED_A_TURN", 2)
+        for _ in range(3):
+            self.connect()
+        for _ in range(2):
+            self.connect()
+        self.assertIsNone(self.server.buildProtocol(None))
+        self.clock.advance(0)
+        self.assertIsNotNone(self.server.buildProtocol(None))
 
     def test_clients_leave_places_for_peers(self) -> None:
         """The newest clients beyond their share end; peers do not."""

@@ -117,8 +117,10 @@ class Broker(Child):
     def __init__(
         self, name: str, directory: Path, *, role: str, port: int, master: Broker | None = None,
         options: Mapping[str, object] | None = None, extra: Sequence[str] = (),
+        descriptors: int | None = None,
     ) -> None:
         """
+        @param descriptors: soft and hard limit of open files; None: those of this process.
         @param options: configuration by name, beside files of L{FILE_SIZE} bytes.
         @param extra: further words of the command line.
         """
@@ -133,8 +135,10 @@ class Broker(Child):
                  "ha_reconnect_max": 500, **(options or {})}  # fmt: skip
         for option, value in given.items():
             words += ["--set", f"{option}={str(value).lower() if isinstance(value, bool) else value}"]
+        limits = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}:{descriptors}"]
         super().__init__(
-            name, [sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger-broker", *words, *extra],
+            name,
+            [*limits, sys.executable, "-c", _TWISTD, "-n", "--pidfile=", "dledger-broker", *words, *extra],
             log_path=directory / f"{name}.log",
             environment={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import attrs
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from protocols.framing import FrameBuffer
-from protocols.rocketmq.broker import AnswerLost, BrokerConnection, NativeRequests
-from protocols.rocketmq.commands import NotAsked
+from protocols.rocketmq.broker import AnswerLost, AnySend, BrokerConnection, NativeRequests
+from protocols.rocketmq.commands import REQUEST_OVERHEAD, NotAsked
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.broker_frames import (
     BrokerAnswer,
@@ -24,6 +26,7 @@ from protocols.wire.rocketmq.broker_frames import (
     decode_broker_frame,
     request_parts,
 )
+from tests.broker.send_support import send_of
 from tests.protocols.fakes import FakeTransport, turn_of
 from tests.protocols.test_commands import Seen
 
@@ -91,6 +94,35 @@ class BrokerConnectionTests(SynchronousTestCase):
         self.native.calls.clear()
         self.connection.dataReceived(stream)
         self.assertEqual([len(call) for call in self.native.calls], [2])
+
+    def test_sends_and_commands(self) -> None:
+        """In the order of their frames: sends that cannot be read quickly are handed over with the others."""
+        heard: list[list[int]] = []
+
+        class Sends:
+            codes = frozenset({10, 310})
+
+            def sends_received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
+                heard.append([request.opaque for request in requests])
+
+        connection, _ = self.made(sends=Sends())
+        self.patch(self.seen, "commands_received", lambda _, commands: heard.append(
+            [-command.opaque for command in commands]
+        ))
+        plain = send_of(body=b"x", properties="WAIT\x01true")
+        connection.dataReceived(encode_command(plain))  # the first of its shape is decoded
+        heard.clear()
+        stream = [
+            attrs.evolve(plain, opaque=2), attrs.evolve(COMMAND, opaque=3), attrs.evolve(plain, opaque=4),
+            send_of(opaque=5, code=10), attrs.evolve(plain, opaque=6), attrs.evolve(COMMAND, opaque=7),
+            attrs.evolve(COMMAND, opaque=8, flag=2), send_of(opaque=9, code=10, oneway=True),
+            attrs.evolve(COMMAND, opaque=10),
+        ]  # fmt: skip
+        connection.unanswered = connection.unanswered_bytes = 0
+        connection.dataReceived(b"".join(map(encode_command, stream)))
+        self.assertEqual(heard, [[2], [-3], [4, 5, 6], [-7, -8], [9], [-10]])
+        self.assertEqual(connection.unanswered, 7)  # two are one-way
+        self.assertEqual(connection.unanswered_bytes, 7 * REQUEST_OVERHEAD + 3 * 1 + len(b"hello"))
 
     def test_answers(self) -> None:
         """Each in the format of its request, in one write; nothing is owed afterwards."""

@@ -75,6 +75,7 @@ class AdminParts:
     @ivar topics_changed: called after a change of topics, for name servers.
     @ivar ha_status: returns the status of replication; None before replication starts.
     @ivar stored: returns the number of messages put since the start.
+    @ivar refused: returns the numbers of refused requests, as text.
     @ivar wall_ms: milliseconds since 1970.
     """
 
@@ -88,6 +89,7 @@ class AdminParts:
     topics_changed: Callable[[], None] = lambda: None
     ha_status: Callable[[], HAStatus | None] = lambda: None
     stored: Callable[[], int] = lambda: 0
+    refused: Callable[[], str] = lambda: ""
 
 
 class AdminCommands(CommandGroup):
@@ -246,7 +248,7 @@ class AdminCommands(CommandGroup):
         parts = self._parts
         table = runtime_info(
             self._config, parts.store, parts.metadata, parts.disk, self.stats, held=len(parts.pulls),
-            ha=parts.ha_status(),
+            ha=parts.ha_status(), refused=parts.refused(),
         )  # fmt: skip
         connection.answer(request, body=wire_json({"table": table}))
 

@@ -47,7 +47,7 @@ def _text(value: object) -> str:
 #: Options that mqadmin exportConfigs needs, and that say what we do.
 _FIXED_OPTIONS = {
     "filterServerNums": "0", "msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "traceTopicEnable": "false",
-    "useTLS": "false",
+    "rejectTransactionMessage": "true", "useTLS": "false",
 }
 
 
@@ -63,12 +63,13 @@ def broker_options(config: BrokerConfig) -> dict[str, str]:
 
 def runtime_info(
     config: BrokerConfig, store: MessageStore, metadata: Metadata, disk: Disk, stats: RuntimeStats, *,
-    held: int, ha: HAStatus | None,
+    held: int, ha: HAStatus | None, refused: str = "",
 ) -> dict[str, str]:
     """
     The table that mqadmin brokerStatus shows, and clusterList reads.
 
     @param held: number of held pulls.
+    @param refused: numbers of refused requests, as text.
     """
     log = store.log
     table: dict[str, object] = {
@@ -77,7 +78,7 @@ def runtime_info(
         "commitLogMinOffset": log.begin_offset, "commitLogMaxOffset": log.end_offset,
         "commitLogFlushedOffset": log.flushed_offset, "dispatchBehindBytes": store.reput.behind_bytes,
         "badRecords": store.bad_records.count, "scrubOffset": store.scrub.offset,
-        "scrubRounds": store.scrub.rounds,
+        "scrubRounds": store.scrub.rounds, "refusedRequests": refused,
         "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
         "earliestMessageTimeStamp": earliest_ms(store), "topicCount": len(metadata.topics.entries),
         "putTps": stats.rates("put"), "getFoundTps": stats.rates("found"),

@@ -85,7 +85,6 @@ class BrokerConfig:
     @ivar default_topic_queue_nums: queues of C{TBW102}, the maximum for a topic that a message creates.
     @ivar topics_max: number of topics from which on no message makes another one; an administrator may.
     @ivar broker_permission: sum of 4 (read) and 2 (write) for the whole broker.
-    @ivar reject_transaction_message: always true, as transactions are not implemented.
     @ivar register_name_server_period: time between two registrations with a name server.
     @ivar register_broker_timeout_mills: time that a name server may take to answer.
     @ivar flush_consumer_offset_interval: time between two writes of committed offsets.
@@ -117,7 +116,6 @@ class BrokerConfig:
     default_topic_queue_nums: int = _number(8, 1, 65535)
     topics_max: int = _number(20_000, 1, 1_000_000)
     broker_permission: int = _number(6, 0, 7)
-    reject_transaction_message: bool = _flag(True)
     register_name_server_period: int = _number(30_000, 10_000, 60_000)
     register_broker_timeout_mills: int = _number(6_000, 100, 60_000)
     flush_consumer_offset_interval: int = _number(5_000, 100, 3_600_000)
@@ -169,12 +167,6 @@ class BrokerConfig:
     @namesrv_addr.validator
     def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:
         _addresses(attribute.name, value)
-
-    @reject_transaction_message.validator
-    def _no_transactions(self, attribute: attrs.Attribute[str], value: bool) -> None:
-        if not value:
-            raise ValueError("reject_transaction_message=false: transactions are not implemented here; "
-                             "leave it out, and they are refused")  # fmt: skip
 
     @property
     def is_slave(self) -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 
+from twisted.logger import Logger
+
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import shown
 from protocols.wire.remoting import RemotingCommand
@@ -20,6 +22,9 @@ from protocols.wire.remoting import RemotingCommand
 #: Answers one request exactly once, now or later, or raises L{Refused}.
 Handler = Callable[[CommandConnection, RemotingCommand], None]
 Handlers = Mapping[int, Handler]
+
+#: Pairs of request code and answer that are counted apart.
+PAIRS_MAX = 256
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
@@ -78,6 +83,40 @@ class Refused(Exception):
 
     def __str__(self) -> str:
         return f"{self.remark} ({self.code})"
+
+
+class RefusalCounts:
+    """
+    Number of refused requests, by request code and code of the answer, for all parts of a broker.
+
+    The first of each pair is logged. Further pairs beyond L{PAIRS_MAX} are counted together.
+
+    @ivar counts: request code and code of the answer to number of requests.
+    @ivar others: requests that were refused with none of these pairs.
+    """
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[int, int], int] = {}
+        self.others = 0
+
+    def refused(self, address: str, code: int, answer: int, reason: str, by: int = 1) -> None:
+        """@param by: number of equal requests."""
+        kind = (code, int(answer))
+        if kind not in self.counts:
+            if len(self.counts) >= PAIRS_MAX:
+                self.others += by
+                return
+            self.log.info(
+                "request {code} of {address} refused with {answer}: {reason} (logged once, then counted)",
+                code=code, address=address, answer=int(answer), reason=reason,
+            )  # fmt: skip
+        self.counts[kind] = self.counts.get(kind, 0) + by
+
+    def __str__(self) -> str:
+        shown = [f"{code}:{answer}={times}" for (code, answer), times in sorted(self.counts.items())]
+        return " ".join([*shown, f"others={self.others}"] if self.others else shown)
 
 
 class Fields:

@@ -69,6 +69,8 @@ WOKEN_MAX = 64
 UNREAD_BYTES_MAX = 8 * 1024 * 1024
 #: Bytes of unread answers of all connections above which a connection with unread answers gets no more.
 UNREAD_TOTAL_BYTES_MAX = 256 * 1024 * 1024
+#: Bytes of answers in one turn, for all connections, after which further requests wait for the next turn.
+TURN_BYTES_MAX = 4 * 1024 * 1024
 
 #: Topic and number of a queue.
 Key = tuple[str, int]
@@ -117,7 +119,8 @@ class _Held:
 
     @ivar pull: its parameters; its offset advances behind messages that do not match.
     @ivar has_moved: whether its offset has advanced.
-    @ivar is_postponed: its connection has too much unread output; it may be answered at any time.
+    @ivar is_postponed: its connection has too much unread output, or the turn had enough answers; it may be
+        answered at any time.
     """
 
     connection: CommandConnection
@@ -166,7 +169,7 @@ class PullCommands(CommandGroup):
         self._call: IDelayedCall | None = None
         self._unread: dict[CommandConnection, int] = {}
         self._owed: dict[CommandConnection, int] = {}
-        self._owed_bytes = 0
+        self._owed_bytes = self._turn_bytes = 0
         self._is_stopped = False
         self.found = 0
         self.missed = 0
@@ -187,12 +190,15 @@ class PullCommands(CommandGroup):
         pull = self._read(fields)
         flags = fields.number("sysFlag")
         commit = fields.number("commitOffset", 0, least=LONG_MIN, most=LONG_MAX)
-        if self._is_clogged(connection):
+        is_clogged = self._is_clogged(connection)
+        if is_clogged or self._turn_bytes >= TURN_BYTES_MAX:
             held = self._hold(connection, request, pull)
             if held is None:
                 raise Refused(Code.SYSTEM_BUSY, f"{self._count} requests are held, "
                                                 "and this connection does not read its answers")  # fmt: skip
             held.is_postponed = True
+            if not is_clogged:
+                self._wake(held)
         else:
             got = self._get(pull)
             code = self._code_of(pull, got)
@@ -306,6 +312,7 @@ class PullCommands(CommandGroup):
             self._unread[connection] = self._unread.get(connection, 0) + len(body)
             self._owed[connection] = self._owed.get(connection, 0) + len(body)
             self._owed_bytes += len(body)
+            self._turn_bytes += len(body)
             if self._call is None:
                 self._call = self._clock.callLater(0, self._turn)
         connection.answer(request, code=code, remark=got.status.value, body=body, ext_fields={
@@ -364,6 +371,7 @@ class PullCommands(CommandGroup):
 
     def _turn(self) -> None:
         self._call = None
+        self._turn_bytes = 0
         self._unread.clear()  # the transport has the earlier answers by now
         self._settle()
         self._look()
@@ -373,6 +381,8 @@ class PullCommands(CommandGroup):
         if self._call is not None:
             return
         for _ in range(min(len(self._woken), WOKEN_MAX)):
+            if self._turn_bytes >= TURN_BYTES_MAX:
+                break
             held = self._woken.popleft()
             held.is_woken = False
             if held in self._held.get(held.pull.key, ()):
@@ -384,6 +394,9 @@ class PullCommands(CommandGroup):
         """Answer if messages match, if the answer is another than "no message yet", or at its deadline."""
         if self._is_clogged(held.connection):
             held.is_postponed = True
+            return
+        if self._turn_bytes >= TURN_BYTES_MAX:
+            self._wake(held)
             return
         pull = held.pull
         try:

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.errors import StoreError
+from dledger.base.folding import Folding
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.acks import Acks
 from dledger.broker.ha.allowed import AllowedHosts
@@ -40,6 +41,7 @@ TURN_SIZE_MAX = 4 * 1024 * 1024
 
 #: A refusal is shown, and not logged again, for this time, ms.
 REFUSED_MS = 600_000
+_REFUSED = "refused: "
 #: Hosts whose refusals are remembered.
 REFUSED_MAX = 256
 
@@ -131,6 +133,7 @@ class HAMaster(Factory):
         self._last_serial = 0
         self.allowed = AllowedHosts(config.ha_allowed_hosts)
         self._refused: dict[str, RefusedSlave] = {}
+        self._folding = Folding(clock.seconds)
         self._is_pump_asked = False
         self._is_stopped = False
 
@@ -160,7 +163,6 @@ class HAMaster(Factory):
         view = SlaveView(heard_ms=now_ms, sent_ms=now_ms, vouched_offset=self._vouched_offset)
         self._links[connection] = _Link(connection, view)
         self.acks.add(connection.serial, connection.host)
-        self.log.info("slave {address} connected", address=connection.address)
 
     def reported(self, connection: HAConnection, offset: int) -> None:
         """See L{protocols.rocketmq.ha.HAMasterSink}."""
@@ -176,9 +178,10 @@ class HAMaster(Factory):
         if is_first:
             if not offset:
                 self.acks.begins_at(connection.serial, link.view.transfer_offset)
-            self.log.info(
-                "slave {address} holds the log to {ack_offset}; we send from {transfer_offset} on",
-                address=connection.address, ack_offset=offset, transfer_offset=link.view.transfer_offset,
+            self._tell(
+                "connected", "slave {address} connected and holds the log to {ack_offset}; we send from "
+                "{transfer_offset} on", connection,
+                ack_offset=offset, transfer_offset=link.view.transfer_offset,
             )
         if self.acks.record(connection.serial, link.view.ack_offset, link.view.claimed_offset):
             self.transfers.acked()
@@ -196,24 +199,33 @@ class HAMaster(Factory):
         if link is None:
             return  # it was refused before it became a slave
         self.acks.remove(connection.serial)
-        self.log.info(
-            "slave {address} disconnected, it held the log to {ack_offset}: {reason}",
-            address=connection.address, ack_offset=link.view.claimed_offset, reason=reason,
-        )
+        if link.view.request_offset >= 0:
+            self._tell(
+                "disconnected", "slave {address} disconnected, it held the log to {ack_offset}: {reason}",
+                connection, ack_offset=link.view.claimed_offset, reason=reason,
+            )
+        elif not (self._is_stopped or reason.startswith(_REFUSED)):
+            self._note_refused(connection.host, connection.address, f"it ended without a report: {reason}")
+
+    def _tell(self, event: str, text: str, connection: HAConnection, **facts: object) -> None:
+        """Log an event of a slave's connection; a host that repeats it writes one line a minute."""
+        repeated = self._folding.happened((event, connection.host, ""))
+        if repeated is not None:
+            self.log.info(text, address=connection.address, **facts, **repeated)
 
     def _refuse(self, connection: HAConnection, reason: str) -> None:
         self._note_refused(connection.host, connection.address, reason)
-        connection.abort(f"refused: {reason}")
+        connection.abort(_REFUSED + reason)
 
     def _note_refused(self, host: str, address: str, reason: str) -> None:
         """Log a refusal, once for each host and kind of reason while it repeats; count all."""
         now_ms, known = self._now_ms(), self._refused.get(host)
         kind = reason.translate(_WITHOUT_DIGITS)
         count = 1
-        if known is None or known.kind != kind or now_ms - known.at_ms > REFUSED_MS:
-            self.log.warn("slave {address} refused: {reason}", address=address, reason=reason)
-        else:
+        if known is not None and known.kind == kind and now_ms - known.at_ms <= REFUSED_MS:
             count = known.count + 1
+        elif self._folding.happened(("refused", host, kind)) is not None:
+            self.log.warn("slave {address} refused: {reason}", address=address, reason=reason)
         self._refused.pop(host, None)
         if len(self._refused) >= REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
@@ -290,6 +302,11 @@ class HAMaster(Factory):
         """Run heartbeats, house-keeping and deadlines. Called several times a second."""
         now_ms = self._now_ms()
         self.transfers.expire(now_ms)
+        for (event, host, *_), episode in self._folding.sweep(self._clock.seconds()):
+            self.log.info(
+                "slaves of {host} {event} {times} times in {since_s} s", host=host, event=event,
+                times=episode.times, since_s=round(episode.last_s - episode.begin_s),
+            )
         for connection, link in list(self._links.items()):
             view = link.view
             if view.is_silent(now_ms, self._config.ha_housekeeping_interval):

@@ -79,7 +79,24 @@ def file_json(document: Mapping[str, object]) -> bytes:
     return _pretty(document, 0).encode("utf-8")
 
 
+class FileText(str):
+    """A part of a file that is text already; see L{file_text}."""
+
+    __slots__ = ()
+
+
+def file_text(value: object, *, depth: int) -> FileText:
+    """
+    The text of a value inside a file, for a caller that writes it many times.
+
+    @param depth: number of objects around it.
+    """
+    return FileText(_pretty(value, depth))
+
+
 def _pretty(value: object, depth: int) -> str:
+    if isinstance(value, FileText):
+        return value
     if isinstance(value, Mapping):
         if not value:
             return "{}"
@@ -94,8 +111,14 @@ def _pretty(value: object, depth: int) -> str:
     return _text(value)
 
 
+#: One encoder for all: C{json.dumps} with these options makes one at each call.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_fraction).encode
+
+
 def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_fraction)
+    if value.__class__ is int:
+        return str(value)
+    return _encode(value)
 
 
 def to_long(value: object, name: str) -> int:

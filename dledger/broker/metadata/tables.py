@@ -25,7 +25,9 @@ import attrs
 
 from dledger.broker.metadata.java_json import (
     DataVersion,
+    FileText,
     file_json,
+    file_text,
     read_document,
     to_long,
     to_object,
@@ -45,13 +47,18 @@ RETRY_PREFIX = "%RETRY%"
 _Entry = TypeVar("_Entry", bound="_Config")
 
 
+_FIELD_NAMES: dict[type[Any], dict[str, str]] = {}
+
+
 def _field_names(cls: type[Any]) -> dict[str, str]:
     """Attribute names to names in documents: C{read_queue_nums} to C{readQueueNums}."""
-    names = {}
-    for field in attrs.fields(cls):
-        if field.name != "rest":
-            head, *words = field.name.split("_")
-            names[field.name] = head + "".join(word.title() for word in words)
+    names = _FIELD_NAMES.get(cls)
+    if names is None:
+        names = _FIELD_NAMES[cls] = {}
+        for field in attrs.fields(cls):
+            if field.name != "rest":
+                head, *words = field.name.split("_")
+                names[field.name] = head + "".join(word.title() for word in words)
     return names
 
 
@@ -196,6 +203,7 @@ class ConfigTable(Generic[_Entry]):
         self.kept: tuple[str, ...] = ()
         self.is_dirty = False
         self._rest: JsonObject = {}
+        self._texts: dict[str, tuple[_Entry, FileText]] = {}
 
     def get(self, name: str) -> _Entry | None:
         """The entry; None if there is none."""
@@ -221,9 +229,18 @@ class ConfigTable(Generic[_Entry]):
 
     def file_bytes(self) -> bytes:
         """See L{Table.file_bytes}."""
-        table = {name: entry.document() for name, entry in self.entries.items()}
+        if len(self._texts) > 2 * len(self.entries):
+            self._texts.clear()
+        table = {name: self._text_of(name, entry) for name, entry in self.entries.items()}
         document = {**self._rest, "dataVersion": self.version.document(), self._table_key: table}
         return file_json(dict(sorted(document.items())))
+
+    def _text_of(self, name: str, entry: _Entry) -> FileText:
+        """The entry as in the file. Kept: with 9,000 topics the file is written in 10 ms instead of 1 s."""
+        kept = self._texts.get(name)
+        if kept is None or kept[0] is not entry:
+            kept = self._texts[name] = (entry, file_text(entry.document(), depth=2))
+        return kept[1]
 
     def wire_document(self) -> JsonObject:
         """
@@ -254,6 +271,7 @@ class ConfigTable(Generic[_Entry]):
         """See L{Table.load}."""
         self.version, self.entries, self._rest = self._parse(data)
         self.is_dirty = False
+        self.file_bytes()  # keeps the texts: the first save is as fast as the later ones
 
     def adopt(self, data: bytes, keep: Set[str] = frozenset()) -> bool:
         """See L{Table.adopt}."""

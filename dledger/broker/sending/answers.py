@@ -14,12 +14,16 @@ from typing import NamedTuple
 
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.common.refusals import RefusalCounts
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.puts import NotPut
 from dledger.broker.store.plain_records import Placed
 from protocols.rocketmq.commands import VERSION, CommandConnection
 from protocols.wire.remoting import FLAG_RESPONSE, JSON, RemotingCommand, encode_command
 from protocols.wire.rocketmq.send_request import SentAnswers
+
+#: Request code of plain requests.
+SEND_MESSAGE_V2 = 310
 
 #: The facts about a plain request that its answer needs: number of the request; queue; which of the messages
 #: of its put it is. A bare tuple, unpacked where it is read: a NamedTuple costs 3 % of a message.
@@ -43,15 +47,22 @@ class LongSend(NamedTuple):
 
 
 class SendAnswers:
-    """Writes answers; each contains the region and the trace switch of the broker."""
+    """
+    Writes answers, and counts those that are no plain success. Each contains the region and the trace switch
+    of the broker.
+    """
 
-    def __init__(self, config: BrokerConfig, own: OwnAddress) -> None:
+    def __init__(self, config: BrokerConfig, own: OwnAddress, refusals: RefusalCounts) -> None:
         self._own = own
+        self._refusals = refusals
         self._told = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
         self._form = SentAnswers(self._told, language="PYTHON", version=VERSION)
 
     def stored_frames(self, sends: Sequence[PlainSend], placed: Placed, status: PutStatus) -> list[bytes]:
         """Answers to plain requests whose messages are stored."""
+        if status is not PutStatus.PUT_OK:
+            code = status.remoting_code
+            self._refusals.refused("producers", SEND_MESSAGE_V2, code, status.name, len(sends))
         frame, code, start = self._form.frame, status.remoting_code, self._own.id_start
         offsets, queue_offsets = placed.offsets, placed.queue_offsets
         return [
@@ -61,6 +72,7 @@ class SendAnswers:
 
     def refused_frames(self, sends: Sequence[PlainSend], code: int, remark: str) -> list[bytes]:
         """Answers to plain requests whose messages are not stored, or whose outcome is unknown."""
+        self._refusals.refused("producers", SEND_MESSAGE_V2, code, remark, len(sends))
         return [
             encode_command(RemotingCommand(
                 code=code, opaque=opaque, flag=FLAG_RESPONSE, version=VERSION, remark=remark,
@@ -89,6 +101,7 @@ class SendAnswers:
 
     def refuse(self, connection: CommandConnection, request: RemotingCommand, code: int, remark: str) -> None:
         """Answer a request whose messages are not stored."""
+        self._refusals.refused(connection.address, request.code, code, remark)
         connection.answer(request, code=int(code), remark=remark, ext_fields=self._told)
 
 

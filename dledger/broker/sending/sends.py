@@ -28,10 +28,9 @@ from dledger.broker.sending.long_sends import SEND_CODES, LongSends
 from dledger.broker.sending.plain_sends import PlainSends
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.plain_records import PlainMessage
-from protocols.rocketmq.broker import BrokerConnection
+from protocols.rocketmq.broker import AnySend, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, decode_command
-from protocols.wire.rocketmq.send_request import SendMessageRequest
 
 
 @attrs.define
@@ -51,7 +50,7 @@ class _Read:
 
 class Sends:
     """
-    A L{SendSink} for plain requests, and the group of commands for all others.
+    A L{SendSink}, and the group of commands for sends of connections without the shortcut.
 
     @ivar codes: L{SEND_CODES}.
     """
@@ -76,7 +75,7 @@ class Sends:
             self._read_long(connection, request, read)
         self._put(connection, read)
 
-    def sends_received(self, connection: BrokerConnection, requests: Sequence[SendMessageRequest]) -> None:
+    def sends_received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
         """See L{SendSink.sends_received}."""
         try:
             self._received(connection, requests)
@@ -85,11 +84,14 @@ class Sends:
             self.log.failure("a send of {address} failed", Failure(), address=connection.address)
             connection.abort("a send failed unexpectedly")
 
-    def _received(self, connection: BrokerConnection, requests: Sequence[SendMessageRequest]) -> None:
+    def _received(self, connection: BrokerConnection, requests: Sequence[AnySend]) -> None:
         read = _Read()
         messages, plain, read_plain = read.messages, read.plain, self._plain.read
         body_bytes = 0
         for request in requests:
+            if isinstance(request, RemotingCommand):
+                self._read_long(connection, request, read)
+                continue
             message = read_plain(connection, request)
             if message is None:
                 self._read_long(connection, decode_command(request.frame), read)

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import BrokerEvents
+from dledger.broker.common.groups import may_add_retries
 from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
@@ -49,6 +50,7 @@ class TopicChecks:
         @param events: hears when a topic was created.
         """
         self.topics = metadata.topics
+        self._metadata = metadata
         self._config = config
         self._wall_ms = wall_ms
         self._turn = crc32(config.broker_name.encode())
@@ -103,9 +105,18 @@ class TopicChecks:
         return made
 
     def made_for_retries(self, name: str, *, queue_nums: int = 1, sys_flag: int = 0) -> TopicConfig:
-        """The topic for a group's retries or dead letters; created if missing."""
+        """
+        The topic for a group's retries or dead letters; created if missing.
+
+        @raise Refused: there are too many topics.
+        """
         found = self.topics.entries.get(name)
         if found is None:
+            if not may_add_retries(self._metadata, self._config):
+                raise Refused(
+                    Code.SYSTEM_ERROR, f"topic[{name}] not exist, and there are {len(self.topics.entries)} "
+                    "already: twice topics_max, as far as topics for retries and dead letters may go",
+                )
             found = TopicConfig(
                 topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
                 perm=PERM_READ | PERM_WRITE, topic_sys_flag=sys_flag,

@@ -32,10 +32,12 @@ class OptionTests(SynchronousTestCase):
         shown = broker_options(config)
         self.assertEqual((shown["slaveReadEnable"], shown["flushDiskType"]), ("true", "SYNC_FLUSH"))
         self.assertEqual(attrs.evolve(broker_from_mapping(shown), ignored=()), config)
-        for name in ("filterServerNums", "msgTraceTopicName", "traceTopicEnable", "useTLS"):
+        for name in (
+            "filterServerNums", "msgTraceTopicName", "rejectTransactionMessage", "traceTopicEnable", "useTLS"
+        ):
             self.assertIn(name, shown)  # mqadmin exportConfigs fails without
         fields = sum(len(attrs.fields(one)) for one in (BrokerConfig, HAConfig, type(config.store)))
-        self.assertEqual(len(shown), fields - 3 + 4)
+        self.assertEqual(len(shown), fields - 3 + 5)
 
 
 class EarliestTests(SynchronousTestCase):

@@ -96,7 +96,6 @@ class ValueTests(SynchronousTestCase):
         self.refused("is not an address", namesrv_addr="localhost:70000")
         self.refused("letters, digits", broker_name="a b")
         self.refused("write an address", brokerIP1="not a host")
-        self.refused("transactions are not implemented", rejectTransactionMessage="false")
         self.refused("listen_port", listen_port=65535)
 
     def test_properties_refused(self) -> None:

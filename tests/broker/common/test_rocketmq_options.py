@@ -44,6 +44,11 @@ rocketmqHome=/opt/rocketmq
 class OptionsTests(SynchronousTestCase):
     """What is accepted, named and refused."""
 
+    def test_transactions(self) -> None:
+        """RocketMQ's default is accepted, and named once: there are no transactions."""
+        found = broker_from_mapping({"store_path_root_dir": "base", "rejectTransactionMessage": "false"})
+        self.assertEqual(found.ignored, ("rejectTransactionMessage",))
+
     def test_ordinary_file(self) -> None:
         """It starts; percent are shares; what has no meaning is listed once, what we do anyway is not."""
         config = broker_from_mapping({"store": "base", **read_properties(ORDINARY)})

@@ -370,6 +370,18 @@ class UnreadTests(Case):
         (answer,) = self.client.received()
         self.assertEqual(self.offsets(answer), (0, 1, 0, 4))
 
+    def test_bound_of_a_turn(self) -> None:
+        """Many connections share what one turn may answer; the rest is answered in the next turns."""
+        self.patch(pulls, "UNREAD_BYTES_MAX", 10_000)
+        self.patch(pulls, "TURN_BYTES_MAX", 900)
+        clients = [self.asked.client() for _ in range(5)]
+        for client in clients:
+            client.send(PULL_MESSAGE, {**FIELDS, "maxMsgNums": 1})
+        self.assertEqual(len(self.pulls), 3)
+        self.asked.clock.advance(0)
+        self.assertEqual(len(self.pulls), 0)
+        self.assertEqual([client.received()[0].code for client in clients], [Code.SUCCESS] * 5)
+
     def test_bound_for_all(self) -> None:
         """Connections that do not read share a bound; one that reads gets its answer none the less."""
         self.patch(pulls, "UNREAD_BYTES_MAX", 10_000)

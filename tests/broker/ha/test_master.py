@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -301,6 +301,25 @@ class RefusalTests(MasterCase):
         self.assertEqual((refused.host, refused.count), ("10.0.0.1", 5))
         Slave(self).report(100)
         self.assertEqual(self.master.refused(), ())
+
+    def test_strangers_are_folded(self) -> None:
+        """Reasons in turn, connections without a report, slaves that come and go: one line for each kind."""
+        self.make(100)
+        with capturedLogs() as events:
+            for _ in range(10):
+                Slave(self).report(200)
+                unplug(Slave(self).connection)
+                Slave(self).connection.dataReceived(struct.pack(">q", -5))
+                slave = Slave(self)
+                slave.report(100)
+                unplug(slave.connection)
+        lines = [str(formatEvent(one)) for one in events]
+        self.assertEqual(len(lines), 5, lines)
+        self.assertEqual(sum("without a report" in line for line in lines), 2)
+        self.clock.advance(11)
+        with capturedLogs() as events:
+            self.master.tick()
+        self.assertIn("slaves of 10.0.0.1 connected 10 times in 0 s", [formatEvent(one) for one in events])
 
     def test_controller_mode(self) -> None:
         """A handshake of 5.0 or 5.1 is refused by its first word, in one read with the rest or not."""

@@ -8,7 +8,9 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import Code
+from dledger.broker.common.groups import retry_topic
+from dledger.broker.common.refusals import Code, Refused
+from dledger.broker.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch
 from tests.broker.put_support import WALL_MS
@@ -40,6 +42,46 @@ class SendCase(SynchronousTestCase):
         self.assertEqual((answer.code, answer.opaque), (expected, 1), answer.remark)
         self.assertIn(words, answer.remark or "")
         self.assertEqual(len(self.broker.stored()), before)
+
+
+class CountTests(SendCase):
+    """Answers that are no success are counted by code, by all roads."""
+
+    def test_counted(self) -> None:
+        """A refused topic, a message that is too large, and sends while the broker takes none."""
+        counts = self.broker.broker.refusals.counts
+        self.send(b"x")
+        self.assertEqual(counts, {})
+        for _ in range(2):
+            self.send(topic="TBW102 x")
+            self.send(code=10, properties="TRAN_MSG\x01true")
+        self.assertEqual(counts, {(310, 1): 2, (10, 16): 2})
+        self.broker.broker.pipeline.close("a test")
+        for _ in range(3):
+            self.send(b"x")
+        self.assertEqual(counts[310, 14], 3)
+
+
+class RetryTopicTests(SendCase):
+    """Topics for retries and dead letters have bounds of their own."""
+
+    def test_bounded(self) -> None:
+        """Twice C{topicsMax}; messages that make topics take none of their places."""
+        topics = self.broker.broker.metadata.topics
+        self.make(options={"topics_max": len(topics.entries) + 1})
+        topics = self.broker.broker.metadata.topics
+        self.assertEqual(self.send(topic="New").code, Code.SUCCESS)
+        self.refused(Code.SYSTEM_ERROR, "as topics_max allows", topic="Newer")
+        checks, most = self.broker.broker.checks, self.broker.broker.config.topics_max
+        for number in range(most):
+            checks.made_for_retries(f"%DLQ%g{number}")
+        refused = self.assertRaises(Refused, checks.made_for_retries, "%DLQ%more")
+        self.assertIn("twice topics_max", str(refused))
+        self.assertEqual(checks.made_for_retries("%DLQ%g0").topic_name, "%DLQ%g0")
+        self.assertEqual(len(topics.entries), 2 * most)
+        group = GroupConfig(group_name="late")
+        retry_topic(self.broker.broker.metadata, self.broker.broker.config, group, 0)
+        self.assertEqual(len(topics.entries), 2 * most)
 
 
 class SendTests(SendCase):

@@ -1,0 +1,42 @@
+# -*- test-case-name: tests.broker.test_service -*-
+"""
+Topics that a crash took from the table of topics.
+
+The table is written once a second, and a message in a new topic is answered before. So a start looks for
+topics that have messages and are not in the table. A topic that an administrator has deleted is not one of
+them: the deletion is written before it is answered, and the messages of the topic are older.
+"""
+
+from __future__ import annotations
+
+from dledger.broker.metadata.tables import TopicConfig
+from dledger.broker.store.queries import offset_at
+from dledger.broker.store.store import MessageStore
+
+
+def lost_topics(
+    store: MessageStore, known: frozenset[str], *, table_ms: int, queue_nums: int
+) -> list[TopicConfig]:
+    """
+    The topics with a message that was stored after the table was changed last, in order of names.
+
+    @param known: names in the table.
+    @param table_ms: time of the table's last change before it was written, ms since 1970.
+    @param queue_nums: number of queues, at least; a topic for retries or dead letters has one, at least.
+    @raise StoreError: the log or a queue cannot be read.
+    """
+    queues: dict[str, list[int]] = {}
+    for topic, queue_id in store.queues.keys():
+        if topic not in known:
+            queues.setdefault(topic, []).append(queue_id)
+    found = []
+    for name, ids in sorted(queues.items()):
+        if any(_has_since(store, name, queue_id, table_ms) for queue_id in ids):
+            count = max(max(ids) + 1, 1 if name.startswith("%") else queue_nums)
+            found.append(TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count))
+    return found
+
+
+def _has_since(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> bool:
+    queue = store.queues.get(topic, queue_id)
+    return queue is not None and offset_at(store, topic, queue_id, since_ms) < queue.next_index
