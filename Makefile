@@ -13,7 +13,7 @@ SUITE ?=
 SCHEDULES ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit lint types sim mutants fuzz processes spark interop bench docs format clean
+.PHONY: help venv demo test unit lint types sim mutants fuzz processes hostile spark interop bench docs format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ venv: $(LIGHT) ## .venv for unit tests and lint, without PySpark
 demo: $(READY) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
 	@$(BIN)/python -m demo.run
 
-test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers (under 20 minutes when idle)
+test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers (attacks; under half an hour when idle)
 	@$(BIN)/python -m tests.run_all $(if $(ONLY),--only $(ONLY))
 
 unit: $(LIGHT) ## unit tests: failures and one line; make unit SUITE=tests.core for some
@@ -47,6 +47,9 @@ fuzz: $(LIGHT) ## random bytes to every decoder, random damage to every file
 
 processes: $(LIGHT) ## real members, killed and paused under load
 	@$(BIN)/python -m twisted.trial tests.processes
+
+hostile: $(LIGHT) ## attacks on running members and brokers
+	@$(BIN)/python -m twisted.trial tests.hostile
 
 spark: $(READY) ## the Spark source and export, in one local session
 	@$(BIN)/python -m tests.run_all --only spark
