@@ -9,7 +9,9 @@ of each address the newest C{slaves_per_host} connections count.
 Rule 3: bytes that a slave held before this master started acknowledge no later put: see
 L{dledger.broker.ha.slave_view.SlaveView}.
 Rule 4: a slave whose log begins behind a waiting put does not acknowledge that put. RocketMQ takes its
-offset as an acknowledgement of everything below.
+offset as an acknowledgement of everything below. A slave that returns with more than this master held at its
+start, and than that host proved to hold since, counts as one that begins there: it may have followed another
+log, which this master has lost.
 
 This module only decides. It knows nothing of time, connections or Deferreds.
 
@@ -38,6 +40,7 @@ class Acks:
 
     Invariant: each live connection has one mark, -1 before its first report; it never falls.
     C{_young} maps the host of each slave whose log begins above 0 to that offset, while a put may wait below.
+    C{_proved} maps each host to the highest offset that it proved to hold since this master started.
     C{_held} caches results of L{held}, and C{_claimed} that of L{claimed}, until the next change: puts ask
     far more often than slaves report.
     """
@@ -47,6 +50,7 @@ class Acks:
         self._by_serial: dict[int, _Slave] = {}
         self._young: dict[str, int] = {}
         self._held: dict[int, int] = {}
+        self._proved: dict[str, int] = {}
         self._claimed = 0
 
     def _changed(self) -> None:
@@ -64,6 +68,15 @@ class Acks:
         if offset:
             self._young[self._by_serial[serial].host] = offset
             self._changed()
+
+    def returns_at(self, serial: int, offset: int, *, vouched_offset: int) -> None:
+        """
+        Note the first report of a slave that is not empty.
+
+        @param vouched_offset: end of our log when this process started.
+        """
+        if offset > max(vouched_offset, self._proved.get(self._by_serial[serial].host, 0)):
+            self.begins_at(serial, offset)
 
     def settle(self, lowest: int) -> None:
         """Count slaves that begin below C{lowest} in full: no put waits for an offset below it."""
@@ -96,6 +109,8 @@ class Acks:
         slave.claimed_offset = max(slave.claimed_offset, claimed_offset, ack_offset)
         rose = ack_offset > slave.ack_offset
         slave.ack_offset = max(slave.ack_offset, ack_offset)
+        if rose and slave.host not in self._young:
+            self._proved[slave.host] = max(self._proved.get(slave.host, 0), ack_offset)
         self._changed()
         return rose
 

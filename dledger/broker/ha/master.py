@@ -176,7 +176,9 @@ class HAMaster(Factory):
             self._refuse(connection, reason)
             return
         if is_first:
-            if not offset:
+            if offset:
+                self.acks.returns_at(connection.serial, offset, vouched_offset=self._vouched_offset)
+            else:
                 self.acks.begins_at(connection.serial, link.view.transfer_offset)
             self._tell(
                 "connected", "slave {address} connected and holds the log to {ack_offset}; we send from "

@@ -49,6 +49,33 @@ class MarkTests(SynchronousTestCase):
             acks = acks_of(*zip("abc", marks, strict=True))
             self.assertEqual([acks.held(needed) for needed in (1, 2, 3, 4)], [9, 7, 3, -1])
 
+    def test_returns_with_more_than_this_master_had(self) -> None:
+        """It may have followed a log that the master has lost: a put below its report waits for others."""
+        acks = acks_of()
+        acks.add(1, "a")
+        acks.returns_at(1, 12288, vouched_offset=0)
+        acks.record(1, 12290)
+        self.assertEqual(acks.held(1), -1)
+        acks.settle(5845)
+        self.assertEqual(acks.held(1), -1, "a put waits at 5845")
+        acks.settle(20000)
+        self.assertEqual(acks.held(1), 12290)
+
+    def test_returns_with_what_it_was_sent(self) -> None:
+        """What the master had at its start, or sent it since, it holds."""
+        acks = acks_of(("a", 500))
+        acks.remove(1)
+        for serial, offset in ((2, 500), (3, 90)):
+            acks.add(serial, "a")
+            acks.returns_at(serial, offset, vouched_offset=100)
+            acks.record(serial, offset)
+            self.assertEqual(acks.held(1), offset)
+            acks.remove(serial)
+        acks.add(4, "b")
+        acks.returns_at(4, 100, vouched_offset=100)
+        acks.record(4, 100)
+        self.assertEqual(acks.held(1), 100)
+
     def test_distinct_slaves(self) -> None:
         """Two connections from one address are one slave where two are needed; the newest counts."""
         acks = acks_of(("a", 9), ("a", 5))
