@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -101,6 +102,21 @@ class FullDiskTests(HostileCase):
         assert isinstance(answer, GetResponse)
         return answer.code
 
+    def soon(self, code: ResponseCode, call: Callable[[], ResponseCode]) -> None:
+        """Wait for this answer: leadership may move between a question and its answer."""
+
+        def is_answered() -> bool:
+            try:
+                return call() is code
+            except NoAnswer:
+                return False
+
+        wait_until(is_answered, seconds=20, what=f"{code.name}")
+
+    def read_at_leader(self, index: int) -> ResponseCode:
+        """The code of a linearizable read."""
+        return self.read(self.wait_for_leader(), index, Consistency.LINEARIZABLE)
+
     def test_all_full(self) -> None:
         """Reads, elections, a restart; appends are answered 415, and go on when there is room."""
         self.calm(1.0)
@@ -108,30 +124,31 @@ class FullDiskTests(HostileCase):
         for disk in self.disks.values():
             disk.fill()
         large = b"x" * (2 * MIB)
-        wait_until(lambda: self.append(large) is ResponseCode.DISK_FULL, seconds=10, what="a full disk")
-        leader = self.wait_for_leader()
-        self.assertIs(self.read(leader, index, Consistency.LINEARIZABLE), ResponseCode.SUCCESS)
+        self.soon(ResponseCode.DISK_FULL, lambda: self.append(large))
+        self.soon(ResponseCode.SUCCESS, lambda: self.read_at_leader(index))
         for peer_id in self.peers:
-            self.assertIs(self.read(peer_id, index, Consistency.COMMITTED), ResponseCode.SUCCESS)
+            self.soon(
+                ResponseCode.SUCCESS, lambda peer_id=peer_id: self.read(peer_id, index, Consistency.COMMITTED)
+            )
+        leader = self.wait_for_leader()
         self.members[leader].kill()
         began = time.monotonic()
         wait_until(lambda: self.wait_for_leader() != leader, seconds=15, what="another leader")
         took = time.monotonic() - began
-        self.assertIs(self.append(large), ResponseCode.DISK_FULL)
+        self.soon(ResponseCode.DISK_FULL, lambda: self.append(large))
         self.members[leader].start()
         self.wait_in_step(leader, seconds=15)
-        second = self.wait_for_leader()
-        self.assertIs(self.read(second, index, Consistency.LINEARIZABLE), ResponseCode.SUCCESS)
+        self.soon(ResponseCode.SUCCESS, lambda: self.read_at_leader(index))
         for member in self.members.values():
             member.stop()
         for member in self.members.values():
             member.start()
-        self.assertIs(self.append(large), ResponseCode.DISK_FULL)
+        self.soon(ResponseCode.DISK_FULL, lambda: self.append(large))
         self.assert_all_alive()
         for disk in self.disks.values():
             disk.free()
         began = time.monotonic()
-        wait_until(lambda: self.append(b"small") is ResponseCode.SUCCESS, seconds=15, what="an append")
+        self.soon(ResponseCode.SUCCESS, lambda: self.append(b"small"))
         tell(f"elected on full disks in {took:.1f} s, appended {time.monotonic() - began:.1f} s after room")
         self.assert_all_alive()
         self.assert_read()

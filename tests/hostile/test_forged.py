@@ -91,7 +91,7 @@ class TermTests(ForgedCase):
                         beat(speaker, to, term), push(speaker, to, term, PushType.COMMIT),
                     ):
                         fire(self.peers[to], request)
-        self.assert_served(seen, calm, share=0.5)
+        self.assert_served(seen, calm, share=0.2)
         away = next(iter(set(self.peers) - {self.wait_for_leader()}))
         self.members[away].stop()
         with self.client.working() as seen:
@@ -126,7 +126,7 @@ class PushTests(ForgedCase):
         away = min(set(self.peers) - {leader})
         with self.client.working() as seen:
             self.send_pushes(entries, leader)
-        self.assert_served(seen, calm, share=0.5)
+        self.assert_served(seen, calm, share=0.2)
         self.members[away].stop()
         with self.client.working() as seen:
             self.send_pushes(entries, away)
