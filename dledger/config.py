@@ -238,6 +238,14 @@ class DLedgerConfig:
                 f"mapped_file_size_for_entry_index={value} must be a multiple of {INDEX_UNIT_BYTES}"
             )
 
+    @enable_disk_force_clean.validator
+    def _cleaned_before_full(self, _attribute: object, value: bool) -> None:
+        if value and self.disk_full_ratio < self.disk_space_ratio_to_force_clean:
+            raise ValueError(
+                f"disk_full_ratio={self.disk_full_ratio} is below disk_space_ratio_to_force_clean="
+                f"{self.disk_space_ratio_to_force_clean}: appends would be refused before files are deleted"
+            )
+
     @delete_when.validator
     def _hours_are_hours(self, _attribute: object, value: str) -> None:
         for hour in value.split(";"):
@@ -351,4 +359,10 @@ def _value(name: str, value: object, default: object) -> object:
     value = converted(name, value, default)
     if name not in _OWN_TYPES:
         check_type(name, value, default)
+    elif name != "peers" and not (isinstance(value, str) or _is_list_of_text(value)):
+        raise ValueError(f"{name}={value!r}: write names, separated by ';', or a list of names")
     return value
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)

@@ -25,10 +25,13 @@ from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from zope.interface import implementer
 
 from dledger.admin.cluster import ClusterSurvey, MemberReport
 from dledger.admin.metrics import exposition, make_registry
@@ -242,6 +245,30 @@ def told_address(endpoint: str) -> str:
     return str(Address(host or "0.0.0.0", int(port[1])))
 
 
+@implementer(IStreamServerEndpoint)
+class _Optional:
+    """An endpoint whose failure is one line in the log: the member serves without its pages."""
+
+    log = Logger()
+
+    def __init__(self, endpoint: IStreamServerEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def listen(self, factory: Any) -> Deferred[Any]:
+        """See L{IStreamServerEndpoint.listen}. @return: is cancelled if the port cannot be had."""
+        listening: Deferred[Any] = self._endpoint.listen(factory)
+        return listening.addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> Failure:
+        if not failure.check(CannotListenError):
+            return failure
+        self.log.error(
+            "the administration cannot listen: {reason}; the member goes on without its pages: stop the "
+            "other program or give --admin another port, and start again", reason=failure.getErrorMessage(),
+        )  # fmt: skip
+        return Failure(CancelledError())
+
+
 class AdminService(StreamServerEndpointService):
     """
     The HTTP server of a running member.
@@ -276,5 +303,5 @@ def make_admin_service(
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
     app = AdminApp(node, survey.run, reactor.seconds)
     site = AdminSite(app.app.resource(), reactor, hosts=hosts, wall_s=wall_s, logs_access=logs_access)
-    listen = serverFromString(reactor, loopback_unless_told(endpoint))
+    listen = _Optional(serverFromString(reactor, loopback_unless_told(endpoint)))
     return AdminService(listen, site, survey, told_address=told_address(endpoint))

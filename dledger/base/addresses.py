@@ -105,9 +105,12 @@ def checked_members(peers: str | Mapping[str, str], option: str = "peers") -> di
         )
     for member_id, address in peers.items():
         try:
-            parse_address(address)
-        except ValueError as error:
-            raise ValueError(f"{option}: member {member_id!r}: {error}") from None
+            parse_address(address if isinstance(address, str) else "")
+        except ValueError:
+            raise ValueError(
+                f"{option}: member {member_id!r}: {address!r} is not an address: write host:port with a port "
+                "of 1 to 65535"
+            ) from None
     return _distinct(dict(peers), option)
 
 

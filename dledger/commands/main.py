@@ -75,6 +75,9 @@ class Target:
               help="Seconds in which a call has an outcome.")  # fmt: skip
 @click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
               show_default=True, help="Format of requests.")  # fmt: skip
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True,
+              callback=lambda context, _, is_wanted: _say_version(context, is_wanted),
+              help="Show versions and exit.")  # fmt: skip
 @click.pass_context
 def cli(context: click.Context, peers: str, group: str, timeout: float, wire: str) -> None:
     """A replicated commit log: append to it, read it, administer it."""
@@ -287,10 +290,20 @@ def transfer(target: Target, to: str, term: int | None) -> None:
 @cli.command()
 def version() -> None:
     """Show versions."""
-    click.echo(
+    click.echo(_versions())
+
+
+def _versions() -> str:
+    return (
         f"dledger {dledger.__version__} (native wire {WIRE_VERSION}), "
         f"Twisted {twisted.__version__}, Python {platform.python_version()}"
     )
+
+
+def _say_version(context: click.Context, is_wanted: bool) -> None:
+    if is_wanted and not context.resilient_parsing:
+        click.echo(_versions())
+        context.exit()
 
 
 cli.add_command(status)

@@ -15,6 +15,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_network
 
 import attrs
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -172,6 +173,12 @@ def _resolved(broker: BrokerConfig) -> BrokerConfig:
     found: list[str] = []
     for host in broker.ha.ha_allowed_hosts:
         is_name = host != ANYONE and not re.fullmatch(r"[0-9.]+(/[0-9]+)?|[0-9a-fA-F:.%]*:.*", host)
+        if not is_name and host != ANYONE:
+            try:
+                ip_network(host.partition("%")[0], strict=False)
+            except ValueError as error:
+                raise UsageError(f"ha_allowed_hosts: {error}; write addresses, names, or networks such as "
+                                 "10.0.0.0/8") from None  # fmt: skip
         found += _addresses_of("ha_allowed_hosts", host) if is_name else [host]
     return attrs.evolve(
         broker, ha=attrs.evolve(broker.ha, ha_allowed_hosts=found),  # type: ignore[arg-type]
@@ -188,7 +195,7 @@ def _addresses_of(option: str, name: str) -> list[str]:
     """Addresses of a host; IPv4 first, as clients of RocketMQ expect."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name with an empty part cannot even be asked for
         raise UsageError(f"{option}={name!r}: the name has no address: {error}") from None
     found.sort(key=lambda one: one[0] != socket.AF_INET)
     return list(dict.fromkeys(str(one[4][0]) for one in found))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -123,7 +124,36 @@ def above(*settings: Mapping[str, object], plain: Callable[[str], str]) -> dict[
 def usage_error(error: ValueError | TypeError) -> UsageError:
     """An error of one line, from an option's validator or converter."""
     # A validator's error has more arguments, for programs.
-    return UsageError(str(error.args[0] if error.args else error))
+    return UsageError(_plain_words(str(error.args[0] if error.args else error)))
+
+
+def _plain_words(text: str) -> str:
+    """An error of attrs' validators in the form of ours: C{name=value: write ...}."""
+    bound = re.fullmatch(r"'(\w+)' must be (>=|<=|>|<) (\S+): (.*)", text)
+    if bound is not None:
+        name, relation, number, value = bound.groups()
+        return f"{name}={value}: write a number {_RELATIONS[relation]} {number}"
+    choice = re.fullmatch(r"'(\w+)' must be in \((.*)\) \(got (.*)\)", text)
+    if choice is not None:
+        name, allowed, value = choice.groups()
+        return f"{name}={value}: write one of {allowed.rstrip(',')}"
+    return text
+
+
+_RELATIONS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+
+
+def endpoint_of(option: str, given: object) -> str:
+    """
+    The endpoint that an option describes; a bare number is a port.
+
+    @raise UsageError: it is neither a port nor text.
+    """
+    if not isinstance(given, (int, str)) or isinstance(given, bool):
+        raise UsageError(f"--{option}={given!r}: write a port, or an endpoint such as "
+                         "tcp:20911:interface=127.0.0.1")  # fmt: skip
+    text = str(given)
+    return f"tcp:{text}" if text.isdecimal() else text
 
 
 def check_endpoint(option: str, description: str, example: str) -> None:

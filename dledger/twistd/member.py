@@ -29,6 +29,7 @@ from dledger.twistd.common import (
     above,
     check_endpoint,
     end_process,
+    endpoint_of,
     exit_with,
     prepare_process,
     seeded_chance,
@@ -79,7 +80,7 @@ class Options(ConfigurationOptions):
         try:
             for name in _ENDPOINTS:
                 said = values.pop(name, None)
-                self[name] = self[name] or said or ""
+                self[name] = endpoint_of(name, self[name] or said or "")
             self.member = from_mapping(above(self.given(_NAMES), self.settings, values, plain=_plain))
         except (ValueError, TypeError) as error:
             raise usage_error(error) from None

@@ -9,6 +9,7 @@ import treq
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
 from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.logger import capturedLogs, formatEvent
@@ -194,6 +195,21 @@ class ServiceTests(SynchronousTestCase):
         service.startService()
         ((port, _site, _backlog, interface),) = reactor.tcpServers
         self.assertEqual((port, interface), (8080, "127.0.0.1"))
+        self.successResultOf(service.stopService())
+
+    def test_port_is_taken(self) -> None:
+        """One line; the member goes on, and its stop too."""
+        reactor = MemoryReactorClock()
+
+        def taken(port: int, *_args: object, **_options: object) -> Any:
+            raise CannotListenError("127.0.0.1", port, OSError(98, "Address already in use"))
+
+        self.patch(reactor, "listenTCP", taken)
+        service = make_admin_service(FakeNode(), "tcp:8080", reactor, wall_s=lambda: 0.0)
+        with capturedLogs() as events:
+            service.startService()
+        (line,) = [formatEvent(event) for event in events]
+        self.assertIn("cannot listen: Couldn't listen on 127.0.0.1:8080: [Errno 98] Address", line)
         self.successResultOf(service.stopService())
 
     def test_access_log(self) -> None:

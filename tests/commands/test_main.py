@@ -57,7 +57,8 @@ class GlobalTests(CliCase):
 
     def test_version(self) -> None:
         """Needs no group."""
-        self.assertExit(self.run_cli("version", env={"DLEDGER_PEERS": ""}), 0, dledger.__version__, "Twisted")
+        for word in ("version", "--version"):
+            self.assertExit(self.run_cli(word, env={"DLEDGER_PEERS": ""}), 0, dledger.__version__, "Twisted")
 
     def test_entry_point(self) -> None:
         """C{dledger} on its own is a usage error, not a trace."""

@@ -87,7 +87,7 @@ class RefusedTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """What is wrong, and what would be right."""
-        self.refused("must be in ('ASYNC_MASTER'", "--role", "leader")
+        self.refused("broker_role='leader': write one of 'ASYNC_MASTER'", "--role", "leader")
         self.refused("is not an option", "master")
         self.refused("write --set name=value", "--set", "x")
         self.refused("did you mean 'broker_name'", "--set", "brokerNam=x")
@@ -97,6 +97,9 @@ class RefusedTests(SynchronousTestCase):
         self.refused("is no endpoint", "--listen", "tcp:1:nothing=2")
         self.refused("for a slave say", "--ha-master", "m:1")
         self.refused("No such file", "--config", "nowhere")
+        self.refused("the name has no address", "--set", "brokerIP1=not..a..host")
+        self.refused("write addresses, names, or networks", "--set", "haAllowedHosts=10.0.0.1;300.1.1.1")
+        self.refused("topics_max=0: write a number of at least 1", "--set", "topicsMax=0")
 
     def test_bad_files(self) -> None:
         """Neither properties nor TOML; a table."""

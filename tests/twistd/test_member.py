@@ -46,6 +46,29 @@ class OptionsTests(SynchronousTestCase):
         """The defaults: one member on the loopback."""
         self.assertEqual(self.parse(), DLedgerConfig())
 
+    def test_values_of_other_kinds(self) -> None:
+        """One line for each, in plain words."""
+        for text, words in (
+            ("[peers]\nn0 = 5", "peers: member 'n0': 5 is not an address"),
+            ("listen = true", "--listen=True: write a port"), ("admin = [1]", "--admin=[1]: write a port"),
+            ("admin_hosts = 5", "admin_hosts=5: write names"),
+            ("preferred_leader_ids = [1]", "preferred_leader_ids=[1]: write names"),
+            ("file_reserved_hours = -5", "file_reserved_hours=-5: write a number of at least 0"),
+            ("disk_full_ratio = 1.5", "disk_full_ratio=1.5: write a number of at most 1"),
+            ("disk_full_ratio = 0", "disk_full_ratio=0.0: write a number above 0"),
+            ("disk_full_ratio = 0.5\nenable_disk_force_clean = true", "is below disk_space_ratio_to_force"),
+        ):  # fmt: skip
+            self.assertIn(words, self.refusal("--config", self.file(text)))
+
+    def test_bare_ports(self) -> None:
+        """As at a broker."""
+        options = Options()
+        options.parseOptions(["--listen", "20911", "--admin", "8080"])
+        self.assertEqual((options["listen"], options["admin"]), ("tcp:20911", "tcp:8080"))
+        options = Options()
+        options.parseOptions(["--config", self.file("listen = 20911")])
+        self.assertEqual(options["listen"], "tcp:20911")
+
     def test_everything(self) -> None:
         """Each option of its own."""
         config = self.parse(
@@ -119,7 +142,7 @@ class OptionsTests(SynchronousTestCase):
             (["--set", "tick_ms=x"], "number"),
             (["--set", "tick_ms=0"], "tick_ms"),
             (["--set", "tick_ms=5", "--set", "tick_ms=6"], "twice"),
-            (["--wire", "morse"], "'wire' must be in ('auto', 'remoting', 'binary') (got 'morse')"),
+            (["--wire", "morse"], "wire='morse': write one of 'auto', 'remoting', 'binary'"),
             (["--config", "/nowhere"], "No such file"),
             (["--config", self.file("= nonsense")], "--config"),
             (["--config", self.file("[election]\nx = 1")], "[election]"),
@@ -162,7 +185,7 @@ class ServiceTests(SynchronousTestCase):
     def test_bad_endpoint(self) -> None:
         """One line."""
         for option in ("--listen", "--admin"):
-            for endpoint in ("nonsense", "tcp:x", "tcp", "20911"):
+            for endpoint in ("nonsense", "tcp:x", "tcp", "20911x"):
                 error = self.assertRaises(UsageError, Options().parseOptions, [option, endpoint])
                 self.assertIn(endpoint, str(error))
                 self.assertNotIn("\n", str(error))
