@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Self
 
+from protocols.connection import STRANGER_FRAME_BYTES_MAX
 from protocols.framing import FrameBuffer
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import decode_response, encode_request
@@ -64,6 +65,10 @@ class Asker:
         self._kinds[self._opaque] = request.kind
         if self.native:
             data = encode_request_frame(request, self._opaque)
+            if self._opaque == 1 and len(data) > STRANGER_FRAME_BYTES_MAX:
+                # A member takes a large native frame only behind a valid request. (The answer has opaque 0.)
+                hello = MetadataRequest(group=request.group, remote_id=request.remote_id)
+                data = encode_request_frame(hello, 0) + data
         else:
             data = encode_command(RemotingCommand(
                 code=int(request.kind), opaque=self._opaque, body=encode_request(request)
