@@ -61,6 +61,14 @@ def health_problem(status: NodeStatus) -> str | None:
     """The reason why this member does not serve; None if it serves."""
     if status.state != "running":
         return f"the member is {status.state}" + (f": {status.reason}" if status.reason else "")
+    holes = status.member.holes
+    if holes:
+        asked = ", ".join(f"{peer}: {why}" for peer, why in sorted(status.member.hole_asked.items()))
+        return (
+            f"repairing: {sum(hole.count for hole in holes)} entries are damaged, "
+            f"the first is {holes[0].first_index}; they are fetched from the other members"
+            + (f" (asked {asked})" if asked else "")
+        )
     if status.member.is_repairing:
         return (
             f"repairing: entries up to {status.member.repair_end_index} were lost to damage and are "
