@@ -26,7 +26,7 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
-VALUES = ("dledger.base.addresses", "dledger.base.errors", "dledger.base.option_values")
+VALUES = ("dledger.base.addresses", "dledger.base.errors", "dledger.base.holes", "dledger.base.option_values")
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
 ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq", *CODES)

@@ -22,6 +22,11 @@ PEER_STATES = ("compare", "truncate", "append", "unknown")
 
 _Number = Callable[[NodeStatus], float]
 
+
+def _damaged_entries(status: NodeStatus) -> float:
+    return sum(hole.count for hole in status.member.holes)
+
+
 #: Name, help, and the function that reads the number.
 GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("has_leader", "1 if this member knows a leader.", lambda s: s.member.leader_id is not None),
@@ -31,6 +36,7 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("is_healthy", "1 while this member serves.", lambda s: health_problem(s) is None),
     ("is_unsure", "1 while a loss of power may have taken entries.", lambda s: s.member.is_unsure),
     ("commit_lag_entries", "Entries whose commit only the leader knows.", lambda s: s.member.commit_lag),
+    ("damaged_entries", "Damaged entries between sound ones, not fetched from a peer yet.", _damaged_entries),
     ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.is_disk_full),
     ("term", "Raft term.", lambda s: s.member.term),
     ("begin_index", "First index present; -1 when empty.", lambda s: s.member.ledger_begin_index),
@@ -67,7 +73,7 @@ COUNTERS: tuple[tuple[str, str, _Number], ...] = (
     ("requests_total", "Requests received.", lambda s: s.requests),
     ("requests_abandoned_total", "Requests dropped with their connection.", lambda s: s.requests_abandoned),
     ("fsync_failures_total", "Failed fsyncs; the member stops at the first.", lambda s: s.fsync_failures),
-    ("repairs_total", "Finished repairs of a damaged log.", _events("repaired")),
+    ("repairs_total", "Finished repairs of a damaged log.", _events("repaired", "entries-mended")),
     ("truncations_total", "Truncations of the log by a leader.", _events("truncating")),
     ("retention_deleted_segments_total", "Segments deleted by age or size.", lambda s: s.segments_deleted),
     ("wire_errors_total", "Connections ended because of malformed bytes.", lambda s: s.wire_errors),

@@ -42,6 +42,18 @@ class StoreError(DLedgerError):
         super().__init__(ResponseCode.DISK_ERROR, reason=reason, **facts)
 
 
+class DamagedEntryError(DLedgerError):
+    """
+    An entry whose record is damaged: it lies in a hole of the ledger until a peer has given it back.
+
+    Not fatal: everything else of the store can be read and written.
+    """
+
+    def __init__(self, index: int, reason: str, **facts: object) -> None:
+        super().__init__(ResponseCode.DISK_ERROR, index=index, reason=reason, **facts)
+        self.index = index
+
+
 class DirectoryError(StoreError):
     """
     A data directory that must not be opened in its present state (locked, foreign files, wrong sizes).

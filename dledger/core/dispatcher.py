@@ -27,6 +27,7 @@ from typing import Protocol
 
 import attrs
 
+from dledger.base.errors import DamagedEntryError
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState, Outbox
 from protocols.wire.ledger.codes import PushType, ResponseCode
@@ -44,6 +45,8 @@ TURN_BYTES_MAX = 1024 * 1024
 #: Unanswered pushes to a follower after a set-back; each acknowledgement doubles them again, up to half of
 #: the number that was too much, and then adds one.
 PUSHES_AFTER_SETBACK = 2
+#: Set-backs in a row for which a follower's damaged last entry is waited for, before it is cut.
+DAMAGED_PATIENCE = 5
 #: The throttle spares followers that are at most this many entries behind, as in Java.
 THROTTLE_SPARES_ENTRIES = 1000
 
@@ -171,6 +174,7 @@ class EntryDispatcher:
     _pushes_fine: int = attrs.Factory(lambda self: self.member.config.max_inflight_pushes, takes_self=True)
     _is_behind: bool = False
     _is_unreachable: bool = False
+    _is_held_up: bool = False
 
     @property
     def inflight(self) -> int:
@@ -180,17 +184,33 @@ class EntryDispatcher:
     def dispatch(self) -> None:
         """Send every push that may be sent now."""
         if self.state is DispatcherState.APPEND:
-            if self.write_index <= self.member.ledger_end_index:
-                self._append()
+            if self.write_index <= self.member.ledger_end_index and (
+                not self._is_held_up or self.member.out.now_ms >= self._wait_until_ms
+            ):  # fmt: skip
+                self._is_held_up = False
+                try:
+                    self._append()
+                except DamagedEntryError:
+                    self._wait_for_entry()
         elif not self._inflight and self.member.out.now_ms >= self._wait_until_ms:
             if self.state is DispatcherState.TRUNCATE and self._truncate_index < (
                 self.member.view.ledger_begin_index
             ):
                 self.restart()  # retention has removed the truncation point from our ledger
-            if self.state is DispatcherState.COMPARE:
-                self._compare()
-            else:
-                self._push(PushType.TRUNCATE, self._entry(self._truncate_index))
+            try:
+                if self.state is DispatcherState.COMPARE:
+                    self._compare()
+                else:
+                    self._push(PushType.TRUNCATE, self._entry(self._truncate_index))
+            except DamagedEntryError:
+                self._wait_for_entry()
+
+    def _wait_for_entry(self) -> None:
+        """This leader has lost the next entry to push to damage: the follower waits until it has it again."""
+        out = self.member.out
+        self._is_held_up = True
+        self._wait_until_ms = out.now_ms + self.member.config.heart_beat_time_interval_ms
+        out.report("push-waits-for-damaged", peer_id=self.peer_id, write_index=self.write_index)
 
     def tick(self) -> None:
         """Time passed: give up late answers, send the commit index to an idle follower."""
@@ -254,7 +274,20 @@ class EntryDispatcher:
         search = self.search
         if not begin_index <= search.index <= end_index:
             self.search = search = Search(index=end_index)
+        if search.index <= member.view.holes_end_index:
+            self._step_out_of_hole(search, begin_index, end_index)
         self._push(PushType.COMPARE, self._entry(search.index))
+
+    def _step_out_of_hole(self, search: Search, begin_index: int, end_index: int) -> None:
+        """Ask about an entry beside the hole instead, if that still tells something."""
+        hole = next((hole for hole in self.member.view.holes if hole.holds(search.index)), None)
+        if hole is None:
+            return
+        highest = end_index if search.differs is None else search.differs - 1
+        if hole.last_index < highest:
+            search.index = hole.last_index + 1
+        elif hole.first_index - 1 > search.equal and hole.first_index > begin_index:
+            search.index = hole.first_index - 1
 
     def _append(self) -> None:
         member, config = self.member, self.member.config
@@ -351,11 +384,17 @@ class EntryDispatcher:
             self.acks.follower_holds(self.peer_id, index)
 
     def _on_compared(self, pushed: Inflight, response: PushEntryResponse) -> None:
-        if response.code not in (ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_STATE):
-            self._set_back(f"COMPARE answered {response.code.name}")
-            return
         search, asked = self.search, pushed.last_index
         if asked != search.index:
+            return
+        if response.code is ResponseCode.DISK_ERROR:
+            if self._search_above(asked, response):
+                return
+            if self._setbacks < DAMAGED_PATIENCE:
+                self._set_back("COMPARE answered DISK_ERROR")
+                return
+        elif response.code not in (ResponseCode.SUCCESS, ResponseCode.INCONSISTENT_STATE):
+            self._set_back(f"COMPARE answered {response.code.name}")
             return
         member = self.member
         begin_index = member.view.ledger_begin_index
@@ -376,6 +415,23 @@ class EntryDispatcher:
         else:
             search.differs = asked
             self._search_below(response)
+
+    def _search_above(self, asked: int, response: PushEntryResponse) -> bool:
+        """
+        The follower has lost the entry asked about to damage: ask about the next one instead.
+
+        @return: whether there is a next one. If that differs, or there is none, the follower cannot keep
+            C{asked}: the search goes on below, and the TRUNCATE makes it owe the entries that it may have
+            acknowledged.
+        """
+        search = self.search
+        highest = min(response.end_index, self.member.ledger_end_index)
+        if search.differs is not None:
+            highest = min(highest, search.differs - 1)
+        if asked >= highest:
+            return False
+        search.index = asked + 1
+        return True
 
     def _search_between(self, response: PushEntryResponse) -> None:
         """The ledgers are equal at C{search.equal}: search above it."""

@@ -94,6 +94,29 @@ class RecordCommit(Effect):
     committed_index: int
 
 
+@attrs.frozen
+class LookAgain(Effect):
+    """
+    Look at the bytes of the first hole again: records at its beginning may be sound.
+
+    Outcome: C{HoleHandled}, with or without success, or C{StoreFailed}, before any other input.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class FillHole(Effect):
+    """
+    Check the records of a peer and write them into the first hole; durable when that is closed.
+
+    Outcome: as of L{LookAgain}.
+
+    @ivar is_committed: the entries are known to be committed, here and by the peer.
+    """
+
+    entries: EntryBatch
+    is_committed: bool
+
+
 @attrs.frozen(kw_only=True)
 class EndRepair(Effect):
     """The repair of a damaged member is complete: clear its mark durably."""

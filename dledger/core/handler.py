@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.errors import DamagedEntryError
 from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
@@ -132,7 +133,12 @@ class EntryHandler:
         index = entries.first_index
         begin_index, end_index = member.view.ledger_begin_index, member.ledger_end_index
         self.is_in_step = False
-        if not (0 <= begin_index <= index <= end_index and member.view.holds(entries)):
+        try:
+            is_equal = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
+        except DamagedEntryError:
+            self._answer(token, request, ResponseCode.DISK_ERROR)  # equal or not, it cannot be said
+            return
+        if not is_equal:
             self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
             return
         self._found_equal(index)
@@ -146,7 +152,11 @@ class EntryHandler:
         member = self.member
         index, end_index = entries.first_index, member.ledger_end_index
         begin_index = member.view.ledger_begin_index
-        holds = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
+        try:
+            holds = 0 <= begin_index <= index <= end_index and member.view.holds(entries)
+        except DamagedEntryError:
+            self._answer(token, request, ResponseCode.DISK_ERROR)
+            return
         # A majority holds the committed entries, so a member that wants them cut is not our leader.
         # Paired with the store's own refusal.
         cuts_committed = index < member.committed_index or (index == member.committed_index and not holds)
@@ -271,7 +281,10 @@ class EntryHandler:
         view, index = self.member.view, entries.first_index
         if index < view.ledger_begin_index:
             return False
-        mine = view.read_batch(index, max_count=entries.count, max_bytes=len(entries.records))
+        try:
+            mine = view.read_batch(index, max_count=entries.count, max_bytes=len(entries.records))
+        except DamagedEntryError:
+            return False
         return mine.records == entries.records
 
     def _enqueue(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
@@ -373,7 +386,10 @@ class EntryHandler:
             self.member.commit(min(request.commit_index, self.matched_index))
 
     def _answer_when_durable(self, token: int, request: PushEntryRequest, index: int) -> None:
-        if not self.member.config.is_sync or index <= self.member.flushed_index:
+        if not self.member.may_acknowledge(index):
+            # The leader would count this member as a holder of an entry that it has lost to damage.
+            self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)
+        elif not self.member.config.is_sync or index <= self.member.flushed_index:
             self._answer(token, request, ResponseCode.SUCCESS)
         elif len(self._durable) >= self._durable.capacity:
             self._answer(token, request, ResponseCode.PUSH_REQUEST_IS_FULL)

@@ -79,10 +79,27 @@ class WriteRefused(Input):
 
 @attrs.frozen(kw_only=True)
 class LedgerTruncated(Input):
-    """The entry of a C{TruncateLedger} is now the last one, durably."""
+    """
+    The entry of a C{TruncateLedger} is now the last one, durably.
+
+    @ivar repair_end_index: -1, or the end that this member must reach again before it votes: it has cut
+        damaged entries that it may have acknowledged.
+    """
 
     end_index: int
     end_term: int
+    repair_end_index: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class HoleHandled(Input):
+    """
+    The first hole of the ledger was looked at, or filled.
+
+    @ivar reason: why it is as it was; empty if it has shrunk.
+    """
+
+    reason: str = ""
 
 
 @attrs.frozen(kw_only=True)

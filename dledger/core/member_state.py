@@ -160,6 +160,8 @@ class MemberState:
     @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
     @ivar is_full: whether the store refuses entries for want of room.
     @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
+    @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
+        members give entries only while they lead.
     @ivar incompatible: peers that answered a request in another version of the protocol on the current
         connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
     """
@@ -186,6 +188,7 @@ class MemberState:
     is_unsure: bool = False
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
+    seeks_java_leader: bool = False
 
     @property
     def self_id(self) -> str:
@@ -213,7 +216,23 @@ class MemberState:
         return (
             (not self.config.never_lead or self.ward_id is not None)
             and self.repair_end_index < 0 and self.is_understood
+            and not self.lacks_uncommitted and self.view.is_end_proven
             and self.next_term <= TERM_MAX
+        )
+
+    @property
+    def lacks_uncommitted(self) -> bool:
+        """
+        Whether a damaged entry of this ledger is not known to be committed. No other member may have it: this
+        one does not lead, and acknowledges nothing behind it, until it has the entry again or knows it to be
+        committed.
+        """
+        return self.view.holes_end_index > self.committed_index
+
+    def may_acknowledge(self, index: int) -> bool:
+        """Whether no entry up to C{index} is damaged and not known to be committed."""
+        return not self.lacks_uncommitted or not any(
+            hole.first_index <= index and hole.last_index > self.committed_index for hole in self.view.holes
         )
 
     @property
@@ -241,6 +260,10 @@ class MemberState:
         self.ledger_end_index = self.view.ledger_end_index
         self.ledger_end_term = self.view.ledger_end_term
         assert self.ledger_end_index >= self.committed_index, "the ledger lost committed entries"
+
+    def owes(self, end_index: int) -> None:
+        """The ledger must reach this end before the member votes again; -1 for none."""
+        self.repair_end_index = max(self.repair_end_index, end_index)
 
     def commit(self, index: int) -> bool:
         """Entries up to C{index} are committed. @return: whether C{committed_index} rose."""

@@ -10,13 +10,24 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from dledger.base.holes import Hole
 from protocols.wire.ledger.messages import EntryBatch
 
 
 class LedgerView(Protocol):
     """
-    A readable ledger. Every method may raise L{dledger.base.errors.StoreError}; then the member stops.
+    A readable ledger. Every method may raise L{dledger.base.errors.StoreError}; then the member stops. A
+    method that is asked about an entry may raise L{dledger.base.errors.DamagedEntryError}: that one cannot be
+    read, and lies in a hole from now on, unless a second look found nothing wrong.
     """
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """Damaged entries between sound ones, in order."""
+
+    @property
+    def holes_end_index(self) -> int:
+        """Last index of the last hole; -1 without any."""
 
     @property
     def ledger_begin_index(self) -> int:
@@ -29,6 +40,14 @@ class LedgerView(Protocol):
     @property
     def ledger_end_term(self) -> int:
         """Term of the last entry; -1 if the ledger is empty."""
+
+    @property
+    def is_end_proven(self) -> bool:
+        """
+        Whether the C{chainCrc} of the last entry is known, from which a leader's entries continue. After a
+        start it is not if the entry before is damaged; index and term of the last entry are known all the
+        same.
+        """
 
     def term_of(self, index: int) -> int:
         """Term of the entry at C{index}, which must be present."""

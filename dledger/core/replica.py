@@ -28,12 +28,13 @@ from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget, take_tur
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
+from dledger.core.hole_repair import HoleRepair
 from dledger.core.leaders_word import LeadersWord
 from dledger.core.member_state import MemberState, Outbox, Role
 from dledger.core.ports import LedgerView
 from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
-from dledger.core.status import MemberStatus, metadata_of, peer_statuses
+from dledger.core.status import MemberStatus, metadata_of, status_of
 from dledger.core.transfer import LeadershipTransfer
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -44,11 +45,13 @@ from protocols.wire.ledger.messages import (
     LedgerMessage,
     MetadataRequest,
     MetadataResponse,
+    PullResponse,
     PushEntryRequest,
     VoteRequest,
 )
 
 _OF_PEERS = (VoteRequest, HeartBeatRequest, PushEntryRequest)
+_INFORMATION = (MetadataResponse, GetResponse, PullResponse)
 
 
 class DLedgerCore:
@@ -88,6 +91,7 @@ class DLedgerCore:
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
         self._leaders_word = LeadersWord(self._member)
+        self._holes = HoleRepair(self._member)
         self._flusher = Flusher(self._member)
         self._appends = PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
@@ -105,17 +109,15 @@ class DLedgerCore:
     def _input_table(self) -> dict[type[ev.Input], Callable[..., None]]:
         return {
             ev.Ticked: self._on_ticked, ev.Started: self._on_started,
-            ev.AppendProposed: self._on_append_proposed,
+            ev.AppendProposed: self._on_append_proposed, ev.ReadRequested: self._on_read_requested,
             ev.EntriesWritten: self._on_entries_written, ev.WriteRefused: self._on_write_refused,
-            ev.LedgerTruncated: self._on_ledger_truncated,
-            ev.EntriesFlushed: self._on_entries_flushed,
+            ev.LedgerTruncated: self._on_ledger_truncated, ev.EntriesFlushed: self._on_entries_flushed,
+            ev.HoleHandled: self._holes.on_handled,
             ev.RoomChecked: self._on_room_checked, ev.StoreFailed: self._on_store_failed,
-            ev.RequestReceived: self._on_request_received,
-            ev.RequestAbandoned: self._on_request_abandoned,
+            ev.RequestReceived: self._on_request_received, ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
-            ev.PeerIncompatible: self._on_peer_incompatible,
-            ev.ResponseReceived: self._on_response_received, ev.RequestFailed: self._on_request_failed,
-            ev.ReadRequested: self._on_read_requested,
+            ev.PeerIncompatible: self._on_peer_incompatible, ev.RequestFailed: self._on_request_failed,
+            ev.ResponseReceived: self._on_response_received,
             ev.StopRequested: self._on_stop_requested, ev.TurnCame: self._on_turn_came,
         }
 
@@ -159,6 +161,7 @@ class DLedgerCore:
         self._elector.tick()
         self._handler.check_abnormal_future()
         self._leaders_word.tick()
+        self._holes.tick()
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)
@@ -176,6 +179,8 @@ class DLedgerCore:
             # The followers' patience is over too: they may follow another leader by now.
             self._step_down("no quorum")
             return
+        if self._holes.is_stuck(self._elector.patience_ms()):
+            return self._step_down("an entry that may not be committed is damaged, and no peer gave it back")
         for dispatcher in self._dispatchers.values():
             dispatcher.tick()
         if self._out.now_ms >= self._next_term_start_ms:
@@ -373,7 +378,7 @@ class DLedgerCore:
         self._member.heard_from(peer_id, response.wire_version)
         if isinstance(response, HeartBeatResponse):
             self._member.heard_of_room(peer_id, response.wire_version)
-        if not isinstance(response, (MetadataResponse, GetResponse)):  # information, nothing that binds
+        if not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)
 
@@ -471,6 +476,7 @@ class DLedgerCore:
 
     def _on_ledger_truncated(self, truncated: ev.LedgerTruncated) -> None:
         self._member.refresh_end()
+        self._member.owes(truncated.repair_end_index)
         self._flusher.on_truncated()
         self._handler.on_truncated()
         self._handler.on_flushed(self._member.flushed_index)
@@ -587,14 +593,8 @@ class DLedgerCore:
 
     def status(self) -> MemberStatus:
         """The status of this member after the last step."""
-        member = self._member
-        return MemberStatus(
-            self_id=member.self_id, group=member.config.group, role=member.role.value, term=member.term,
-            voted_for=member.voted_for, leader_id=member.leader_id,
-            ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
-            ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
-            flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
-            is_diverged=self.is_diverged, is_unsure=member.is_unsure, pending_reads=len(self._reads),
-            leader_committed_index=member.leader_committed_index, pending_appends=len(self._appends),
-            transferee_id=self._transfer.transferee_id, peers=peer_statuses(member, self._dispatchers),
+        return status_of(
+            self._member, self._dispatchers, is_diverged=self.is_diverged,
+            transferee_id=self._transfer.transferee_id, pending_appends=len(self._appends),
+            pending_reads=len(self._reads), hole_asked=self._holes.asked,
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from dledger.base.holes import Hole
 from dledger.core.dispatcher import EntryDispatcher
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION
@@ -45,6 +46,8 @@ class MemberStatus:
     @ivar leader_committed_index: the leader's commit index, as it said last; -1 if it said none.
     @ivar is_unsure: whether a loss of power may have taken entries that the member acknowledged.
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
+    @ivar holes: damaged entries between sound ones, which are fetched from peers.
+    @ivar hole_asked: peers that were asked for the first of them, and why they did not give it.
     @ivar is_diverged: it refuses what its leader pushes again and again: their ledgers contradict each other.
     """
 
@@ -67,6 +70,8 @@ class MemberStatus:
     pending_reads: int
     peers: tuple[PeerStatus, ...]
     is_unsure: bool = False
+    holes: tuple[Hole, ...] = ()
+    hole_asked: Mapping[str, str] = attrs.Factory(dict)
 
     @property
     def commit_lag(self) -> int:
@@ -76,7 +81,7 @@ class MemberStatus:
     @property
     def is_repairing(self) -> bool:
         """Whether the member lost part of its log to damage and has not recovered it yet."""
-        return self.repair_end_index >= 0
+        return self.repair_end_index >= 0 or bool(self.holes)
 
 
 def peer_statuses(
@@ -98,6 +103,24 @@ def peer_statuses(
         )
 
     return tuple(map(of, member.peer_ids))
+
+
+def status_of(
+    member: MemberState, dispatchers: Mapping[str, EntryDispatcher], *, is_diverged: bool,
+    transferee_id: str | None, pending_appends: int, pending_reads: int, hole_asked: Mapping[str, str],
+) -> MemberStatus:
+    """The status of C{member}; the other parts of the core give the rest. Fields as of L{MemberStatus}."""
+    return MemberStatus(
+        self_id=member.self_id, group=member.config.group, role=member.role.value, term=member.term,
+        voted_for=member.voted_for, leader_id=member.leader_id,
+        ledger_begin_index=member.view.ledger_begin_index, ledger_end_index=member.ledger_end_index,
+        ledger_end_term=member.ledger_end_term, committed_index=member.committed_index,
+        flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
+        is_diverged=is_diverged, is_unsure=member.is_unsure, transferee_id=transferee_id,
+        leader_committed_index=member.leader_committed_index, pending_appends=pending_appends,
+        pending_reads=pending_reads,
+        peers=peer_statuses(member, dispatchers), holes=member.view.holes, hole_asked=dict(hole_asked),
+    )
 
 
 def metadata_of(member: MemberState) -> MetadataResponse:

@@ -297,15 +297,20 @@ class LeadershipTransfer:
             self._begin(live[0], None, None, dispatchers)
 
     def leave_if_full(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
-        """A leader whose disk is full hands over to a live peer that is not known to be full, too."""
+        """
+        A leader whose disk is full hands over to a live peer that is not known to be full, too; so does one
+        that can get a lost entry back only from a Java leader.
+        """
         member, now_ms = self.member, self.member.out.now_ms
-        if not (member.is_leader and member.is_full) or self._giving is not None:
+        is_unfit = member.is_full or member.seeks_java_leader
+        if not (member.is_leader and is_unfit) or self._giving is not None:
             return
         for peer_id in self._live(tuple(dispatchers), dispatchers):
             if peer_id not in member.full_peers and now_ms >= self._offer_again_ms.get(peer_id, 0):
                 is_java = member.wire_versions.get(peer_id, 0) < 1
                 self._offer_again_ms[peer_id] = now_ms + (FULL_AGAIN_JAVA_MS if is_java else FULL_AGAIN_MS)
-                member.out.report("leaving-full", transferee_id=peer_id, term=member.term)
+                why = "leaving-full" if member.is_full else "leaving-damaged"
+                member.out.report(why, transferee_id=peer_id, term=member.term)
                 self._begin(peer_id, None, None, dispatchers)
                 return
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
@@ -27,6 +27,10 @@ _FAILURES = (ev.WriteRefused, ev.StoreFailed)
 
 class Ledger(LedgerView, Protocol):
     """The writing half of a store, see L{dledger.storage.file_store.FileStore}."""
+
+    @property
+    def repair_end_index(self) -> int:
+        """-1, or the end that the ledger must reach again before this member votes."""
 
     def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
         """
@@ -48,6 +52,16 @@ class Ledger(LedgerView, Protocol):
 
     def record_commit(self, committed_index: int) -> None:
         """Record the last index that readers may see."""
+
+    def look_again(self) -> bool:
+        """Look for sound records at the beginning of the first hole. @return: whether it has shrunk."""
+
+    def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
+        """
+        Check records of a peer and write them into the first hole; durable when that is closed.
+
+        @raise DLedgerError: refused; the ledger is unchanged.
+        """
 
     def end_repair(self) -> None:
         """Clear the repairing mark, durably."""
@@ -125,6 +139,8 @@ class Driver:
             fx.TruncateLedger: self._truncate_ledger,
             fx.FlushLedger: self._flush_ledger,
             fx.RecordCommit: self._record_commit,
+            fx.LookAgain: self._look_again,
+            fx.FillHole: self._fill_hole,
             fx.EndRepair: self._end_repair,
             fx.EndUnsure: self._end_unsure,
             fx.SendRequest: self._send_request,
@@ -205,7 +221,8 @@ class Driver:
         except DLedgerError as error:
             return _refused(error)
         return ev.LedgerTruncated(
-            end_index=self._ledger.ledger_end_index, end_term=self._ledger.ledger_end_term
+            end_index=self._ledger.ledger_end_index, end_term=self._ledger.ledger_end_term,
+            repair_end_index=self._ledger.repair_end_index,
         )
 
     def _flush_ledger(self, effect: fx.FlushLedger) -> None:
@@ -214,6 +231,21 @@ class Driver:
     def _record_commit(self, effect: fx.RecordCommit) -> None:
         self._ledger.record_commit(effect.committed_index)
         self._around.committed(effect.committed_index)
+
+    def _look_again(self, _effect: fx.LookAgain) -> ev.Input:
+        if not self._ledger.holes:
+            return ev.HoleHandled()  # a truncation was faster
+        return ev.HoleHandled(reason="" if self._ledger.look_again() else "no sound record at its beginning")
+
+    def _fill_hole(self, effect: fx.FillHole) -> ev.Input:
+        try:
+            if self._ledger.holes:
+                self._ledger.fill_hole(effect.entries, is_committed=effect.is_committed)
+        except DLedgerError as error:
+            if isinstance(error, StoreError):
+                raise
+            return ev.HoleHandled(reason=str(error))
+        return ev.HoleHandled()
 
     def _end_repair(self, _effect: fx.EndRepair) -> None:
         self._ledger.end_repair()
@@ -238,5 +270,7 @@ class Driver:
 def _refused(error: DLedgerError) -> ev.Input:
     if isinstance(error, StoreError):
         return ev.StoreFailed(reason=str(error))
+    if isinstance(error, DamagedEntryError):
+        return ev.WriteRefused(code=ResponseCode.INCONSISTENT_STATE, reason=str(error))
     assert error.code in (ResponseCode.DISK_FULL, ResponseCode.INCONSISTENT_STATE), error
     return ev.WriteRefused(code=error.code, reason=str(error))

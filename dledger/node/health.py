@@ -26,6 +26,13 @@ def health_problem(status: NodeStatus) -> str | None:
             "diverged: it refuses what its leader pushes, as their ledgers contradict each other; "
             "it answers no reads"
         )
+    if member.holes:
+        asked = ", ".join(f"{peer}: {why}" for peer, why in sorted(member.hole_asked.items()))
+        return (
+            f"repairing: {sum(hole.count for hole in member.holes)} entries are damaged, "
+            f"the first is {member.holes[0].first_index}; they are fetched from the other members"
+            + (f" (asked {asked})" if asked else "")
+        )
     if member.is_repairing:
         return (
             f"repairing: entries up to {member.repair_end_index} were lost to damage and are "

@@ -11,6 +11,9 @@ Rule 4: PULLs that wait for entries are bounded in number (C{PULL_WAITERS_MAX}, 
 C{PULL_WAITERS_OF_ONE_MAX}) and time (C{PULL_WAIT_MS_MAX}).
 Rule 5: one reactor turn serves at most C{READS_PER_TURN} reads and C{READ_BYTES_PER_TURN} bytes; the next
 ones are parked, and served in the next turn, connection by connection.
+Rule 6: a member that has lost entries to damage asks C{COMMITTED} on its own connection, and gets any sound
+entry: it may have held the entry before that was committed, and compares it
+(L{dledger.storage.hole_mending}).
 """
 
 from __future__ import annotations
@@ -377,6 +380,8 @@ class Reads:
     ) -> None:
         index = request.begin_index
         assert index is not None
+        if request.consistency is Consistency.COMMITTED and connection.peer_id is not None:
+            read_index = self._store.ledger_end_index  # see rule 6
         self._check_index(index, read_index)
         entries = self._store.read_batch(index, max_count=1, max_bytes=1)
         self._counters.gets += 1
@@ -397,6 +402,8 @@ class Reads:
     ) -> None:
         store, first = self._store, request.begin_index
         end_index = min(read_index, store.ledger_end_index)
+        if request.consistency is Consistency.COMMITTED and connection.peer_id is not None:
+            end_index = store.ledger_end_index  # see rule 6
         begin_index = store.ledger_begin_index
         entries = None
         code = ResponseCode.SUCCESS

@@ -22,9 +22,10 @@ from protocols.wire.fastjson import JsonObject
 _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
-    "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap",
+    "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
+    "leaving-damaged", "push-waits-for-damaged",
 })
-_ERRORS = frozenset({"store-failed", "diverged", "disk-full"})
+_ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
 
 #: Reports that a retry or another party can repeat, and the facts that identify a repetition.
@@ -32,10 +33,15 @@ _REPEATED = {
     "append-refused": ("code",),
     "disk-full": (),
     "disk-has-room": (),
+    "entries-damaged": (),
+    "entries-mended": (),
+    "entries-not-found": ("first_index",),
+    "leaving-damaged": ("transferee_id",),
     "leaving-full": ("transferee_id",),
     "push-refused": ("code", "type"),
     "slow-fsync": (),
     "push-set-back": ("peer_id", "state"),
+    "push-waits-for-damaged": ("peer_id", "write_index"),
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-too-large": (),
     "claim-refused": ("peer_id", "reason"),

@@ -21,6 +21,7 @@ from dledger.base.disk.set_aside import SetAside
 from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, MarkFile, is_superseded, read_mark
+from dledger.storage.hole_list import HoleList
 from dledger.storage.properties import read_checkpoint
 from dledger.storage.recovery import (
     FoundLedger,
@@ -93,6 +94,7 @@ class RecoveredLedger:
     committed_index: int
     repair_end_index: int
     mark: CommitMark
+    holes: HoleList
     aside: SetAside
 
 
@@ -235,7 +237,14 @@ def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple
         _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
         opened.append(mark_file)
-        return _recover(seen, initial, mark_file, data, index, aside), mark_file
+        remembered = HoleList.recorded(disk, config.self_path)
+        if remembered is None and seen.mark is not None:
+            # A scan of everything finds the holes again.
+            seen = attrs.evolve(seen, mark=attrs.evolve(seen.mark, damaged_index=0))
+        recovered = _recover(
+            seen, initial, mark_file, data, index, aside, HoleList(disk, config.self_path, remembered or ())
+        )
+        return recovered, mark_file
     except BaseException:
         for one in opened:
             one.close()
@@ -255,7 +264,7 @@ def _clear(seen: LedgerSeen, config: DLedgerConfig, disk: Disk, aside: SetAside)
 
 def _recover(
     seen: LedgerSeen, initial: CommitMark, mark_file: MarkFile, data: SegmentList, index: SegmentList,
-    aside: SetAside,
+    aside: SetAside, holes: HoleList,
 ) -> RecoveredLedger:
     mark = seen.mark
     repair_end = seen.repair_end_index
@@ -296,11 +305,18 @@ def _recover(
         initial, committed_index=committed, end_index=found.end_index, end_term=found.end_term,
         end_position=found.end_position, index_end_position=found.end_position, repair_end_index=repair_end,
     )
+    holes.found(found.holes, begin_index=found.begin_index, scanned_from_index=found.walked_from_index,
+                end_index=found.end_index)
     if data.offsets:
-        mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc_of(data))
+        # The header of a first record that is damaged is not the one to expect.
+        is_begin_lost = seen.mark is not None and holes.at(found.begin_index) is not None
+        begin_crc = seen.mark.begin_crc if is_begin_lost and seen.mark is not None else begin_crc_of(data)
+        mark = attrs.evolve(mark, begin_position=data.offsets[0], begin_crc=begin_crc)
+    if holes.trouble:
+        mark = attrs.evolve(mark, damaged_index=holes.holes[0].first_index if holes.holes else -1)
     mark_file.write_durably(mark)
     return RecoveredLedger(data=data, index=index, found=found, committed_index=committed,
-                           repair_end_index=repair_end, mark=mark, aside=aside)
+                           repair_end_index=repair_end, mark=mark, holes=holes, aside=aside)
 
 
 def _late(segments: SegmentList) -> int:

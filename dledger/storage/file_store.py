@@ -24,10 +24,13 @@ import attrs
 from dledger.base.disk.disk import Disk, File, is_no_room
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import KeptFile, kept_files
-from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.base.holes import Hole
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
+from dledger.storage.hole_finder import HoleFinder
+from dledger.storage.hole_mending import HoleMending
 from dledger.storage.identity import (
     IDENTITY_NAME,
     Identity,
@@ -67,7 +70,9 @@ class FileStore:
         self._index = recovered.index
         self._storing = ledger.guard.storing
         self._marks = MarkWriter(ledger, mark_file, recovered.mark)
-        self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index)
+        finder = HoleFinder(ledger, self._marks)
+        self._reads = StoreReads(ledger, self._marks, recovered.found.scanned_from_index, finder)
+        self._mending = HoleMending(ledger, finder)
         self._flush = StoreFlush(ledger, self._marks)
         self._room = StoreRoom(ledger, self._marks)
         self.had_entries = False
@@ -173,6 +178,43 @@ class FileStore:
         return self._ledger.repair_end_index
 
     @property
+    def holes(self) -> tuple[Hole, ...]:
+        """Damaged entries between sound ones, in order."""
+        return self._ledger.holes.holes
+
+    @property
+    def holes_end_index(self) -> int:
+        """Last index of the last hole; -1 without any."""
+        return self._ledger.holes.end_index
+
+    @property
+    def is_end_proven(self) -> bool:
+        """See L{dledger.core.ports.LedgerView.is_end_proven}."""
+        return self._ledger.is_end_proven
+
+    def look_again(self) -> bool:
+        """See L{HoleMending.look_again}."""
+        has_shrunk = self._mending.look_again()
+        self._prove_end()
+        return has_shrunk
+
+    def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
+        """See L{HoleMending.fill}."""
+        self._mending.fill(entries, is_committed=is_committed)
+        self._prove_end()
+
+    def _prove_end(self) -> None:
+        """Compare the last record with the one before it, if that has come back."""
+        ledger = self._ledger
+        if ledger.is_end_proven or ledger.holes.end_index >= ledger.end_index - 1:
+            return
+        try:
+            self._reads.read_range(ledger.end_index, end_index=ledger.end_index, max_bytes=0)
+        except DamagedEntryError:
+            return  # it is in a hole now
+        ledger.is_end_proven = True
+
+    @property
     def end_position(self) -> int:
         """Stream offset in bytes behind the last record."""
         return self._ledger.end_position
@@ -242,7 +284,7 @@ class FileStore:
                                first_index=entries.first_index, ledger_end_index=ledger.end_index)
         layout = check_batch(
             entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
-            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size,
+            previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
         )
         last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
         one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
@@ -263,10 +305,10 @@ class FileStore:
             ledger.begin_index = first
             self._marks.note_begin()
         ledger.end_index = first + len(layout.positions) - 1
-        ledger.end_term = term
+        term_before, ledger.end_term = ledger.end_term, term
         ledger.end_position = layout.end_position
-        ledger.chain_crc = layout.chain_crc
-        self._reads.written(layout)
+        ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
+        self._reads.written(layout, first, term_before)
 
     def _write_units(self, first: int, units: bytes) -> None:
         position = first * INDEX_UNIT_SIZE
@@ -389,7 +431,13 @@ class FileStore:
             is_large = written_end - position > CUT_BYTES_MAX
             if is_large:
                 self._copy_aside(position)
-            self._flush.lower(End(index=keep, term=term, position=position))
+            if ledger.holes.end_index > keep:
+                # It may have acknowledged the entries that it lacks, and is about to forget that it did.
+                ledger.repair_end_index = max(ledger.repair_end_index, ledger.end_index)
+                owed = ledger.repair_end_index
+            else:
+                owed = None
+            self._flush.lower(End(index=keep, term=term, position=position), repair_end_index=owed)
             if is_large:
                 ledger.aside.files_behind(self._data, kept, ledger.end_term, written_end=written_end)
             for segments, end, first_kept, first_zero in (
@@ -402,7 +450,8 @@ class FileStore:
             self._flush.sync_files()
         ledger.begin_index = ledger.begin_index if 0 <= ledger.begin_index <= keep else -1
         ledger.end_index, ledger.end_term = keep, term
-        ledger.end_position, ledger.chain_crc = position, chain or 0
+        ledger.end_position, ledger.chain_crc, ledger.is_end_proven = position, chain or 0, True
+        ledger.holes.cut(keep + 1)
         self._reads.cut(keep + 1)
         if layout is not None:
             self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
@@ -448,6 +497,7 @@ class FileStore:
                 self._index.drop_last()
         ledger.begin_index, ledger.end_index, ledger.end_term = -1, index - 1, -1
         ledger.end_position, ledger.chain_crc = header.pos, 0
+        ledger.holes.cut(-1)
         self._reads.begin_anew(index)
         ledger.committed_index = max(ledger.committed_index, index - 1)
         try:

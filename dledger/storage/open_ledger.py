@@ -16,6 +16,7 @@ from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import SetAside
 from dledger.config import DLedgerConfig
 from dledger.storage.directory import RecoveredLedger
+from dledger.storage.hole_list import HoleList
 
 
 @attrs.frozen(kw_only=True)
@@ -38,9 +39,12 @@ class OpenLedger:
     @ivar end_index, end_term: of the last entry; -1 when empty.
     @ivar end_position: stream offset in bytes behind the last record.
     @ivar chain_crc: C{chainCrc} of the last record, 0 if there is none.
+    @ivar is_end_proven: whether C{chain_crc} is known: a start found the record before the last one sound, or
+        the last one was written or compared since.
     @ivar committed_index: last index known to be committed; -1 for none.
     @ivar repair_end_index: -1, or the end that a leader must bring the ledger past again.
     @ivar epoch: rises with every cut.
+    @ivar holes: entries between C{begin_index} and C{end_index} whose records are damaged.
     @ivar aside: keeps data files, and bytes of them, that leave the ledger without having expired.
     """
 
@@ -56,6 +60,8 @@ class OpenLedger:
     chain_crc: int
     committed_index: int
     repair_end_index: int
+    holes: HoleList
+    is_end_proven: bool = True
     epoch: int = 0
     aside: SetAside = attrs.Factory(lambda self: SetAside(self.disk), takes_self=True)
 
@@ -68,8 +74,14 @@ class OpenLedger:
             guard=DiskGuard("the store", path=config.self_path), begin_index=found.begin_index,
             end_index=found.end_index, end_term=found.end_term, end_position=found.end_position,
             chain_crc=found.chain_crc, committed_index=recovered.committed_index,
-            repair_end_index=recovered.repair_end_index, aside=recovered.aside,
+            repair_end_index=recovered.repair_end_index, holes=recovered.holes, aside=recovered.aside,
+            is_end_proven=found.end_index < 1 or recovered.holes.end_index < found.end_index - 1,
         )
+
+    @property
+    def proven_chain_crc(self) -> int | None:
+        """C{chainCrc} of the last record; None if nothing vouches for it."""
+        return self.chain_crc if self.is_end_proven else None
 
     @property
     def end(self) -> End:

@@ -120,6 +120,12 @@ def pack_bodies(
     )
 
 
+def chain_of(header: bytes, previous_chain_crc: int) -> int:
+    """The C{chainCrc} that belongs into a header behind a record with that C{chainCrc}."""
+    seed = crc32(_NO_WORD, crc32(header[:36], crc32(_WORD.pack(previous_chain_crc))))
+    return ((crc32(header[40:48], seed) or 1) ^ 0x8000_0000) - 0x8000_0000
+
+
 def _unfit(index: int, what: str) -> DLedgerError:
     return DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=what)
 

@@ -26,8 +26,11 @@ import attrs
 from dledger.base.disk.segment import Listing, SegmentList
 from dledger.base.disk.set_aside import SetAside
 from dledger.base.errors import DirectoryError
+from dledger.base.holes import Hole, joined_holes
 from dledger.storage.commit_mark import CommitMark
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
+from dledger.storage.resync import Gap, RecordFinder
+from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -57,8 +60,10 @@ class FoundLedger:
     @ivar begin_index, end_index, end_term: -1 when it is empty.
     @ivar end_position: stream offset behind the last record.
     @ivar chain_crc: C{chainCrc} of the last record, 0 if it has none.
-    @ivar scanned_from_index: from here on every record was checked, and the index agrees.
+    @ivar scanned_from_index: from here on every record was checked, is sound, and the index agrees.
+    @ivar walked_from_index: the scan began here; C{holes} has the damaged records behind.
     @ivar why: reason for the end of the scan; empty at zeroes.
+    @ivar holes: damaged records between sound ones, in order.
     """
 
     begin_index: int = -1
@@ -68,6 +73,8 @@ class FoundLedger:
     chain_crc: int = 0
     scanned_from_index: int = 0
     why: str = ""
+    holes: tuple[Hole, ...] = ()
+    walked_from_index: int = 0
 
 
 def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark | None) -> tuple[int, ...]:
@@ -94,42 +101,53 @@ def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark 
     return offsets
 
 
-class Scanner:
+class _Leaps:
+    """
+    Leads a walk over damaged records to the sound ones behind them.
+
+    Invariant: C{_anchor} is index and position of the record at which the walk began, or went on behind a
+    hole: no chain covers its header, unless it is entry 0.
+    """
+
+    def __init__(self, finder: RecordFinder, settled_index: int, walk: Walk) -> None:
+        self._finder = finder
+        self._settled_index = settled_index
+        self._anchor = (walk.index, walk.position)
+        self._is_anchored = walk.chain_crc is not None
+        self.holes: list[Hole] = []
+
+    def over(self, walk: Walk, *, is_denied: bool) -> bool:
+        """
+        Go on behind the record at which C{walk} stopped.
+
+        @param is_denied: that record contradicts the one before it.
+        @return: whether there is a sound record that is known to belong to the ledger.
+        """
+        index, position, term = walk.index, walk.position, walk.term
+        if index > self._settled_index:
+            return False
+        if is_denied and index > self._anchor[0] and (
+            walk.chain_crc == 0 or (not self._is_anchored and index == self._anchor[0] + 1)
+        ):
+            # Nothing vouches for the record before this one, either: one of the two is the damaged one.
+            unit = self._finder.unit(index - 1)
+            assert unit is not None, "the index was just corrected"
+            index, position, term = index - 1, unit[1], -1
+        target = self._finder.behind(Gap(
+            index=index, position=position, term=term, last_index=self._settled_index,
+        ))  # fmt: skip
+        if target is None:
+            return False
+        hole = Hole(first_index=index, last_index=target[0] - 1, position=position, end_position=target[1])
+        self.holes = list(joined_holes((*self.holes, hole)))
+        walk.index, walk.position = self._anchor = target
+        self._is_anchored = False
+        walk.chain_crc, walk.term = None, term
+        return True
+
+
+class Scanner(RecordFinder):
     """Walks the data files and corrects the index accordingly."""
-
-    def __init__(self, data: SegmentList, index: SegmentList) -> None:
-        self.data = data
-        self.index = index
-
-    def first_record(self, offset: int) -> tuple[int, int, int] | None:
-        """
-        Index, term and position of the first record at or behind the start of the file at C{offset};
-        None if no sound header is found.
-        """
-        while self.data.has(offset):
-            header = self.data.pread(ENTRY_HEADER_SIZE, offset)
-            if len(header) < ENTRY_HEADER_SIZE:
-                return None
-            if BLANK.unpack_from(header)[0] == BLANK_MAGIC:
-                offset += self.data.file_size
-                continue
-            magic, size, index, term, pos, _, _, _, length = ENTRY_HEADER.unpack(header)
-            sound = magic == MAGIC and size == length + ENTRY_HEADER_SIZE and pos == offset
-            if sound and 0 <= index < 1 << 58:
-                return index, term, pos
-            return None
-        return None
-
-    def unit(self, index: int) -> tuple[int, int, int, int, int] | None:
-        """The index unit of an entry: magic, pos, size, index, term; None if absent or not its own."""
-        position = index * INDEX_UNIT_SIZE
-        if not self.index.has(self.index.base(position)):
-            return None
-        data = self.index.pread(INDEX_UNIT_SIZE, position)
-        if len(data) < INDEX_UNIT_SIZE:
-            return None
-        unit: tuple[int, int, int, int, int] = INDEX_UNIT.unpack(data)
-        return unit if unit[0] == MAGIC and unit[3] == index else None
 
     def start_of(self, begin_index: int, mark: CommitMark) -> tuple[int, int] | None:
         """
@@ -158,22 +176,34 @@ class Scanner:
         # No chain covers the header of this record: index and data confirm each other instead.
         return (low, unit[1]) if walk.count and walk.term == unit[4] else None
 
-    def scan(self, begin_index: int, start_index: int, position: int) -> FoundLedger:
+    def scan(
+        self, begin_index: int, start_index: int, position: int, *, settled_index: int = -1,
+        is_begin_damaged: bool = False,
+    ) -> FoundLedger:
         """
         Walk from the record at C{position} to the last sound record, correcting the index.
 
         @param start_index: index of that record, at least C{begin_index}.
+        @param settled_index: up to here every entry was on stable storage: of damage at or below this index
+            the sound records behind it stay, if they begin at or below it, too. -1: none of them stay.
+        @param is_begin_damaged: the record at C{position} is not the recorded one.
         """
         walk = Walk(index=start_index, position=position, chain_crc=0 if start_index == 0 else None)
+        leaps = _Leaps(self, settled_index, walk)
+        if is_begin_damaged and not leaps.over(walk, is_denied=False):
+            return FoundLedger(why="the first record is not the recorded one")
         while True:
             following = self.data.base(walk.position) + self.data.file_size
-            is_unvouched = False
+            is_denied = is_unvouched = False
             try:
                 ended = self._scan_file(walk)
             except DamagedRecord as damage:
-                is_unvouched = damage.is_chain_broken and walk.chain_crc == 0
+                is_denied = damage.is_chain_broken
+                is_unvouched = is_denied and walk.chain_crc == 0
                 ended = f"entry {damage.index} at {damage.position}: {damage.what}"
             if not self._continues(walk, following):
+                if leaps.over(walk, is_denied=is_denied):
+                    continue
                 why = ended
                 break
             if ended != "blank" or not self._is_whole_blank(walk.position, following):
@@ -182,9 +212,11 @@ class Scanner:
             walk.position = following
         if walk.index == start_index:
             return FoundLedger(why=why or "no record")
+        checked_from = max(start_index, leaps.holes[-1].last_index + 1 if leaps.holes else 0)
         found = attrs.evolve(self._found(begin_index, walk, "" if why == "blank" else why),
-                             scanned_from_index=start_index)
-        return self._without_unvouched(found, start_index) if why == ended and is_unvouched else found
+                             scanned_from_index=checked_from, walked_from_index=start_index,
+                             holes=tuple(leaps.holes))
+        return self._without_unvouched(found, checked_from) if why == ended and is_unvouched else found
 
     def _without_unvouched(self, found: FoundLedger, start_index: int) -> FoundLedger:
         """
@@ -194,7 +226,9 @@ class Scanner:
         with it: a leader brings a dropped record back, but would not replace a wrong one.
         """
         if found.end_index == start_index:
-            return FoundLedger(why=found.why)
+            # Behind a hole the two cannot be told apart: what is left is in front of it, and a start finds
+            # that.
+            return found if found.holes else FoundLedger(why=found.why)
         last, before = self.unit(found.end_index), self.unit(found.end_index - 1)
         assert last is not None and before is not None, "the index was just corrected"
         header = ENTRY_HEADER.unpack(self.data.pread(ENTRY_HEADER_SIZE, before[1]))
@@ -233,11 +267,39 @@ class Scanner:
             end_position=unit[1] + unit[2], chain_crc=walk.chain_crc or 0, why=why,
         )
 
-    def _scan_file(self, walk: Walk) -> str:
-        """Walk to the end of the records of one file; returns "blank", or "" at zeroes."""
+    def pass_over(self, walk: Walk, index: int, *, bytes_max: int = POSITION_MAX) -> None:
+        """
+        Walk until C{index} is passed, or about C{bytes_max} bytes, correcting the index.
+
+        @raise DamagedRecord: at a record up to that one.
+        """
+        until_position = walk.position + bytes_max
+        while walk.index <= index:
+            following = self.data.base(walk.position) + self.data.file_size
+            try:
+                ended = self._scan_file(walk, index, until_position)
+            except DamagedRecord:
+                if walk.index > index:
+                    return  # that record is another one's matter
+                raise
+            if ended == "passed":
+                return
+            if ended != "blank" or not self.data.has(following):
+                raise DamagedRecord(walk.index, walk.position, "no record")
+            walk.position = following
+
+    def _scan_file(
+        self, walk: Walk, until_index: int = INDEX_MAX, until_position: int = POSITION_MAX
+    ) -> str:
+        """
+        Walk to the end of the records of one file; returns "blank", or "" at zeroes, or "passed" once the
+        record at C{until_index}, or C{until_position}, was passed.
+        """
         file_end = self.data.base(walk.position) + self.data.file_size
         wanted = _CHUNK
         while True:
+            if walk.index > until_index or walk.position >= until_position:
+                return "passed"
             data = self.data.pread(wanted, walk.position)
             if len(data) < MIN_BLANK_SIZE:
                 raise DamagedRecord(walk.index, walk.position, "the file ends without a blank")
@@ -349,7 +411,7 @@ def without_torn_end(
     empty record of a Java leader, first of its term and last in the ledger at a kill, is dropped.
     """
     last = found.end_index
-    if found.chain_crc != 0 or last <= found.begin_index or last <= mark.end_index:
+    if found.chain_crc != 0 or last <= found.scanned_from_index or last <= mark.end_index:
         return found
     scanner = Scanner(data, index)
     unit, before = scanner.unit(last), scanner.unit(last - 1)
@@ -375,32 +437,58 @@ def find_ledger(
     if not data.offsets:
         return FoundLedger()
     scanner = Scanner(data, index)
-    first = scanner.first_record(data.offsets[0])
-    if first is None:
-        return FoundLedger(why=f"no record at the beginning of {data.path(data.offsets[0])}")
-    if mark is not None and mark.begin_position == data.offsets[0]:
-        is_sound = begin_crc_of(data) == mark.begin_crc
-    else:
-        is_sound = _is_beginning_sound(scanner)
-    if not is_sound:
-        return FoundLedger(why=f"the first record of {data.path(data.offsets[0])} is not the recorded one")
-    begin_index, _, begin_position = first
+    beginning = _beginning_of(scanner, mark)
+    if isinstance(beginning, str):
+        return FoundLedger(why=beginning)
+    begin_index, begin_position, is_begin_damaged = beginning
+    recorded = mark.recorded_end_index if mark is not None else -1
+    settled = mark.end_index if mark is not None else -1
     start = None
-    if _index_reaches(index, begin_index) and (mark is None or mark.damaged_index < 0):
+    looks_at_all = is_begin_damaged or (mark is not None and mark.damaged_index >= 0)
+    if _index_reaches(index, begin_index) and not looks_at_all:
         if mark is None:
             start = _start_of_late_file(scanner, data, begin_index)
         elif begin_index <= mark.end_index:
             start = scanner.start_of(begin_index, mark)
     if start is not None:
-        found = scanner.scan(begin_index, *start)
-        if not found.why or (mark is not None and found.end_index >= mark.recorded_end_index):
+        found = scanner.scan(begin_index, *start, settled_index=settled)
+        if not found.why or (mark is not None and found.end_index >= recorded):
             return found
         lost()
-        # Damage. The walk could not compare its first record with one before it. So the first record may
-        # be the damaged one, and the next one, which contradicts it, may be sound.
-    while index.offsets:
-        index.drop_last()
-    return scanner.scan(begin_index, begin_index, begin_position)
+        # Damage at the end. The walk could not compare its first record with one before it. So the first
+        # record may be the damaged one, and the next one, which contradicts it, may be sound.
+    if not _index_reaches(index, begin_index):
+        while index.offsets:
+            index.drop_last()
+        # The first record may be damaged, and its unit is written when it has come back.
+        index.create(index.base(begin_index * INDEX_UNIT_SIZE))
+    return scanner.scan(begin_index, begin_index, begin_position, settled_index=settled,
+                        is_begin_damaged=is_begin_damaged)
+
+
+def _beginning_of(scanner: Scanner, mark: CommitMark | None) -> tuple[int, int, bool] | str:
+    """
+    Index and position of the first record, and whether it is damaged although its index is known; or why the
+    beginning cannot be found.
+    """
+    data = scanner.data
+    path = data.path(data.offsets[0])
+    first = scanner.first_record(data.offsets[0])
+    is_recorded = mark is not None and mark.begin_position == data.offsets[0]
+    if first is not None:
+        if is_recorded and mark is not None:
+            is_sound = begin_crc_of(data) == mark.begin_crc
+        else:
+            is_sound = _is_beginning_sound(scanner)
+        if is_sound:
+            return first[0], first[2], False
+    if is_recorded:
+        begin_index = 0 if data.offsets[0] == 0 else scanner.index_at(data.offsets[0])
+        if begin_index >= 0:
+            return begin_index, data.offsets[0], True
+    if first is None:
+        return f"no record at the beginning of {path}"
+    return f"the first record of {path} is not the recorded one"
 
 
 def check_beginning(data: SegmentList, index: SegmentList) -> None:

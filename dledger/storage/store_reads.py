@@ -3,8 +3,8 @@
 The reading part of a file store, with its memory of the latest entries.
 
 Rule: records read from the files are checked before they are returned, except by C{read_unchecked}, whose
-caller checks them. A record that is not sound fails the store and is recorded in the mark, so that the next
-start cuts there and begins repairing.
+caller checks them. A record that is not sound becomes a hole (L{dledger.storage.hole_finder}): its reader is
+refused, and everything else goes on.
 
 Reads of the latest entries make no system call; other reads make at most six for a batch, or three if they
 continue the last read.
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from dledger.base.disk.segment import SegmentList
-from dledger.base.errors import StoreError
+from dledger.base.errors import DamagedEntryError
+from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.mark_writer import MarkWriter
 from dledger.storage.open_ledger import OpenLedger
 from dledger.storage.recent import RecentBatches, RecentEntries
@@ -28,7 +28,6 @@ from protocols.wire.ledger.entry import (
     BLANK_MAGIC,
     CHAIN_CRC_AT,
     CHAIN_CRC_SIZE,
-    ENTRY_HEADER,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT,
     INDEX_UNIT_SIZE,
@@ -44,7 +43,9 @@ class StoreReads:
     to L{written}, L{cut} or L{begin_anew}.
     """
 
-    def __init__(self, ledger: OpenLedger, marks: MarkWriter, scanned_from_index: int) -> None:
+    def __init__(
+        self, ledger: OpenLedger, marks: MarkWriter, scanned_from_index: int, finder: HoleFinder
+    ) -> None:
         """@param scanned_from_index: recovery has checked every entry from here on."""
         self._ledger = ledger
         self._marks = marks
@@ -52,6 +53,7 @@ class StoreReads:
         self._index = ledger.index
         self._storing = ledger.guard.storing
         self._scanner = Scanner(ledger.data, ledger.index)
+        self._finder = finder
         self._batches = RecentBatches()
         self._recent = RecentEntries()
         #: Epoch, index behind the last read, and the C{chainCrc} before it: for callers that read on.
@@ -81,9 +83,16 @@ class StoreReads:
 
     # -- what changes ----------------------------------------------------------------------------
 
-    def written(self, layout: Layout) -> None:
-        """Entries were written behind the last one; L{remember} or L{forget_batches} follows."""
-        self._recent.extend(layout.positions, layout.terms)
+    def written(self, layout: Layout, first_index: int, term_before: int) -> None:
+        """
+        Entries were written behind the last one; L{remember} or L{forget_batches} follows.
+
+        @param term_before: of the entry before C{first_index}; -1 if there is none.
+        """
+        terms = layout.terms
+        if term_before >= 0 and self._recent.next_index == self._recent.first_index:
+            terms = [(first_index, term_before), *terms]  # nothing is known that they could continue
+        self._recent.extend(layout.positions, terms)
 
     def remember(self, batch: EntryBatch, sizes: list[int] | None = None) -> None:
         """
@@ -147,6 +156,8 @@ class StoreReads:
         As L{read_range}, from one file; only the first and the last record are compared with the index. For
         bulk readers, which check the records. Costs no time per record.
         """
+        if first_index <= self._ledger.holes.end_index + 1:
+            end_index = self._readable_to(first_index, end_index)
         position, size = self._unit(first_index)[1:3]
         limit = min(position + max(max_bytes, size), self._data.base(position) + self._data.file_size)
         low = first_index
@@ -165,7 +176,7 @@ class StoreReads:
         with self._storing("reading failed"):
             data = self._data.pread(last + size - position, position)
         if len(data) < last + size - position:
-            raise self._damaged(first_index, self._data, position, "the file is truncated")
+            raise self._damaged(first_index, position, "the file is truncated")
         return EntryBatch(first_index=first_index, count=low - first_index + 1, term=term, records=data)
 
     def holds(self, entry: EntryBatch) -> bool:
@@ -186,20 +197,40 @@ class StoreReads:
     def _unit(self, index: int) -> tuple[int, int, int, int, int]:
         ledger = self._ledger
         assert ledger.begin_index <= index <= ledger.end_index and index >= 0, (index, ledger.end)
+        if ledger.holes.at(index) is not None:
+            raise self._finder.error(index, "it lies in a hole of this ledger")
+        unit = self._agreed(index)
+        if unit is None:
+            error = self._finder.damaged(index, -1, "its index unit and its record do not agree")
+            # If only the index was wrong, it is right now.
+            unit = self._agreed(index) if ledger.holes.at(index) is None else None
+            if unit is None:
+                raise error
+        return unit
+
+    def _agreed(self, index: int) -> tuple[int, int, int, int, int] | None:
         with self._storing("reading the index failed"):
-            unit = self._scanner.unit(index)
-            if unit is not None and self._data.has(self._data.base(unit[1])):
-                header = self._data.pread(ENTRY_HEADER_SIZE, unit[1])
-                if len(header) == ENTRY_HEADER_SIZE:
-                    magic, size, found, term, pos, _, _, _, _ = ENTRY_HEADER.unpack(header)
-                    if unit == (magic, pos, size, found, term):
-                        return unit
-        position = index * INDEX_UNIT_SIZE
-        raise self._damaged(index, self._index, position, "its index unit and its record do not agree")
+            return self._scanner.agreed_unit(index)
+
+    def _readable_to(self, first_index: int, last_index: int) -> int:
+        """
+        Last index of the sound entries from C{first_index} on, at most C{last_index}.
+
+        @raise DamagedEntryError: the first one lies in a hole.
+        """
+        holes = self._ledger.holes
+        if holes.at(first_index) is not None:
+            raise self._finder.error(first_index, "it lies in a hole of this ledger")
+        if holes.at(first_index - 1) is not None and not self._finder.is_vouched(first_index):
+            position = self._unit(first_index)[1]
+            raise self._damaged(first_index, position, "it is behind a hole, and nothing else vouches for it")
+        return holes.readable_to(first_index, last_index)
 
     def _read(self, first_index: int, last_index: int, max_bytes: int, *, one_term: bool) -> EntryBatch:
         ledger = self._ledger
         assert ledger.begin_index <= first_index <= last_index <= ledger.end_index and first_index >= 0
+        if first_index <= ledger.holes.end_index + 1:
+            last_index = self._readable_to(first_index, last_index)
         position, size = self._recent.position(first_index), ENTRY_HEADER_SIZE
         term = self._recent.term(first_index)
         if position < 0:
@@ -221,21 +252,23 @@ class StoreReads:
             size = BLANK.unpack_from(data)[1]
             data = self._walk(walk, min(size, limit - position), 1, one_term)
         if not walk.count or (term != walk.term and (one_term or walk.count == 1)):
-            raise self._damaged(first_index, self._data, position, "the record is cut, or not of its term")
-        if chain_crc is None and crc32(data[:ENTRY_HEADER_SIZE]) != self._marks.begin_crc:
-            raise self._damaged(first_index, self._data, position, "not the first record that is on record")
+            raise self._damaged(first_index, position, "the record is cut, or not of its term")
+        if first_index == ledger.begin_index > 0 and crc32(data[:ENTRY_HEADER_SIZE]) != self._marks.begin_crc:
+            raise self._damaged(first_index, position, "not the first record that is on record")
         self._read_on = ledger.epoch, walk.index, walk.chain_crc or 0
         return EntryBatch(first_index=first_index, count=walk.count, term=walk.term,
                           records=data if len(data) == walk.length else data[: walk.length])
 
     def _chain_before(self, index: int) -> int | None:
         """
-        C{chainCrc} of the entry before C{index}, for the check of its header. None for the first entry of a
-        ledger whose beginning has expired; the mark has a CRC of that header.
+        C{chainCrc} of the entry before C{index}, for the check of its header. None behind a hole, and for the
+        first entry of a ledger whose beginning has expired; the mark has a CRC of that header.
         """
         if index == 0:
             return 0
-        if index == self._ledger.begin_index:
+        if index == self._ledger.begin_index or (
+            index <= self._ledger.holes.end_index + 1 and self._ledger.holes.at(index - 1) is not None
+        ):
             return None
         if self._read_on[:2] == (self._ledger.epoch, index):
             return self._read_on[2]
@@ -250,23 +283,20 @@ class StoreReads:
         with self._storing("reading failed"):
             data = self._data.pread(wanted, walk.position)
         if len(data) < ENTRY_HEADER_SIZE:
-            raise self._damaged(walk.index, self._data, walk.position, "the file is truncated")
+            raise self._damaged(walk.index, walk.position, "the file is truncated")
         try:
             walk_records(data, walk, max_count=max_count, one_term=one_term, size_max=self._data.file_size)
         except DamagedRecord as damage:
-            # Behind the last record of a file a blank stops the walk. Anything else is damage, and is told
-            # now: a later read would begin with this record and not check its chain.
+            # Behind the last record of a file a blank stops the walk. Anything else is damage, and becomes a
+            # hole now: a later read would begin with this record and not check its chain.
             if not walk.count or BLANK.unpack_from(data, walk.length)[0] != BLANK_MAGIC:
-                raise self._damaged(damage.index, self._data, damage.position, damage.what) from None
+                error = self._damaged(damage.index, damage.position, damage.what)
+                if not walk.count:
+                    raise error from None
         return data
 
-    def _damaged(self, index: int, segments: SegmentList, position: int, what: str) -> StoreError:
-        """Note the damage durably, so that the next start cuts there and comes up repairing."""
-        path = segments.path(segments.base(position))
-        offset = position % segments.file_size
-        why = f"entry {index} is damaged: {path} at {offset}: {what}"
-        trouble = self._marks.note_damage(index)
-        if trouble:
-            why += f" (and noting it failed: {trouble})"
-        self._ledger.guard.broken = why
-        return StoreError(why, file=path, offset=offset, index=index)
+    def _damaged(self, index: int, position: int, what: str) -> DamagedEntryError:
+        """Remember the hole."""
+        path = self._data.path(self._data.base(position))
+        offset = position % self._data.file_size
+        return self._finder.damaged(index, position, f"{path} at {offset}: {what}")

@@ -105,6 +105,7 @@ class StoreRoom:
                 self._marks.begin_will_be(ledger.data.offsets[1])
                 ledger.data.drop_first()
                 ledger.begin_index = following[0]
+                ledger.holes.begin_at(following[0], following[2])
                 deleted.append(DeletedSegment(path=path, begin_index=following[0], why=why))
             if deleted:
                 base = ledger.index.base(ledger.begin_index * INDEX_UNIT_SIZE)

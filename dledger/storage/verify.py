@@ -17,7 +17,9 @@ import attrs
 from dledger.base.disk.disk import Disk
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DirectoryError
+from dledger.base.holes import Hole
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, CommitMark, read_mark
+from dledger.storage.hole_list import HOLES_NAME, HoleList
 from dledger.storage.properties import LEDGER_CHECKPOINT_NAME, read_checkpoint
 from dledger.storage.reader import LogReader
 from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
@@ -75,6 +77,7 @@ class VerifyReport:
     @ivar without_body_crc, without_chain_crc: records without this checksum (Java's).
     @ivar blanks: files that end in a blank.
     @ivar repair_end_index: the member is repairing up to this index; -1 if healthy.
+    @ivar holes: what the member remembers as damaged and fetches from its peers.
     @ivar set_aside: files of cut data, kept beside the ledger; they are no findings.
     """
 
@@ -91,6 +94,7 @@ class VerifyReport:
     without_chain_crc: int = 0
     blanks: int = 0
     repair_end_index: int = -1
+    holes: list[Hole] = attrs.Factory(list)
     set_aside: list[KeptFile] = attrs.Factory(list)
 
     @property
@@ -119,6 +123,7 @@ def verify_directory(
     report = VerifyReport(path=path)
     report.set_aside = kept_files(disk, data_path or f"{path}/data")
     _check_mark(disk, path, report)
+    _check_holes(disk, path, report)
     try:
         reader = LogReader.open(path, data_path=data_path, disk=disk)
     except DirectoryError as error:
@@ -150,6 +155,20 @@ def _check_mark(disk: Disk, path: str, report: VerifyReport) -> None:
     if mark.damaged_index >= 0:
         report.add(f"{path}/{COMMIT_MARK_NAME}", "a damaged entry was noted while reading",
                    index=mark.damaged_index)
+
+
+def _check_holes(disk: Disk, path: str, report: VerifyReport) -> None:
+    found = HoleList.recorded(disk, path)
+    if found is None:
+        report.add(f"{path}/{HOLES_NAME}", "not sound: the next start looks at every record")
+        return
+    report.holes = list(found)
+    for hole in found:
+        report.add(
+            f"{path}/{HOLES_NAME}", f"{hole.count} entries from {hole.first_index} on are noted as damaged, "
+            f"log offsets {hole.position} to {hole.end_position}; entry {hole.last_index + 1} is behind "
+            "them. The running member fetches them from its peers", index=hole.first_index,
+        )
 
 
 class _Verifier:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.admin.metrics import COUNTERS, GAUGES, TABLES, exposition, make_registry
+from dledger.base.holes import Hole
 from tests.admin.fakes import picture
 
 
@@ -62,6 +63,8 @@ class MetricsTests(SynchronousTestCase):
     def test_repairing(self) -> None:
         """To be alerted on."""
         self.assertEqual(samples(repair_end_index=200)["dledger_is_repairing", ()], 1)
+        found = samples(holes=(Hole(first_index=7, last_index=9, position=0, end_position=9),))
+        self.assertEqual((found["dledger_is_repairing", ()], found["dledger_damaged_entries", ()]), (1, 3))
 
     def test_peers(self) -> None:
         """A leader's view of each."""

@@ -24,6 +24,7 @@ from dledger.admin.resource import (
     make_admin_service,
     told_address,
 )
+from dledger.base.holes import Hole
 from dledger.node.health import health_problem
 from tests.admin.fakes import FakeNode, picture
 
@@ -92,6 +93,8 @@ class PageTests(SynchronousTestCase):
         for facts, reason in (
             ({"leader_id": None, "role": "candidate"}, "no leader"),
             ({"repair_end_index": 200}, "up to 200 were lost"),
+            ({"holes": (Hole(first_index=7, last_index=8, position=0, end_position=9),),
+              "hole_asked": {"n1": "DISK_ERROR"}}, "2 entries are damaged, the first is 7"),
             ({"state": "stopping"}, "stopping"),
             ({"is_disk_full": True}, "disk full"),
             ({"state": "failed", "reason": "fsync failed"}, "failed: fsync failed"),

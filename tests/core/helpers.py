@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.base.holes import Hole, joined_holes
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -84,6 +85,42 @@ class ListLedger:
     broken: bool = False
     commits: list[int] = attrs.Factory(list)
     repairs_ended: int = 0
+    repair_end_index: int = -1
+    owes_after_cut: int = -1
+    holes: tuple[Hole, ...] = ()
+    filled: list[tuple[EntryBatch, bool]] = attrs.Factory(list)
+
+    @property
+    def holes_end_index(self) -> int:
+        """Last index of the last hole."""
+        return self.holes[-1].last_index if self.holes else -1
+
+    @property
+    def is_end_proven(self) -> bool:
+        """Whether the entry before the last one is there."""
+        return not self.holes or self.holes_end_index != self.ledger_end_index - 1
+
+    def lose(self, first_index: int, last_index: int) -> ListLedger:
+        """These entries cannot be read from now on."""
+        self.holes = joined_holes((*self.holes, Hole(
+            first_index=first_index, last_index=last_index, position=self.position_of(first_index),
+            end_position=self.position_of(last_index + 1),
+        )))
+        return self
+
+    def _readable(self, index: int) -> None:
+        if any(hole.holds(index) for hole in self.holes):
+            raise DamagedEntryError(index, "it lies in a hole")
+
+    def look_again(self) -> bool:
+        """Nothing is found."""
+        return False
+
+    def fill_hole(self, entries: EntryBatch, *, is_committed: bool) -> None:
+        """Remember, and close the hole."""
+        self._refuse_once()
+        self.filled.append((entries, is_committed))
+        self.holes = self.holes[1:]
 
     @classmethod
     def of(cls, *terms: int, begin_index: int = 0) -> ListLedger:
@@ -122,9 +159,12 @@ class ListLedger:
         self._check()
         at = first_index - self.begin_index
         assert 0 <= at < len(self.entries), f"{first_index} is not in the ledger"
+        self._readable(first_index)
         taken: list[tuple[int, bytes]] = []
         term, size = self.entries[at][0], 0
-        for entry in self.entries[at : at + max_count]:
+        for number, entry in enumerate(self.entries[at : at + max_count], first_index):
+            if taken and any(hole.holds(number) for hole in self.holes):
+                break
             size += _HEADER.size + len(entry[1])
             if taken and (entry[0] != term or size > max_bytes):
                 break
@@ -137,6 +177,7 @@ class ListLedger:
         at = entry.first_index - self.begin_index
         if not 0 <= at < len(self.entries):
             return False
+        self._readable(entry.first_index)
         return batch(entry.first_index, self.entries[at]).records == entry.records
 
     def _refuse_once(self) -> None:
@@ -379,14 +420,26 @@ class Bench:
                 return ev.EntriesWritten(
                     first_index=effect.entries.first_index, count=effect.entries.count
                 )
+            if isinstance(effect, fx.LookAgain):
+                return ev.HoleHandled(reason="" if ledger.look_again() else "nothing is found")
+            if isinstance(effect, fx.FillHole):
+                return self._fill(effect)
             if isinstance(effect, fx.TruncateLedger):
                 ledger.truncate_to(effect.entries, anew=effect.anew)
                 return ev.LedgerTruncated(
-                    end_index=ledger.ledger_end_index, end_term=ledger.ledger_end_term
+                    end_index=ledger.ledger_end_index, end_term=ledger.ledger_end_term,
+                    repair_end_index=ledger.owes_after_cut,
                 )
         except DLedgerError as error:
             return ev.WriteRefused(code=error.code, reason=str(error))
         return None
+
+    def _fill(self, effect: fx.FillHole) -> ev.Input:
+        try:
+            self.ledger.fill_hole(effect.entries, is_committed=effect.is_committed)
+        except DLedgerError as error:
+            return ev.HoleHandled(reason=str(error))
+        return ev.HoleHandled()
 
     def request(self, request: Request) -> tuple[fx.Effect, ...]:
         """A request comes, with a fresh token."""

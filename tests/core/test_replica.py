@@ -477,6 +477,16 @@ class RepairTests(SynchronousTestCase):
         bench.request(push(PushType.COMPARE, batch(4, 1), leader="n2", term=3))
         self.assertTrue(bench.core.status().is_repairing)
 
+    def test_begins_with_a_truncation(self) -> None:
+        """A leader cuts damaged entries that this member may have acknowledged: it owes them."""
+        bench = Bench.make(ListLedger.of(1, 1, 1, 1), term=3).follow("n1", 3)
+        bench.ledger.owes_after_cut = 3
+        bench.request(push(PushType.TRUNCATE, batch(1, 1), term=3))
+        self.assertTrue(bench.core.status().is_repairing)
+        self.assertFalse(bench.core._member.may_lead)
+        bench.request(push(PushType.APPEND, batch(2, 1, 1), term=3))
+        self.assertFalse(bench.core.status().is_repairing)
+
     def test_of_the_very_first_entry(self) -> None:
         """Index 0 is an end like any other."""
         bench = Bench.make(term=3, repair_end_index=0).follow("n1", 3)

@@ -68,12 +68,16 @@ class BrokerCase(SynchronousTestCase):
         return connection
 
     def slave_port(self, data: bytes, *, seconds: float = 3.0) -> bytes:
-        """What a stranger at the port for slaves gets for C{data}, until it is closed or the time is over."""
-        connection = self.connect(1)
-        connection.settimeout(0.2)
+        """
+        What a stranger at the port for slaves gets for C{data}, until it is closed or the time is over.
+
+        A broker that refuses the host may reset the connection before the stranger has it.
+        """
         got = b""
         stop = time.monotonic() + seconds
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
+            connection = self.connect(1)
+            connection.settimeout(0.2)
             connection.sendall(data)
             while time.monotonic() < stop:
                 with contextlib.suppress(TimeoutError):

@@ -170,8 +170,8 @@ _REPLICATION = (
               "return self.is_in_step"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("append-without-match", "a COMPARE is answered by the index alone, an APPEND taken at any end", (
-        Patch(HANDLER, "if not (0 <= begin_index <= index <= end_index and member.view.holds(entries)):",
-              "if not 0 <= begin_index <= index <= end_index:"),
+        Patch(HANDLER, "is_equal = 0 <= begin_index <= index <= end_index and member.view.holds(entries)",
+              "is_equal = 0 <= begin_index <= index <= end_index"),
         Patch(HANDLER, "        if not self._is_in_step_here:\n", "        if False:\n"),
     ), faults=ELECTIONS, pace_s=1.5),
     Mutant("commit-beyond-match", "a follower commits up to its end, even if that is not the leader's", (
@@ -247,7 +247,15 @@ _STORAGE = (
     ), faults=("damage", "damage", "kill"), settings={"check_point_interval": 1000}),
     Mutant("repair-mark-dropped", "a member that lost recorded entries comes up as if it were whole", (
         Patch(DIRECTORY, "        repair_end = max(repair_end, recorded, indexed, held)\n", "        pass\n"),
-    ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
+    ), settings={**SYNC, "check_point_interval": 1000}, pace_s=1.0,
+       faults=("damage", "damage", "kill", "kill_all", "isolate")),
+    Mutant("sound-rest-cut", "a damaged record costs all records behind it", (
+        Patch(RECOVERY, "        if index > self._settled_index:\n            return False\n",
+              "        return False\n"),
+    ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "rot", "kill", "kill_all")),
+    Mutant("holes-never-mended", "no peer is asked for damaged entries", (
+        Patch("dledger.core.hole_repair", "        self._ask(holes[0])\n", "        pass\n"),
+    ), settings={**SYNC, "check_point_interval": 1000}, faults=("rot", "kill", "kill_all")),
     Mutant("flush-does-nothing", "a flush reports success without waiting for the disk", (
         Patch(JOB, "        for step in self._steps:\n            step()\n", "        pass\n"),
     ), settings=SYNC, faults=POWER),

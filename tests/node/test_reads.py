@@ -15,7 +15,7 @@ from dledger.node.reads import PULL_BYTES_MAX, PULL_WAIT_MS_MAX
 from protocols import budgets
 from protocols.wire.ledger.codes import Consistency, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, bodies_of
-from protocols.wire.ledger.messages import AppendRequest, GetRequest, PullRequest
+from protocols.wire.ledger.messages import AppendRequest, GetRequest, MetadataRequest, PullRequest
 from tests.node.rig import Rig
 
 
@@ -121,8 +121,60 @@ class GetTests(ReadsTestCase):
         )
         self.assertEqual(client.ask(GetRequest(begin_index=0, **rig.base())).code, 404)
 
+    def rot(self, index: int) -> None:
+        """A bit of a record on the disk changes; nothing remembers the record."""
+        store = self.rig.store
+        position = store.position_of(index) + 50
+        byte = store._data.pread(1, position)
+        store._data.pwrite(bytes([byte[0] ^ 1]), position)
+        store._reads._batches.clear()
+
+    def test_damaged_entry(self) -> None:
+        """Every way to read it is answered with an error; the member and all other entries go on."""
+        self.rot(3)
+        for consistency in Consistency:
+            for native in (True, False):
+                answer = self.client.ask(self.get(3, consistency), native=native)
+                self.assertIs(answer.code, ResponseCode.DISK_ERROR)
+        self.assertIs(self.failureResultOf(self.read(3), DLedgerError).value.code, ResponseCode.DISK_ERROR)
+        self.assertIs(self.client.ask(self.pull(3)).code, ResponseCode.DISK_ERROR)
+        self.assertEqual(self.client.ask(self.pull(0)).entries.count, 3)
+        self.assertEqual(bodies_of(self.client.ask(self.get(4)).entries), [b"body 4"])
+        self.assertEqual(self.rig.node.state, "running")
+        self.rig.clock.advance(0.2)
+        status = self.rig.node.status()
+        self.assertEqual([(hole.first_index, hole.last_index) for hole in status.member.holes], [(3, 3)])
+        self.assertTrue(status.member.is_repairing)
+        self.assertEqual(status.refusals["DISK_ERROR"], 5)
+        self.assertEqual(status.reports["entries-damaged"], 1)
+        self.assertEqual(self.successResultOf(self.appended()).index, 10)
+
+    def appended(self) -> object:
+        """One more entry."""
+        waiter = self.rig.node.append(b"more")
+        self.rig.clock.advance(0)
+        return waiter
+
+    def test_a_member_that_lost_entries(self) -> None:
+        """On the connection of a member C{COMMITTED} shows any entry, on another one it does not."""
+        rig = Rig(peers="n0-h:1;n1-h:2;n2-h:3")
+        rig.store.append_bodies((b"a", b"b"), 0)
+        rig.node._core._member.refresh_end()
+        rig.node._core._member.committed_index = 0
+        rig.node.start()
+        for speaker, code, count in (("n1", 200, 2), (None, 410, 1)):
+            client = rig.client()
+            client.ask(MetadataRequest(local_id=speaker, **rig.base()))
+            for native in (True, False):
+                answer = client.ask(
+                    GetRequest(begin_index=1, consistency=Consistency.COMMITTED, **rig.base()), native=native
+                )
+                self.assertEqual(answer.code, code)
+            self.assertEqual(client.ask(PullRequest(begin_index=0, **rig.base())).entries.count, count)
+            self.assertEqual(client.ask(GetRequest(begin_index=1, **rig.base())).code, 404)
+
     def test_damage(self) -> None:
-        """The reader is told, and the member stops."""
+        """If the store fails, the reader is told, and the member stops."""
 
         def damaged(*args: object, **options: object) -> None:
             raise StoreError("entry 3 is damaged", index=3)

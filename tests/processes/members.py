@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from protocols.wire.ledger.messages import MetadataResponse
@@ -154,6 +154,10 @@ class Group:
         end_index = seen[-1][0]
         assert isinstance(end_index, int)
         return end_index
+
+    def wait_until(self, condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
+        """Until C{condition} holds. C{what} says what is wrong if that takes too long."""
+        self._wait(condition, seconds, what)
 
     def _wait(self, condition: object, seconds: float, what: str, every: float = 0.05) -> None:
         try:

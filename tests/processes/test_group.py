@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger
 from dledger.base.disk.disk import OsDisk
 from dledger.client.values import UnknownOutcome
+from dledger.storage.hole_list import HoleList
 from dledger.storage.verify import verify_directory
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
@@ -123,6 +124,36 @@ class GroupTests(SynchronousTestCase):
             self.assertGreater(log.append(b"after").term, 0)
             group.members[leader_id].start()
         self.assertEqual(self.stop_and_compare(group), bodies)
+
+    def test_rotten_records(self) -> None:
+        """Records rot at every member, each at another place: they serve, and get them back."""
+        group = self.group(flush_disk_type="sync")
+        bodies = [b"%d" % number * 20 for number in range(300)]
+        with dledger.connect(group.peers_text, timeout=20.0) as log:
+            log.append_many(bodies)
+        group.wait_settled()
+        group.stop()
+        paths = [member.ledger_path for member in group.members.values()]
+        for path, rotten in zip(paths, ((3, 200), (40, 41, 150), (100,)), strict=True):
+            self.rot(path, rotten)
+            self.assertNotEqual(verify_directory(OsDisk(), str(path)).findings, [])
+        group.start()
+        with dledger.connect(group.peers_text, timeout=20.0) as log:
+            log.append(b"more")
+            group.wait_until(lambda: not any(HoleList.recorded(OsDisk(), str(path)) for path in paths),
+                             "the holes were not closed")
+        self.assertEqual(self.stop_and_compare(group), [*bodies, b"more"])
+
+    def rot(self, path: Path, indexes: tuple[int, ...]) -> None:
+        """A bit of the body of each of these changes on the disk."""
+        for record in list(read_records(path)):
+            if record.index in indexes:
+                base = record.pos - record.pos % (1 << 16)
+                with open(path / "data" / f"{base:020d}", "r+b") as file:
+                    file.seek(record.pos - base + 48)
+                    first = file.read(1)
+                    file.seek(record.pos - base + 48)
+                    file.write(bytes([first[0] ^ 1]))
 
     def test_leader_stands_still(self) -> None:
         """

@@ -14,6 +14,7 @@ from dledger.testing.group.schedule import Focus, run_schedule
 ANYWHERE = (
     "cut_link", "isolate", "heal_slowly", "split", "break", "break_late", "pause", "depose", "spikes",
     "transfer", "kill", "kill_all", "stop", "kill_inside", "disk_error", "fill_disk", "slow_disk", "damage",
+    "rot",
 )
 WITH_SYNC = ("cut_power", "cut_power_everywhere", "lose_power_inside")
 

@@ -11,7 +11,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import DiskSpace, OsDisk
-from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.config import DLedgerConfig
 from dledger.storage.directory import RESERVED_BYTES
 from dledger.storage.file_store import FileStore
@@ -271,7 +271,7 @@ class LateMarkTests(HookedCase):
     def test_damage_below_a_late_mark(self) -> None:
         """
         A power cut takes mark and index back to what they were before the last flushes, and a record below is
-        damaged: what stood in the data files all the same had been acknowledged, and is owed.
+        damaged: what stands behind it in the data files all the same had been acknowledged, and stays.
         """
         record = 48 + 60
         for entries in (20, 60):  # in three files, and in seven
@@ -293,7 +293,8 @@ class LateMarkTests(HookedCase):
                 data[3 * record + at] ^= 0x40
                 self.disk.write_file(f"{ROOT}/data/{FIRST}", bytes(data))
                 store = FileStore.open(self.config, self.disk)
-                self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, entries - 1))
+                self.assertEqual((store.ledger_end_index, store.repair_end_index), (entries - 1, -1))
+                self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes], [(3, 3)])
                 store.abandon()
 
 
@@ -345,7 +346,7 @@ class FailureTests(HookedCase):
         self.store.append_bodies((bytes(self.config.body_bytes_max),), 1)
 
     def test_damage_found_by_reading(self) -> None:
-        """Damage is told with file and offset, and the next start cuts there and comes up repairing."""
+        """Damage is told with file and offset; only that entry cannot be read, now and after a start."""
         self.store.append_bodies((b"a" * 50,) * 20, 1)
         flush(self.store)
         self.reopen()
@@ -353,24 +354,27 @@ class FailureTests(HookedCase):
         position = self.store.position_of(4)
         self.disk.files[path].data[position + 60] ^= 1
         self.assertEqual(bodies_of(self.store.read_batch(0, max_count=4, max_bytes=999)), [b"a" * 50] * 4)
-        with self.assertRaises(StoreError) as caught:
-            self.store.read_batch(2, max_count=9, max_bytes=999)
-        self.assertEqual(caught.exception.facts["file"], path)
-        self.assertEqual(caught.exception.facts["offset"], position)
-        self.assertEqual(self.mark().damaged_index, 4)
-        store = self.reopen()
-        self.assertEqual((store.ledger_end_index, store.repair_end_index), (3, 19))
+        self.assertEqual(self.store.read_batch(2, max_count=9, max_bytes=999).count, 2)
+        for store in (self.store, None):
+            store = store or self.reopen()
+            with self.assertRaises(DamagedEntryError) as caught:
+                store.read_batch(4, max_count=9, max_bytes=999)
+            self.assertEqual(caught.exception.index, 4)
+            self.assertEqual((store.ledger_end_index, store.repair_end_index), (19, -1))
+            (hole,) = store.holes
+            self.assertEqual((hole.first_index, hole.last_index, hole.position), (4, 4, position))
+            self.assertEqual(bodies_of(store.read_batch(5, max_count=3, max_bytes=999)), [b"a" * 50] * 3)
         self.assertEqual(self.mark().damaged_index, -1)
 
     def test_damaged_index_unit(self) -> None:
-        """A damaged index unit stops the store; the next start makes the index anew, nothing is lost."""
+        """A damaged index unit is written again when it is read: nothing is lost."""
         self.store.append_bodies((b"a" * 50,) * 20, 1)
         flush(self.store)
         self.reopen()
         self.store._reads._recent.reset(20)
         self.disk.files[f"{ROOT}/index/{FIRST}"].data[5 * 32 + 20] ^= 1
-        with self.assertRaises(StoreError):
-            self.store.term_of(5)
+        self.assertEqual(self.store.term_of(5), 1)
+        self.assertEqual(self.store.holes, ())
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (19, -1))
         self.assertEqual(self.store._room._scanner.unit(5)[2:], (98, 5, 1))  # type: ignore[index]
@@ -384,7 +388,10 @@ class RepairTests(HookedCase):
         self.store.append_bodies((b"a" * 50,) * 20, 1)
         flush(self.store)
         self.original = [entry_at(self.store, index) for index in range(20)]
-        self.disk.files[f"{ROOT}/data/{FIRST}"].data[self.store.position_of(7) + 50] ^= 1
+        for index in range(7, 20):
+            position = self.store.position_of(index)
+            name = f"{position - position % DATA_SIZE:020d}"
+            self.disk.files[f"{ROOT}/data/{name}"].data[position % DATA_SIZE + 50] ^= 1
         self.reopen()
 
     def test_repairing(self) -> None:
@@ -413,7 +420,8 @@ class RepairTests(HookedCase):
         """Damaged again while repairing: the higher end counts."""
         self.store.append_entries(self.original[7])
         flush(self.store)
-        self.disk.files[f"{ROOT}/data/{FIRST}"].data[50] ^= 1
+        for index in range(8):
+            self.disk.files[f"{ROOT}/data/{FIRST}"].data[self.store.position_of(index) + 50] ^= 1
         store = self.reopen()
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 19))
 

@@ -8,11 +8,12 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.errors import DamagedEntryError, DirectoryError, StoreError
 from dledger.storage import recovery
 from dledger.storage.commit_mark import read_mark
 from dledger.storage.file_store import FileStore
 from dledger.testing.disk import SimDisk
+from protocols.wire.ledger.entry import bodies_of
 from tests.storage.support import (
     BROKEN,
     DATA_SIZE,
@@ -96,18 +97,61 @@ class TailTests(RecoveryCase):
             self.ends(34, -1)
 
     def test_loss(self) -> None:
-        """At or below the recorded end, the member comes up repairing, up to what it had written."""
-        for index in (29, 20, 1, 0):
-            self.setUp()
-            self.flip(self.position[index] + 60)
-            self.ends(index - 1, 39)
+        """Of the last recorded entry, the member comes up repairing, up to what it had written."""
+        self.flip(self.position[29] + 60)
+        self.ends(28, 39)
+
+    def test_loss_before_sound_records(self) -> None:
+        """A damaged record costs that record: what is behind it stays, and nothing is set aside."""
+        for index in (28, 20, 1, 0):
+            for at in (0, 3, 4, 7, 12, 15, 20, 30, 37, 41, 60):
+                self.setUp()
+                self.flip(self.position[index] + at)
+                self.lacks(index, index)
+
+    def test_lost_sectors(self) -> None:
+        """So does a run of zeroes, whatever it covers, with and without the index units of its entries."""
+        for first, last in ((3, 3), (5, 9), (0, 2), (8, 27), (0, 25)):
+            for wipes_index in (False, True):
+                self.setUp()
+                for position in range(self.position[first], self.position[last + 1]):
+                    self.wipe("data", position, DATA_SIZE)
+                if wipes_index:
+                    for position in range(first * 32, (last + 2) * 32):
+                        self.wipe("index", position, INDEX_SIZE)
+                # Without the index the first sound header only vouches for the next one.
+                self.lacks(first, last + wipes_index)
+
+    def wipe(self, directory: str, position: int, size: int) -> None:
+        """One byte is lost."""
+        path = f"{ROOT}/{directory}/{position - position % size:020d}"
+        data = self.disk.files[path].data
+        if position % size < len(data):
+            data[position % size] = 0
+
+    def lacks(self, first: int, last: int) -> None:
+        """Only these are missing after a start; the next start says the same."""
+        for _ in range(2):
+            store = self.open()
+            self.assertEqual((store.ledger_end_index, store.repair_end_index), (39, -1))
+            (hole,) = store.holes
+            self.assertEqual((hole.first_index, hole.last_index), (first, last))
+            self.assertLessEqual(hole.position, self.position[first])
+            self.assertEqual(hole.end_position, self.position[last + 1])
+            for index, body in enumerate(bodies(0, 40)):
+                if hole.holds(index):
+                    self.assertRaises(DamagedEntryError, entry_at, store, index)
+                else:
+                    self.assertEqual(bodies_of(entry_at(store, index)), [body])
+            self.assertEqual(store.set_aside, [])
+            store.abandon()
 
     def test_zeroed_records(self) -> None:
         """Zeroes are no end of the ledger where one is on record."""
         path = f"{ROOT}/data/{DATA_SIZE:020d}"
         self.disk.files[path].data = bytearray(DATA_SIZE)
-        first_lost = min(index for index, position in self.position.items() if position >= DATA_SIZE)
-        self.ends(first_lost - 1, 39)
+        lost = [index for index, position in self.position.items() if position // DATA_SIZE == 1]
+        self.lacks(lost[0], lost[-1])
 
     def test_lost_files(self) -> None:
         """Missing files are a loss, too."""
@@ -121,7 +165,7 @@ class TailTests(RecoveryCase):
 
     def test_mark_before_the_cut(self) -> None:
         """That something was lost is durable before anything is cut."""
-        self.flip(self.position[10] + 60)
+        self.flip(self.position[29] + 60)
         self.disk.calls.clear()
         self.open()
         changes = [(operation, path) for operation, path in self.disk.calls
@@ -135,20 +179,20 @@ class TailTests(RecoveryCase):
         for failing in (("rename", "/data/"), ("create", "/data.set-aside/"), ("pwrite", "/data/"),
                         ("datasync", "/data/"), ("pwrite", "/index/"), ("unlink", "/index/")):
             self.setUp()
-            self.flip(self.position[10] + 60)
+            self.flip(self.position[29] + 60)
             self.disk.failures = {failing: BROKEN}
             with self.assertRaises(StoreError):
                 self.open()
             self.disk.failures.clear()
-            self.ends(9, 39)
+            self.ends(28, 39)
 
     def test_what_is_cut_is_kept(self) -> None:
-        """Everything behind a damaged record: the rest of its file, and the files behind it."""
+        """Everything behind the last recorded entry, which is damaged: its file's rest, and more files."""
         before = {path: content for path, content in self.disk.contents().items() if "/data/" in path}
-        self.flip(self.position[12] + 60)
+        self.flip(self.position[29] + 60)
         store = self.open()
-        self.assertEqual((store.ledger_end_index, store.repair_end_index), (11, 39))
-        base = self.position[12] - self.position[12] % DATA_SIZE
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (28, 39))
+        base = self.position[29] - self.position[29] % DATA_SIZE
         kept = {one.path.rpartition("/")[2]: self.disk.read_file(one.path) for one in store.kept_files()}
         self.assertEqual(store.kept_files(), sorted(store.set_aside, key=lambda one: one.path))
         for path, content in before.items():
@@ -156,8 +200,8 @@ class TailTests(RecoveryCase):
             if offset > base:
                 self.assertEqual(kept.pop(f"{offset:020d}.set-aside-1"), content)
         ((name, content),) = kept.items()
-        self.assertEqual(name, f"{base:020d}.from-{self.position[12] - base}.set-aside-1")
-        self.assertEqual(len(content), len(before[f"{ROOT}/data/{base:020d}"][self.position[12] - base:]
+        self.assertEqual(name, f"{base:020d}.from-{self.position[29] - base}.set-aside-1")
+        self.assertEqual(len(content), len(before[f"{ROOT}/data/{base:020d}"][self.position[29] - base:]
                                            .rstrip(b"\0")))
 
     def test_torn_tail_is_not_kept(self) -> None:
@@ -260,7 +304,10 @@ class BeginningTests(RecoveryCase):
             self.disk.files = clean.clone().files
             self.flip(start + bit // 8, 1 << bit % 8)
             store = self.open()
-            self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, 39), f"bit {bit}")
+            self.assertEqual((store.ledger_end_index, store.repair_end_index), (39, -1), f"bit {bit}")
+            self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes],
+                             [(self.first, self.first)], f"bit {bit}")
+            self.assertEqual(store.ledger_begin_index, self.first)
             store.abandon()
 
 
@@ -277,7 +324,9 @@ class WipedChecksumTests(RecoveryCase):
     def test_in_the_middle(self) -> None:
         """The one behind it says that it had one: neither is believed."""
         self.wipe(20)
-        self.ends(19, 39)
+        store = self.open()
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (39, -1))
+        self.assertEqual([(hole.first_index, hole.last_index) for hole in store.holes], [(20, 20)])
 
     def test_at_the_end(self) -> None:
         """Nobody stands behind the last one."""
@@ -346,10 +395,11 @@ class ScanTests(SynchronousTestCase):
             disk.files[f"{ROOT}/data/{0:020d}"].data[60] ^= 1
             store = FileStore.open(config_of(), disk)
             self.assertEqual(store.ledger_end_index, 99)
-            with self.assertRaises(StoreError):
+            with self.assertRaises(DamagedEntryError):
                 bodies_in(store)
             store.abandon()
-            self.assertEqual(FileStore.open(config_of(), disk).repair_end_index, 99, "noted when it was read")
+            store = FileStore.open(config_of(), disk)
+            self.assertEqual((store.ledger_end_index, store.holes[0].first_index), (99, 0))
 
 
     def test_java_late_files(self) -> None:

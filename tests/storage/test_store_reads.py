@@ -7,7 +7,7 @@ from unittest import mock
 
 import attrs
 
-from dledger.base.errors import StoreError
+from dledger.base.errors import DamagedEntryError
 from dledger.storage import recovery
 from dledger.storage.file_store import FileStore
 from dledger.storage.recent import ENTRIES_KEPT
@@ -134,15 +134,18 @@ class ColdReadTests(HookedCase):
         self.assertEqual(bodies_in(self.store), [b"a" * 50] * 40 + [b"b" * 50] * 20)
 
     def test_every_byte_of_a_unit(self) -> None:
-        """A wrong unit is told, whatever is asked."""
+        """A wrong unit is written again, whatever is asked."""
         for byte in range(32):
             for ask in (lambda: self.store.term_of(45), lambda: self.store.position_of(45),
                         lambda: entry_at(self.store, 45)):
                 self.setUp()
+                right = ask()
+                self.forget()
+                before = bytes(self.unit(45))
                 self.unit(45)[45 * 32 % INDEX_SIZE + byte] ^= 0x81
-                with self.assertRaises(StoreError, msg=f"byte {byte}"):
-                    ask()
-                self.assertEqual(self.mark().damaged_index, 45)
+                self.assertEqual(ask(), right, f"byte {byte}")
+                self.assertEqual(self.store.holes, ())
+                self.assertEqual(bytes(self.unit(45)), before)
 
     def test_preload_of_a_damaged_unit(self) -> None:
         """Nor at a start."""
@@ -151,11 +154,19 @@ class ColdReadTests(HookedCase):
                 self.setUp()
                 self.unit(20)[20 * 32 % INDEX_SIZE + byte] ^= 0x80
                 self.reopen()
-            try:
-                found = bodies_in(self.store)
-            except StoreError:
-                found = bodies_in(self.reopen())
-            self.assertEqual(found, [b"a" * 50] * 40 + [b"b" * 50] * 20)
+            self.assertEqual(bodies_in(self.store), [b"a" * 50] * 40 + [b"b" * 50] * 20)
+
+    def test_terms_behind_a_deep_cut(self) -> None:
+        """Entries that continue a term behind a cut before all that is remembered have that term."""
+        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 300):
+            self.reopen()
+        copies = [entry_at(self.store, index) for index in range(60)]
+        self.store.truncate_to(copies[9])
+        for copy in copies[10:]:
+            self.store.append_entries(copy)
+        self.store._reads._batches.clear()
+        self.assertEqual([self.store.term_of(index) for index in range(60)], [1] * 40 + [2] * 20)
+        self.assertEqual([entry_at(self.store, index) for index in range(60)], copies)
 
     def test_cut_file(self) -> None:
         """A data file that was cut under a running store."""
@@ -166,7 +177,7 @@ class ColdReadTests(HookedCase):
             del self.disk.files[path].data[size:]
             self.disk.files[path].size = size
             self.forget()
-            with self.assertRaises(StoreError):
+            with self.assertRaises(DamagedEntryError):
                 self.store.read_batch(index, max_count=1, max_bytes=0)
 
     def test_other_size(self) -> None:
@@ -188,5 +199,6 @@ class ColdReadTests(HookedCase):
         path = f"{ROOT}/data/{self.store._data.offsets[0]:020d}"
         self.disk.files[path].data[37] ^= 1
         self.forget()
-        with self.assertRaises(StoreError):
+        with self.assertRaises(DamagedEntryError):
             self.store.read_batch(begin, max_count=1, max_bytes=0)
+        self.assertEqual([(hole.first_index, hole.last_index) for hole in self.store.holes], [(begin, begin)])

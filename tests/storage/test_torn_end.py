@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
+from dledger.base.errors import DamagedEntryError
 from dledger.storage.file_store import FileStore
 from tests.storage.support import HookedDisk, append_bare, config_of, flush
 
@@ -23,7 +23,7 @@ class HeaderTests(SynchronousTestCase):
             store = FileStore.open(config_of(), disk)
             store.append_bodies((b"one", b"two", b"three"), 1)
             disk.files[DATA].data[51 + byte] ^= 1
-            with self.assertRaises(StoreError, msg=f"byte {byte}"):
+            with self.assertRaises(DamagedEntryError, msg=f"byte {byte}"):
                 store.read_range(1, end_index=1, max_bytes=1)
 
 
@@ -79,7 +79,7 @@ class TornEndTests(SynchronousTestCase):
 
 
 class DamageBeforeTheTailTests(SynchronousTestCase):
-    """Damage below the recorded end takes along what stands behind that end."""
+    """Damage of the recorded end takes along what stands behind that end."""
 
     def test_all_of_it_is_missed(self) -> None:
         """What was written but is not on record yet may have been acknowledged: it counts."""
@@ -92,7 +92,8 @@ class DamageBeforeTheTailTests(SynchronousTestCase):
             flush(store)
             if tail:
                 store.append_bodies((b"more",) * tail, 1)
-            disk.files[DATA].data[51 + 48] ^= 1
+            for index in (1, 2):
+                disk.files[DATA].data[51 * index + 48] ^= 1
             store.abandon()
             store = FileStore.open(config, disk)
             self.assertEqual((store.ledger_end_index, store.repair_end_index), (0, 2 + tail))

@@ -281,13 +281,28 @@ class VerifyTests(SynchronousTestCase):
         """Damaged, or with something to say."""
         flush(self.store)
         self.store.abandon()
-        self.flip(self.data_file(0), self.position[1] + 50)
+        last = self.position[59]
+        self.flip(self.data_file(last), last % DATA_SIZE + 50)
         FileStore.open(config_of(), self.disk).abandon()
         report = self.verify()
         self.assertEqual(report.repair_end_index, 59)
         self.assertIn("repairing", report.findings[0].sentence)
         self.disk.files[f"{ROOT}/commitmark"].data = bytearray(1024)
         self.found("commitmark")
+
+    def test_hole(self) -> None:
+        """It is named, and so is what is behind it; an unsound file of holes is told, too."""
+        flush(self.store)
+        self.store.abandon()
+        self.flip(self.data_file(0), self.position[1] + 50)
+        FileStore.open(config_of(), self.disk).abandon()
+        report = self.verify()
+        self.assertEqual([(hole.first_index, hole.last_index) for hole in report.holes], [(1, 1)])
+        self.assertIn("1 entries from 1 on are noted as damaged", report.findings[0].sentence)
+        self.assertIn("entry 2 is behind them", report.findings[0].sentence)
+        self.assertEqual((report.end_index, report.repair_end_index), (59, -1))
+        self.disk.files[f"{ROOT}/holes"].data[9] ^= 1
+        self.found("holes")
 
     def test_progress(self) -> None:
         """Bytes done and bytes to do."""

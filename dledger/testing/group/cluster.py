@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.errors import DamagedEntryError, DirectoryError
 from dledger.config import DLedgerConfig
 from dledger.core.member_state import Role
 from dledger.storage.term_file import encode_term
@@ -186,7 +186,9 @@ class SimCluster:
                 return False
             state = member.core._member
             ends.add((state.ledger_end_index, state.ledger_end_term, state.committed_index))
-            if state.repair_end_index >= 0 or state.committed_index != state.ledger_end_index:
+            if state.repair_end_index >= 0 or state.view.holes:
+                return False
+            if state.committed_index != state.ledger_end_index:
                 return False
         return len(ends) == 1
 
@@ -278,16 +280,30 @@ class SimCluster:
                 self._shows_no_damage(member)
 
     def _shows_no_damage(self, member: SimMember) -> None:
-        """An entry with a flipped bit that was not read since is read correctly, or refused."""
-        mirror = self.invariants.mirror(member.member_id)
+        """An entry with a flipped bit that was not read since is read, or refused and comes back."""
+        if not self._refused_entries(member):
+            return
+        deadline_us = self.clock.now_us + int(60 * SECOND_US)
+        while member.ledger.holes and self.clock.now_us < deadline_us:
+            self.run(0.5)
+        require(not member.ledger.holes, 4, f"not repaired 60 s after all faults: {self.describe()}")
+        refused = self._refused_entries(member)
+        require(not refused, 4, f"{member.member_id} is repaired, but cannot read {refused}")
+
+    def _refused_entries(self, member: SimMember) -> list[int]:
+        """Read all entries. @return: those that the member refused to show."""
+        mirror, refused = self.invariants.mirror(member.member_id), []
         for index in range(mirror.begin_index, mirror.end_index + 1):
             try:
                 batch = member.ledger.read_range(index, end_index=index, max_bytes=1)
-            except StoreError:
-                require(index in member.damaged, 3, f"{member.member_id} cannot read {index}, which is sound")
-                return
+            except DamagedEntryError:
+                near = member.damaged.intersection((index - 1, index, index + 1))
+                require(near, 3, f"{member.member_id} cannot read {index}, which is sound")
+                refused.append(index)
+                continue
             record = self.invariants.records[index, self.invariants.committed[index]][0]
             require(batch.records == record, 3, f"{member.member_id} shows damage at {index}")
+        return refused
 
     def _content(self, member: SimMember, first: int) -> tuple[bytes, bytes]:
         ledger, config = member.ledger, member.config
@@ -309,6 +325,8 @@ class SimCluster:
                 continue
             state = member.core._member
             repair = f" repair to {state.repair_end_index}" if state.repair_end_index >= 0 else ""
+            for hole in state.view.holes:
+                repair += f" lacks {hole.first_index}..{hole.last_index} {member.core._holes.asked}"
             told.append(f"{member.member_id} {state.role.value} t{state.term} "
                         f"{state.ledger_end_index}/{state.committed_index}{repair}")
         return ", ".join(told)

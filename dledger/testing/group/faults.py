@@ -6,7 +6,8 @@ Each schedule draws its own mix: some kinds of faults are absent, some frequent 
 more than all kinds at their average). Every fault ends after a while. The promises of a run limit the faults:
 power cuts of everything only where acks wait for fsync (else of a minority that is not sure of its ledger),
 damage only at a minority, and to records only below the end that
-the member's commit mark records as durable, or behind everything that the member has acknowledged.
+the member's commit mark records as durable, or behind everything that the member has acknowledged. Committed
+records rot at any member, as long as another member has a sound copy, and a sound record is behind them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Nemesis:
         ]
         if self._members[0].config.store_type == "file":
             kinds += [self._kill, self._kill_all, self._stop, self._kill_inside, self._disk_error,
-                      self._fill_disk, self._slow_disk, self._damage, self._kill]
+                      self._fill_disk, self._slow_disk, self._damage, self._rot, self._kill]
         if self._cluster.is_sync:
             kinds += [self._cut_power, self._cut_power, self._cut_power_everywhere, self._lose_power_inside,
                       self._lose_power_inside]
@@ -294,6 +295,39 @@ class Nemesis:
             member.kill()
             self._down_for(member)
 
+    def _rot(self) -> None:
+        """Flip a bit of committed records with a sound one behind, with a sound copy at another member."""
+        members = [member for member in self._members if member.member_id not in self._rots_small]
+        if not members or any(member.config.never_lead for member in self._members):
+            return
+        if self._cluster.options.hides_wire_version:
+            return  # Java members give entries only while they lead, and that takes the longest log
+        for member in self._rng.sample(members, 1 + int(self._rng.random() * len(members))):
+            self._rot_one(member)
+
+    def _rot_one(self, member: SimMember) -> None:
+        invariants = self._cluster.invariants
+        mirror, durable = invariants.mirror(member.member_id), self._durable_ends(member)
+        last = mirror.begin_index + durable - 1
+        if durable < 2 or last in member.damaged:
+            return
+        index = mirror.begin_index + int(self._rng.random() * (durable - 1))
+        copies = [
+            other for other in self._members
+            if other is not member and other.member_id not in self._may_be_damaged
+            and self._has_sound(other, index)
+        ]
+        if index >= invariants.last_committed or index in member.damaged or not copies:
+            return
+        if self._flip_record(member, index) and self._rng.random() < 0.4:
+            member.kill()
+            self._down_for(member)
+
+    def _has_sound(self, member: SimMember, index: int) -> bool:
+        invariants, near = self._cluster.invariants, (index - 1, index, index + 1)
+        term = invariants.mirror(member.member_id).term_of(index)
+        return term == invariants.committed.get(index) and not member.damaged.intersection(near)
+
     def _flip_small(self, member: SimMember) -> bool:
         """
         Flip a bit of C{currterm}, its twin, the commit mark or the checkpoint. Of two slots one stays sound,
@@ -306,7 +340,10 @@ class Nemesis:
         path = f"{member.config.self_path}/{name}"
         if not member.disk.exists(path):
             return False
-        content = member.disk.read_file(path)
+        try:
+            content = member.disk.read_file(path)
+        except OSError:  # a read error is armed, and was this one's
+            return False
         size = len(content)
         if decode is not None:
             is_sound = decode(content[:SLOT_SIZE]) is not None and decode(content[SLOT_SIZE:]) is not None
@@ -334,17 +371,22 @@ class Nemesis:
 
     def _flip_data(self, member: SimMember) -> bool:
         """Flip a bit of a record that would survive a power cut now, together with its commit mark."""
+        mirror, durable = self._cluster.invariants.mirror(member.member_id), self._durable_ends(member)
+        if not durable:
+            return False
+        at = durable - 1 if self._rng.random() < 0.5 else int(self._rng.random() * durable)
+        return self._flip_record(member, mirror.begin_index + at)
+
+    def _durable_ends(self, member: SimMember) -> int:
+        """Number of records that would survive a power cut now, together with a commit mark that has them."""
         content = member.disk.durable_content(f"{member.config.self_path}/{COMMIT_MARK_NAME}") or b""
         slots = (decode_mark(content[:SLOT_SIZE]), decode_mark(content[SLOT_SIZE:]))
         marks = [mark for found in slots if found is not None for mark in (found[1],)]
         mirror = self._cluster.invariants.mirror(member.member_id)
         if not marks or not mirror.terms:
-            return False
+            return 0
         behind = min(mark.end_position for mark in marks)
-        ends = [end for end in mirror.ends if end <= behind]
-        if not ends:
-            return False
-        return self._flip_record(member, mirror.begin_index + int(self._rng.random() * len(ends)))
+        return sum(end <= behind for end in mirror.ends)
 
     def _flip_record(self, member: SimMember, index: int) -> bool:
         mirror = self._cluster.invariants.mirror(member.member_id)

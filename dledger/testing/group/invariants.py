@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import attrs
 
+from dledger.base.errors import DamagedEntryError
+from dledger.base.holes import Hole
 from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
@@ -59,6 +61,7 @@ class CheckedMember(Protocol):
     @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
     @ivar term_path, twin_path: where its term file and its twin are.
     @ivar persisted_term: the term that it last made durable.
+    @ivar damaged: indexes of entries with a flipped bit, as far as they have not come back.
     """
 
     member_id: str
@@ -69,6 +72,7 @@ class CheckedMember(Protocol):
     term_path: str
     twin_path: str
     persisted_term: int
+    damaged: set[int]
 
     def is_durable(self, offset: int, size: int) -> bool:
         """Whether these bytes of the ledger are on stable storage."""
@@ -78,12 +82,14 @@ class CheckedMember(Protocol):
 class Mirror:
     """
     The content of one member's store: the terms of its entries, from C{begin_index} on, and the stream
-    offset behind each record.
+    offset behind each record. C{lost} are the indexes that it cannot read because of damage, and has not got
+    back.
     """
 
     begin_index: int = 0
     terms: list[int] = attrs.Factory(list)
     ends: list[int] = attrs.Factory(list)
+    lost: set[int] = attrs.Factory(set)
 
     @property
     def end_index(self) -> int:
@@ -97,6 +103,7 @@ class Mirror:
 
     def cut_to(self, end_index: int) -> None:
         """Forget all entries behind C{end_index}."""
+        self.lost = {index for index in self.lost if index <= end_index}
         keep = max(end_index + 1 - self.begin_index, 0)
         del self.terms[keep:]
         del self.ends[keep:]
@@ -168,10 +175,46 @@ class GroupInvariants:
 
     def _reload(self, member: CheckedMember, seen: _Seen) -> None:
         ledger = member.ledger
-        begin = max(ledger.ledger_begin_index, 0)
-        seen.mirror = Mirror(begin_index=begin)
-        if ledger.ledger_end_index >= begin:
-            self._read(member, seen.mirror, begin, ledger.ledger_end_index)
+        begin, before = max(ledger.ledger_begin_index, 0), seen.mirror
+        mirror = seen.mirror = Mirror(begin_index=begin)
+        at = begin
+        while at <= ledger.ledger_end_index:
+            hole = next((one for one in ledger.holes if one.last_index >= at), None)
+            last = ledger.ledger_end_index if hole is None else hole.first_index - 1
+            try:
+                if at <= last:
+                    self._read(member, mirror, at, last)
+            except DamagedEntryError:  # it lies in a hole from now on
+                at = mirror.begin_index + len(mirror.terms)
+                continue
+            if hole is not None:
+                self._lose(member, mirror, before, hole)
+            at = mirror.begin_index + len(mirror.terms)
+
+    def _lose(self, member: CheckedMember, mirror: Mirror, before: Mirror, hole: Hole) -> None:
+        """A member knows that these records are damaged. It held them before."""
+        for index in range(mirror.begin_index + len(mirror.terms), hole.last_index + 1):
+            term = before.term_of(index)
+            require(term >= 0, 3, f"{member.member_id} lost {index} to damage, but never held it")
+            mirror.terms.append(term)
+            mirror.ends.append(before.ends[index - before.begin_index])
+            mirror.lost.add(index)
+
+    def holes_changed(self, member: CheckedMember) -> None:
+        """Entries were found damaged since the last look, or have come back: these are read."""
+        mirror, holes = self._seen[member.member_id].mirror, member.ledger.holes
+        now = {index for hole in holes for index in range(hole.first_index, hole.last_index + 1)}
+        back = sorted(index for index in mirror.lost - now if index <= mirror.end_index)
+        mirror.lost = now
+        for index in back:
+            member.damaged.discard(index)
+            copy = Mirror(begin_index=index)
+            copy.terms, known = [], mirror.term_of(index)
+            self._read(member, copy, index, index, before=mirror.term_of(index - 1))
+            require(copy.terms == [known], 3,
+                    f"{member.member_id} held ({index}, t{known}), which came back as t{copy.terms[0]}")
+            require(copy.ends == [mirror.ends[index - mirror.begin_index]], 3,
+                    f"{member.member_id}: {index} came back at another place")
 
     def written(self, member: CheckedMember, first_index: int, count: int) -> None:
         """A write ended: read the entries back."""
@@ -190,6 +233,8 @@ class GroupInvariants:
             lost = self.committed.get(index) == mirror.term_of(index)
             if lost and index == end_index:
                 lost = member.ledger.term_of(index) != mirror.term_of(index)
+            if lost and index in mirror.lost and member.ledger.repair_end_index >= index:
+                continue  # it was damaged, and the member remembers that it owes it
             require(not lost, 4, f"{member.member_id} cut the committed entry {index}")
         began_anew = member.ledger.ledger_begin_index != mirror.begin_index
         if mirror.terms and not began_anew and end_index <= mirror.end_index + 1:
@@ -206,10 +251,14 @@ class GroupInvariants:
             del mirror.terms[:gone]
             del mirror.ends[:gone]
             mirror.begin_index += gone
+            mirror.lost = {index for index in mirror.lost if index >= mirror.begin_index}
 
-    def _read(self, member: CheckedMember, mirror: Mirror, first_index: int, end_index: int) -> None:
+    def _read(
+        self, member: CheckedMember, mirror: Mirror, first_index: int, end_index: int, *,
+        before: int | None = None,
+    ) -> None:
         records = self.records
-        before = mirror.term_of(first_index - 1)
+        before = mirror.term_of(first_index - 1) if before is None else before
         if first_index > 0 and before < 0:
             before = -2  # the beginning of the ledger has expired
         at = first_index
@@ -287,18 +336,22 @@ class GroupInvariants:
             else:
                 require(known == term, 4, f"{member.member_id} committed ({index}, t{term}), "
                         f"but (that index, t{known}) was committed before")
+        first_new = self.last_committed + 1
         if last > self.last_committed:
             self.last_committed = last
         if state.role is Role.LEADER:
-            self._quorum_holds(member, state, last)
+            self._quorum_holds(member, state, first_new, last)
 
-    def _quorum_holds(self, leader: CheckedMember, state: MemberState, index: int) -> None:
+    def _quorum_holds(self, leader: CheckedMember, state: MemberState, first_new: int, index: int) -> None:
         term = self._seen[leader.member_id].mirror.term_of(index)
         require(term == state.term, 5,
                 f"{leader.member_id}, leader of term {state.term}, committed up to ({index}, t{term})")
         holders = [member_id for member_id, seen in self._seen.items()
                    if self._owes(member_id, index)
                    or (seen.mirror.term_of(index) == term and self.is_safe(member_id, index))]
+        # An entry that is committed now must not lie in a hole of those who make the majority.
+        holders = [member_id for member_id in holders
+                   if not any(first_new <= lost <= index for lost in self._seen[member_id].mirror.lost)]
         require(len(holders) >= self._needed, 6,
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
 

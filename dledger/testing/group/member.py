@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from dledger.base.errors import DLedgerError
+from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -28,11 +28,12 @@ from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 from dledger.testing.group.invariants import GroupInvariants, require
 from dledger.testing.group.network import SimConnection, SimNetwork
+from dledger.testing.group.peer_reads import read_for_peer
 from dledger.testing.group.watched import WatchedCore, WatchedTerms
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import bodies_of
-from protocols.wire.ledger.messages import GetRequest, GetResponse, Request, Response
+from protocols.wire.ledger.messages import GetRequest, PullRequest, Request, Response
 
 #: The answer to a client whose connection breaks first.
 LOST = ResponseCode.NETWORK_ERROR
@@ -69,7 +70,8 @@ class SimMember:
 
     @ivar life: number of the process; odd while one runs.
     @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
-    @ivar damaged: indexes of entries of which a bit of the record or index unit was ever flipped.
+    @ivar damaged: indexes of entries of which a bit of the record or index unit was flipped, as far as they
+        have not come back from a peer.
     @ivar start_error: why it could not start the last time; None if it could.
     """
 
@@ -315,24 +317,24 @@ class SimMember:
 
     def request_came(self, connection: SimConnection, opaque: int, request: Request) -> None:
         """A request of a peer arrives."""
-        if isinstance(request, GetRequest):
-            self.world.network.reply(connection, opaque, self._got(request))
+        if isinstance(request, (PullRequest, GetRequest)):
+            self._answer_read(connection, opaque, request)
             return
         token = self._token()
         self._requests[token] = (connection, opaque, request)
         self.driver.feed(ev.RequestReceived(token=token, request=request, channel=connection.number))
 
-    def _got(self, request: GetRequest) -> GetResponse:
-        """The answer to a member that asks for the begin of this ledger as it would ask a Java leader."""
-        index, begin_index = request.begin_index, self.ledger.ledger_begin_index
-        code = ResponseCode.SUCCESS
-        if self.core.leader_id != self.member_id:
-            code = ResponseCode.NOT_LEADER
-        elif index is None or index > self.ledger.ledger_end_index:
-            code = ResponseCode.INDEX_OUT_OF_RANGE
-        elif index < begin_index:
-            code = ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
-        return GetResponse(group=self.config.group, code=code)
+    def _answer_read(self, connection: SimConnection, opaque: int, request: PullRequest | GetRequest) -> None:
+        try:
+            response = read_for_peer(
+                request, self.ledger, self.core, is_native=self.world.network.codec.is_native
+            )
+        except MemberDied as death:  # while it recorded that an entry is damaged
+            self._died_inside(death)
+        except (DLedgerError, OSError) as error:
+            self.driver.feed(ev.StoreFailed(reason=str(error)))
+        else:
+            self.world.network.reply(connection, opaque, response)
 
     def connection_opened(self, peer_id: str) -> None:
         """A connection for this member's requests is open."""
@@ -421,6 +423,9 @@ class SimMember:
             return
         try:
             batch = self.ledger.read_range(index, end_index=end_index, max_bytes=1 << 20)
+        except DamagedEntryError as error:
+            done(error.code, -1, (), leader_id)
+            return
         except (DLedgerError, OSError) as error:
             done(LOST, -1, (), None)
             self.driver.feed(ev.StoreFailed(reason=str(error)))

@@ -153,7 +153,7 @@ class SimNetwork:
         self.live_us = 3_000_000
         self.pushes: dict[tuple[str, str, PushType], int] = {}
         self._rng = rng
-        self._codec = codec
+        self.codec = codec
         self._endpoints: dict[str, Endpoint] = {}
         self._lives: dict[str, int] = {}
         self._outgoing: dict[tuple[str, str], SimConnection] = {}
@@ -330,7 +330,7 @@ class SimNetwork:
         if isinstance(request, PushEntryRequest):
             key = (source, target, request.type)
             self.pushes[key] = self.pushes.get(key, 0) + 1
-        self._send(connection, 0, request_id, self._codec.request_through(request, request_id))
+        self._send(connection, 0, request_id, self.codec.request_through(request, request_id))
 
     def _refuse(self, source: str, life: int, target: str, request_id: int, reason: str) -> None:
         endpoint = self._endpoints[source]
@@ -363,7 +363,7 @@ class SimNetwork:
     def reply(self, connection: SimConnection, opaque: int, response: Response) -> None:
         """Send an answer on the connection of its request."""
         if connection.knows_server:
-            self._send(connection, 1, opaque, self._codec.response_through(response, opaque))
+            self._send(connection, 1, opaque, self.codec.response_through(response, opaque))
 
     def _send(self, connection: SimConnection, way: int, opaque: int, message: Request | Response) -> None:
         delay_us = self.delay_us + int(self._rng.random() * self.spread_us)

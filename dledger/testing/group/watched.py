@@ -52,6 +52,8 @@ class WatchedCore(DLedgerCore):
             world.invariants.written(watcher, happened.first_index, happened.count)
         elif isinstance(happened, ev.LedgerTruncated):
             world.invariants.truncated(watcher, happened.end_index)
+        elif isinstance(happened, ev.HoleHandled):
+            world.invariants.holes_changed(watcher)
         effects = DLedgerCore.step(self, happened, now_ms)
         if not effects and type(happened) is ev.Ticked:
             world.trace.steps += 1  # nothing changes without an effect that says so

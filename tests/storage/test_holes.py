@@ -1,0 +1,532 @@
+# -*- test-case-name: tests.storage.test_holes -*-
+"""Holes: remembered, found by reads, and filled with what a peer has."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+from unittest import mock
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DamagedEntryError, DLedgerError
+from dledger.base.holes import HOLES_MAX, Hole, joined_holes
+from dledger.storage import hole_finder, hole_mending, recovery
+from dledger.storage.file_store import FileStore
+from dledger.storage.hole_list import HOLES_NAME, HoleList, decode_holes, encode_holes
+from protocols.wire.ledger.entry import ENTRY_HEADER, bodies_of
+from protocols.wire.ledger.messages import EntryBatch
+from tests.storage.support import (
+    DATA_SIZE,
+    INDEX_SIZE,
+    HookedDisk,
+    append_bare,
+    bodies_in,
+    config_of,
+    entry_at,
+    flush,
+)
+
+ROOT = "base/dledger-n0"
+NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
+
+
+def hole(first: int, last: int) -> Hole:
+    """A hole of records of a hundred bytes."""
+    return Hole(first_index=first, last_index=last, position=first * 100, end_position=last * 100 + 100)
+
+
+def ranges(store: FileStore) -> list[tuple[int, int]]:
+    """First and last index of every hole."""
+    return [(one.first_index, one.last_index) for one in store.holes]
+
+
+def joined(entries: list[EntryBatch]) -> EntryBatch:
+    """One batch of single entries."""
+    return EntryBatch(first_index=entries[0].first_index, count=len(entries), term=entries[-1].term,
+                      records=b"".join(one.records for one in entries))
+
+
+class JoinTests(SynchronousTestCase):
+    """Holes that touch are one; so are the closest ones beyond the bound."""
+
+    def test_touching(self) -> None:
+        """Overlapping, adjacent, contained."""
+        self.assertEqual(joined_holes((hole(5, 6), hole(1, 2), hole(3, 3), hole(6, 9), hole(7, 7))),
+                         (hole(1, 3), hole(5, 9)))
+
+    def test_apart(self) -> None:
+        """A sound record between them keeps them apart."""
+        self.assertEqual(joined_holes((hole(3, 3), hole(1, 1))), (hole(1, 1), hole(3, 3)))
+
+    def test_bound(self) -> None:
+        """The closest two are joined first."""
+        many = tuple(hole(10 * number, 10 * number) for number in range(HOLES_MAX)) + (hole(5, 5),)
+        joined = joined_holes(many)
+        self.assertEqual(len(joined), HOLES_MAX)
+        self.assertIn(joined[0], (hole(0, 5), hole(0, 0)))
+        self.assertEqual(sum(one.last_index - one.first_index + 1 for one in joined), HOLES_MAX + 5)
+
+
+class FileTests(SynchronousTestCase):
+    """The file that remembers them."""
+
+    def test_round_trip(self) -> None:
+        """What was written is read."""
+        many = tuple(hole(10 * number, 10 * number) for number in range(HOLES_MAX))
+        for holes in ((), (hole(1, 2),), many):
+            self.assertEqual(decode_holes(encode_holes(holes)), holes)
+
+    def test_every_bit(self) -> None:
+        """No flipped bit, no cut, goes unnoticed."""
+        data = encode_holes((hole(1, 2), hole(7, 7)))
+        for bit in range(len(data) * 8):
+            changed = bytearray(data)
+            changed[bit // 8] ^= 1 << bit % 8
+            self.assertIsNone(decode_holes(bytes(changed)))
+        for size in range(len(data)):
+            self.assertIsNone(decode_holes(data[:size]))
+
+    def test_no_room(self) -> None:
+        """It says so, and knows the holes all the same."""
+        disk = HookedDisk()
+        disk.makedirs(ROOT)
+        holes = HoleList(disk, ROOT)
+        with mock.patch.object(disk, "write_file", side_effect=NO_ROOM):
+            holes.add(hole(1, 2))
+        self.assertIn("No space", holes.trouble)
+        self.assertEqual((holes.holes, holes.end_index), ((hole(1, 2),), 2))
+        holes.add(hole(7, 7))
+        self.assertEqual(holes.trouble, "")
+        self.assertEqual(HoleList.recorded(disk, ROOT), (hole(1, 2), hole(7, 7)))
+
+    def test_cut_and_begin(self) -> None:
+        """Holes behind a cut, and before the beginning, are gone."""
+        disk = HookedDisk()
+        disk.makedirs(ROOT)
+        holes = HoleList(disk, ROOT, (hole(1, 2), hole(5, 7), hole(9, 9)))
+        holes.cut(9)
+        self.assertEqual(holes.holes, (hole(1, 2), hole(5, 7)))
+        holes.begin_at(6, 600)
+        self.assertEqual(holes.holes, (hole(6, 7),))
+        self.assertEqual(holes.end_index, 7)
+
+
+class StoreCase(SynchronousTestCase):
+    """Sixty flushed entries of three terms, in several files; a copy of each."""
+
+    options: dict[str, Any] = {}
+
+    def setUp(self) -> None:
+        self.disk = HookedDisk()
+        self.store = FileStore.open(config_of(**self.options), self.disk)
+        self.fill(self.store)
+        flush(self.store)
+        self.store.check_point(force=True)
+        self.copies = [entry_at(self.store, index) for index in range(60)]
+        self.position = [self.store.position_of(index) for index in range(61)]
+        self.reopen()
+
+    def fill(self, store: FileStore) -> None:
+        """Bodies of different lengths."""
+        for index in range(60):
+            store.append_bodies((bytes([index]) * (20 + index % 7 * 9),), 1 + index // 20)
+
+    def reopen(self) -> FileStore:
+        """Start again, and forget the latest entries."""
+        self.store.abandon()
+        with mock.patch.object(recovery, "SCAN_BACK_BYTES", 300):
+            self.store = FileStore.open(config_of(**self.options), self.disk)
+        return self.store
+
+    def flip(self, index: int, at: int, bits: int = 0x41) -> None:
+        """Damage a byte of a record."""
+        self.change(self.position[index] + at, bits)
+
+    def change(self, position: int, bits: int) -> None:
+        """Damage a byte of the data."""
+        name = f"{position - position % DATA_SIZE:020d}"
+        self.disk.files[f"{ROOT}/data/{name}"].data[position % DATA_SIZE] ^= bits
+
+    def wipe(self, first: int, last: int) -> None:
+        """Zeroes instead of these records."""
+        for position in range(self.position[first], self.position[last + 1]):
+            name = f"{position - position % DATA_SIZE:020d}"
+            self.disk.files[f"{ROOT}/data/{name}"].data[position % DATA_SIZE] = 0
+
+    def batch(self, first: int, last: int) -> EntryBatch:
+        """A peer's records."""
+        return joined(self.copies[first : last + 1])
+
+    def is_whole(self) -> None:
+        """All entries can be read, before and after a start, and the files are as they were."""
+        for store in (self.store, None):
+            store = store or self.reopen()
+            self.assertEqual(store.holes, ())
+            self.assertEqual([entry_at(store, index) for index in range(60)], self.copies)
+            self.assertEqual(store.repair_end_index, -1)
+
+
+class ReadTests(StoreCase):
+    """A read of a damaged record makes a hole, and everything else goes on."""
+
+    def test_every_byte(self) -> None:
+        """Of a record in the middle of old files: only that entry is lost, and it is given back."""
+        clean = self.disk.clone()
+        for index in (0, 7, 25):
+            for at in range(self.position[index + 1] - self.position[index]):
+                if at >= len(self.copies[index].records):
+                    break  # a blank
+                self.disk.files = clean.clone().files
+                self.reopen()
+                self.flip(index, at)
+                self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+                self.assertEqual(ranges(self.store), [(index, index)], f"byte {at} of {index}")
+                self.assertEqual(entry_at(self.store, index + 1), self.copies[index + 1])
+                self.store.fill_hole(self.copies[index], is_committed=False)
+                self.assertEqual(entry_at(self.store, index), self.copies[index])
+        self.is_whole()
+
+    def test_read_stops_before(self) -> None:
+        """A longer read shows what is sound, up to the hole."""
+        self.flip(5, 60)
+        self.assertEqual(self.store.read_range(2, end_index=12, max_bytes=9999).count, 3)
+        self.assertEqual(self.store.read_range(2, end_index=12, max_bytes=9999).count, 3)
+        self.assertEqual(self.store.read_unchecked(2, end_index=12, max_bytes=9999).count, 3)
+        for read in (self.store.read_range, self.store.read_unchecked):
+            self.assertRaises(DamagedEntryError, read, 5, end_index=12, max_bytes=9999)
+            self.assertEqual(read(6, end_index=7, max_bytes=9999).count, 2)
+
+    def test_header_behind_a_hole(self) -> None:
+        """No chain covers it: it is shown as it was, or refused, and comes back."""
+        for index in (20, 59):
+            for at in range(48):
+                self.setUp()
+                self.flip(index - 1, 50)
+                self.assertRaises(DamagedEntryError, entry_at, self.store, index - 1)
+                self.flip(index, at)
+                self.reopen()
+                if self.store.ledger_end_index < 59:
+                    continue  # the last one is damaged: that is no hole
+                self.assertEqual(self.store.is_end_proven, index != 59)
+                found, why = [], ""
+                for _ in range(6):
+                    try:
+                        while self.store.holes:
+                            if not self.store.look_again():
+                                first = self.store.holes[0].first_index
+                                self.store.fill_hole(self.copies[first], is_committed=True)
+                        found = [entry_at(self.store, one) for one in range(60)]
+                    except DLedgerError as error:  # it is one more
+                        why = str(error)
+                        continue
+                    break
+                self.assertEqual(found, self.copies, f"byte {at} of {index}: {why}")
+                self.is_whole()
+                self.assertTrue(self.store.is_end_proven)
+                last = ENTRY_HEADER.unpack_from(self.copies[59].records)
+                self.assertEqual(self.store._ledger.chain_crc, last[6])
+
+    def test_shown_behind_a_hole(self) -> None:
+        """While the hole is there, the record behind it is shown as it was, or refused."""
+        for at in range(48):
+            self.setUp()
+            self.flip(19, 50)
+            self.assertRaises(DamagedEntryError, entry_at, self.store, 19)
+            self.assertEqual(entry_at(self.store, 20), self.copies[20])
+            self.flip(20, at)
+            self.store._reads._read_on = (-1, -1, 0)
+            self.assertRaises(DamagedEntryError, entry_at, self.store, 20)
+            self.assertEqual(entry_at(self.store, 22), self.copies[22])
+
+    def test_index_learns_nothing_behind_a_hole(self) -> None:
+        """A header that no chain covers does not change the index, which knows better."""
+        self.flip(19, 50)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 19)
+        self.flip(20, 22, 1)  # its term
+        for index in (21, 22, 20):
+            self.flip(index, 60, 2)
+            self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+            unit = self.store._reads._scanner.unit(20)
+            assert unit is not None
+            self.assertEqual(unit[4], 2)
+
+    def test_append_behind_an_unproven_end(self) -> None:
+        """A follower takes entries although its last C{chainCrc} may be damaged, and mends that."""
+        self.store.append_bodies((b"next", b"more"), 3)
+        following = [entry_at(self.store, index) for index in (60, 61)]
+        self.store.truncate_to(self.copies[59])
+        self.store.check_point(force=True)
+        self.flip(58, 60)
+        self.flip(59, 38)
+        self.reopen()
+        self.assertEqual((self.store.ledger_end_index, self.store.is_end_proven), (59, False))
+        for entry in following:
+            self.store.append_entries(entry)
+        self.assertTrue(self.store.is_end_proven)
+        for _ in range(9):
+            try:
+                if self.store.holes:
+                    first = self.store.holes[0].first_index
+                    self.store.fill_hole(self.copies[first], is_committed=True)
+                self.assertEqual(entry_at(self.store, 59), self.copies[59])
+            except DLedgerError:
+                continue
+            break
+        self.assertEqual([entry_at(self.store, index) for index in (60, 61)], following)
+        self.is_whole()
+
+    def test_others_go_on(self) -> None:
+        """Appends, flushes and reads."""
+        self.flip(5, 60)
+        self.assertRaises(DamagedEntryError, self.store.holds, self.copies[5])
+        self.store.append_bodies((b"more",), 3)
+        flush(self.store)
+        self.store.check_point(force=True)
+        self.assertEqual(bodies_of(entry_at(self.store, 60)), [b"more"])
+        self.assertEqual(ranges(self.reopen()), [(5, 5)])
+        self.assertEqual(self.store.ledger_end_index, 60)
+
+    def test_far_behind(self) -> None:
+        """A read looks at so much, then the hole reaches to the next file; a second look shrinks it."""
+        self.wipe(3, 5)
+        with mock.patch.multiple(hole_finder, UNITS_MAX=2, BYTES_MAX=64):
+            self.assertRaises(DamagedEntryError, entry_at, self.store, 4)
+        ((first, last),) = ranges(self.store)
+        self.assertEqual(first, 3)
+        self.assertGreater(last, 5)
+        self.assertFalse(self.store.look_again())
+        self.store.fill_hole(self.batch(3, 5), is_committed=True)
+        self.assertEqual(ranges(self.store), [(6, last)])
+        self.assertTrue(self.store.look_again())
+        self.is_whole()
+
+    def test_second_look_in_steps(self) -> None:
+        """It takes only so many bytes at a time."""
+        self.store._ledger.holes.add(Hole(first_index=2, last_index=50, position=self.position[2],
+                                          end_position=self.position[51]))
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 9)  # not proven yet
+        looks = 0
+        with mock.patch.object(hole_mending, "LOOK_BYTES", 600), mock.patch.object(recovery, "_CHUNK", 600):
+            while self.store.holes:
+                self.assertTrue(self.store.look_again())
+                looks += 1
+        self.assertGreater(looks, 5)
+        self.is_whole()
+
+    def test_last_entry(self) -> None:
+        """The end of the ledger is known: its last entries are a hole like another one, until a start."""
+        self.flip(58, 60)
+        self.flip(59, 60)
+        with mock.patch.object(self.store._reads._batches, "read", return_value=None):
+            self.assertRaises(DamagedEntryError, entry_at, self.store, 58)
+        self.assertEqual(ranges(self.store), [(58, 59)])
+        self.assertEqual((self.store.ledger_end_index, self.store.ledger_end_term), (59, 3))
+        other = FileStore.open(config_of(base="other"), HookedDisk())
+        for index in range(58):
+            other.append_entries(self.copies[index])
+        other.append_bodies((b"z" * 38, b"z" * 47), 3)
+        wrong = joined([entry_at(other, index) for index in (58, 59)])
+        self.assertRaises(DLedgerError, self.store.fill_hole, wrong, is_committed=False)
+        self.store.fill_hole(self.batch(58, 59), is_committed=False)
+        self.is_whole()
+
+    def test_unproven_but_remembered(self) -> None:
+        """Whatever is remembered of an entry: what lies in a hole is not shown."""
+        self.store._ledger.holes.add(Hole(first_index=57, last_index=58, position=self.position[57],
+                                          end_position=self.position[59]))
+        for index in (57, 58):
+            self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+        self.assertTrue(self.store.look_again())
+        self.is_whole()
+
+    def test_many(self) -> None:
+        """No more than so many are kept apart; the sound records between them are found again."""
+        with mock.patch.object(hole_finder, "BACK_MAX", 4):
+            for index in range(1, 59, 2):
+                self.flip(index, 60)
+                self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+        self.assertEqual(len(self.store.holes), 29)
+        joined = joined_holes(self.store.holes, 5)
+        self.store._ledger.holes._set(joined)
+        while self.store.holes:
+            if not self.store.look_again():
+                self.store.fill_hole(self.copies[self.store.holes[0].first_index], is_committed=True)
+        self.is_whole()
+
+    def test_no_room_for_the_memory(self) -> None:
+        """The mark remembers that there was damage: the next start looks at everything."""
+        self.flip(5, 60)
+        with mock.patch.object(self.disk, "write_file", side_effect=NO_ROOM):
+            self.assertRaises(DamagedEntryError, entry_at, self.store, 5)
+        self.store.abandon()
+        self.assertEqual(ranges(self.reopen()), [(5, 5)])
+
+    def test_unsound_memory(self) -> None:
+        """So does a file that rots."""
+        self.flip(5, 60)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 5)
+        self.disk.files[f"{ROOT}/{HOLES_NAME}"].data[20] ^= 1
+        self.assertEqual(ranges(self.reopen()), [(5, 5)])
+
+    def test_cut_of_a_hole(self) -> None:
+        """It goes with the entries that a leader cuts; a cut inside it is refused."""
+        self.flip(30, 60)
+        self.flip(50, 60)
+        for index in (30, 50):
+            self.assertRaises(DamagedEntryError, entry_at, self.store, index)
+        self.assertRaises(DamagedEntryError, self.store.truncate_to, self.copies[30])
+        self.store.truncate_to(self.copies[40])
+        self.assertEqual(ranges(self.store), [(30, 30)])
+        self.assertEqual(ranges(self.reopen()), [(30, 30)])
+        self.store.truncate_to(self.copies[20])
+        self.assertEqual(self.store.holes, ())
+        self.assertEqual(len(bodies_in(self.store)), 21)
+
+    def test_cut_of_a_hole_is_owed(self) -> None:
+        """The entry may have been acknowledged: the member owes its old end, and remembers that."""
+        self.store.truncate_to(self.copies[55])
+        self.assertEqual(self.store.repair_end_index, -1)
+        self.flip(50, 60)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 50)
+        self.store.truncate_to(self.copies[40])
+        self.assertEqual(self.store.repair_end_index, 55)
+        self.assertEqual(self.reopen().repair_end_index, 55)
+        for index in range(41, 56):
+            self.store.append_entries(self.copies[index])
+        self.store.end_repair()
+        self.assertEqual(self.reopen().repair_end_index, -1)
+
+
+class FillTests(StoreCase):
+    """What a peer gives is proved before it is written."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for index in (10, 11, 12):
+            self.flip(index, 50)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
+        self.assertEqual(ranges(self.store), [(10, 12)])
+        self.before = self.disk.contents()
+
+    def refused(self, entries: EntryBatch, *, is_committed: bool = False) -> None:
+        """Nothing may have changed."""
+        self.assertRaises(DLedgerError, self.store.fill_hole, entries, is_committed=is_committed)
+        self.assertEqual(ranges(self.store), [(10, 12)])
+        self.assertEqual(self.disk.contents(), self.before)
+
+    def other(self, *, term: int = 1) -> EntryBatch:
+        """Entries of the same sizes behind the same ones, with other bodies."""
+        store = FileStore.open(config_of(base="other"), HookedDisk())
+        for index in range(10):
+            store.append_entries(self.copies[index])
+        for index in (10, 11, 12):
+            store.append_bodies((b"z" * (20 + index % 7 * 9),), term)
+        return joined([entry_at(store, index) for index in (10, 11, 12)])
+
+    def test_filled(self) -> None:
+        """The record behind proves all of them; they are on stable storage before the hole is closed."""
+        self.disk.calls.clear()
+        self.store.fill_hole(self.batch(10, 12), is_committed=False)
+        calls = [path.rpartition("/")[2] if HOLES_NAME in path else path.split("/")[2]
+                 for operation, path in self.disk.calls if operation in ("datasync", "write_file")]
+        self.assertEqual(calls[0], "data")
+        self.assertIn("index", calls)
+        self.is_whole()
+
+    def test_more_than_asked(self) -> None:
+        """Entries behind the hole are left out."""
+        self.store.fill_hole(self.batch(10, 20), is_committed=False)
+        self.is_whole()
+
+    def test_other_entries(self) -> None:
+        """Other entries fit in every way but one: the record behind does not continue from them."""
+        self.refused(self.other())
+        self.refused(self.other(), is_committed=True)
+
+    def test_unproven_piece(self) -> None:
+        """A piece that does not reach the record behind counts only if it is committed."""
+        self.refused(self.batch(10, 11))
+        self.store.fill_hole(self.batch(10, 11), is_committed=True)
+        self.assertEqual(ranges(self.store), [(12, 12)])
+        self.assertEqual(entry_at(self.store, 11), self.copies[11])
+        self.store.fill_hole(self.copies[12], is_committed=False)
+        self.is_whole()
+
+    def test_malformed(self) -> None:
+        """Other indexes, cut records, changed bytes."""
+        good = self.batch(10, 12)
+        self.refused(self.batch(9, 12))
+        self.refused(self.batch(11, 12), is_committed=True)
+        self.refused(attrs.evolve(good, records=good.records[:-1]), is_committed=True)
+        self.refused(attrs.evolve(good, count=2), is_committed=True)
+        for at in range(len(good.records)):
+            changed = bytearray(good.records)
+            changed[at] ^= 0x21
+            self.refused(attrs.evolve(good, records=bytes(changed)), is_committed=True)
+
+    def test_neighbours_rot_meanwhile(self) -> None:
+        """A record before or behind that is damaged by now joins the hole."""
+        self.flip(13, 3)
+        self.flip(9, 4)
+        self.store._reads._recent.reset(60)
+        for _ in range(4):
+            try:
+                self.store.fill_hole(self.batch(self.store.holes[0].first_index, 14), is_committed=True)
+            except DLedgerError:
+                continue
+            break
+        self.is_whole()
+
+    def test_record_before_contradicts(self) -> None:
+        """The checksum of the record before the hole is wrong: it joins the hole, too."""
+        self.flip(9, 38)
+        self.assertRaises(DLedgerError, self.store.fill_hole, self.batch(10, 12), is_committed=True)
+        self.assertEqual(ranges(self.store), [(9, 12)])
+        self.store.fill_hole(self.batch(9, 12), is_committed=False)
+        self.is_whole()
+
+
+class JavaTests(StoreCase):
+    """Java's records have no checksums: only that both sides know them to be committed proves them."""
+
+    def fill(self, store: FileStore) -> None:
+        for index in range(60):
+            append_bare(store, (bytes([index]) * (20 + index % 7 * 9),), 1 + index // 20)
+
+    def test_committed_only(self) -> None:
+        """A wiped header is noticed; what comes back must be committed."""
+        self.flip(10, 4)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 10)
+        self.assertRaises(DLedgerError, self.store.fill_hole, self.copies[10], is_committed=False)
+        self.store.fill_hole(self.copies[10], is_committed=True)
+        self.is_whole()
+
+
+class BeginningTests(StoreCase):
+    """A ledger whose beginning has expired."""
+
+    options = {"file_reserved_hours": 1}
+
+    def test_first_record(self) -> None:
+        """Its header is held against the mark, which keeps what it knew."""
+        self.store.record_commit(59)
+        self.store.house_keeping(1e10, 4, keep_from_index=60)
+        begin = self.store.ledger_begin_index
+        self.assertGreater(begin, 0)
+        crc = self.store._marks.begin_crc
+        for at in (7, 37, 60):
+            self.flip(begin, at)
+            self.reopen()
+            if at == 60:
+                self.assertRaises(DamagedEntryError, entry_at, self.store, begin)
+            self.assertEqual((self.store.ledger_begin_index, ranges(self.store)), (begin, [(begin, begin)]))
+            self.assertEqual(self.store._marks.begin_crc, crc)
+            self.store.fill_hole(self.copies[begin], is_committed=True)
+            self.assertEqual(entry_at(self.store, begin), self.copies[begin])
+            self.reopen()
+            self.assertEqual(entry_at(self.store, begin), self.copies[begin])
+
+
+assert INDEX_SIZE
