@@ -119,6 +119,8 @@ def _distinct(members: dict[str, str], option: str) -> dict[str, str]:
     seen: dict[Address, str] = {}
     for member_id, text in members.items():
         address = parse_address(text)
+        if address.host.lower() == "localhost":  # one place with two names
+            address = Address("127.0.0.1", address.port)
         if address in seen:
             raise ValueError(f"{option}: {seen[address]!r} and {member_id!r} have one address, {text}")
         seen[address] = member_id

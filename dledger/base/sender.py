@@ -142,30 +142,6 @@ class SendTarget(Protocol[_R]):
         """The argument of C{done}."""
 
 
-def total_bytes(bodies: Sequence[bytes]) -> int:
-    """Bytes of all bodies; 0 if one of them is no sequence at all, which L{misfit} reports."""
-    try:
-        return sum(map(len, bodies))
-    except TypeError:
-        return 0
-
-
-def misfit(bodies: Sequence[bytes], size: int, body_bytes_max: int) -> str:
-    """
-    The reason why these bodies are refused; empty if they are not.
-
-    @param size: bytes of all bodies.
-    """
-    if len(bodies) == 1 and type(bodies[0]) is bytes and size <= body_bytes_max:
-        return ""
-    for kind in set(map(type, bodies)):
-        if kind is not bytes:
-            return f"a body must be bytes, not {kind.__name__}"
-    if size > body_bytes_max and (longest := max(map(len, bodies))) > body_bytes_max:
-        return f"a body has {longest} bytes; at most {body_bytes_max} can be stored"
-    return ""
-
-
 def fire_all(waiter: Deferred[tuple[_R, ...]], outcome: tuple[_R, ...] | Exception) -> None:
     """Fire a Deferred with the outcome of a call."""
     if isinstance(outcome, Exception):

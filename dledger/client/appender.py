@@ -21,8 +21,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, misfit, total_bytes
+from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender
 from dledger.base.timing import Backoff
 from dledger.client.connection import MemberLink, RequestRefused
 from dledger.client.members import Members
@@ -157,7 +158,7 @@ class Appender:
         self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S)
         self._refusal: DLedgerError | None = None
 
-    def submit(self, bodies: Sequence[bytes], done: AppendDone) -> None:
+    def submit(self, bodies: Sequence[BytesLike], done: AppendDone) -> None:
         """
         Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
         empty or refused here. The sequence must not be changed afterwards.
@@ -165,9 +166,10 @@ class Appender:
         if not bodies:
             done(())
             return
-        size = total_bytes(bodies)
-        call: _Call = SendCall(bodies, size, done, self._clock.seconds() + self._timeout_s)
-        problem = misfit(bodies, size, BODY_BYTES_MAX)
+        kept = as_bodies(bodies)
+        size = total_bytes(kept)
+        call: _Call = SendCall(kept, size, done, self._clock.seconds() + self._timeout_s)
+        problem = misfit(kept, size, BODY_BYTES_MAX)
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)
         else:

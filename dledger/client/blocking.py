@@ -21,10 +21,10 @@ from types import TracebackType
 
 import attrs
 
+from dledger.base.bodies import BytesLike, as_body, total_bytes
 from dledger.base.endpoints import EndpointFor
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
-from dledger.base.sender import total_bytes
 from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
 from dledger.client.values import (
@@ -142,7 +142,7 @@ class Log:
         assert self._thread is not None
         return self._thread
 
-    def append(self, body: bytes) -> Appended:
+    def append(self, body: BytesLike) -> Appended:
         """
         Append one entry; returns when it is committed.
 
@@ -153,7 +153,7 @@ class Log:
 
     def append_many(
         self,
-        bodies: Iterable[bytes],
+        bodies: Iterable[BytesLike],
         window: int = 1000,
         progress: Callable[[int], object] | None = None,
     ) -> AppendSummary:
@@ -284,7 +284,7 @@ class _Feed:
         self._last_index = -1
         self._error: AppendError | None = None
 
-    def run(self, bodies: Iterable[bytes]) -> AppendSummary:
+    def run(self, bodies: Iterable[BytesLike]) -> AppendSummary:
         """Append all bodies, and wait for their outcomes."""
         started_s = time.monotonic()
         try:
@@ -311,7 +311,7 @@ class _Feed:
     def _outcomes(self) -> tuple[int, int]:
         return self._acknowledged, self._under_way + self._unknown
 
-    def _pull(self, bodies: Iterable[bytes]) -> None:
+    def _pull(self, bodies: Iterable[BytesLike]) -> None:
         shown_s = time.monotonic()
         for body in bodies:
             if not self._put_one(body):
@@ -330,7 +330,8 @@ class _Feed:
             facts["acknowledged_later"] = self._acknowledged - unbroken
         return kind(error.code, failed=self._failed, unknown=self._unknown, **facts)
 
-    def _put_one(self, body: bytes) -> bool:
+    def _put_one(self, given: BytesLike) -> bool:
+        body = as_body(given)
         while True:
             with self._lock:
                 if self._error is not None:

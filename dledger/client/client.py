@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from dledger.base.bodies import BytesLike
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor import Reactor
@@ -134,7 +135,7 @@ class LogClient:
         """Number of bodies without an outcome."""
         return self._appender.sender.pending_count
 
-    def submit(self, bodies: Sequence[bytes], done: AppendDone) -> None:
+    def submit(self, bodies: Sequence[BytesLike], done: AppendDone) -> None:
         """
         Append C{bodies} in order, with one callback for all of them. This call has the least overhead.
 
@@ -144,7 +145,7 @@ class LogClient:
         """
         self._appender.submit(bodies, done)
 
-    def append_many(self, bodies: Sequence[bytes]) -> Deferred[tuple[Appended, ...]]:
+    def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
         """
         Append C{bodies} in order.
 
@@ -157,7 +158,7 @@ class LogClient:
         self._appender.submit(bodies, partial(fire_all, waiter))
         return waiter
 
-    def append(self, body: bytes) -> Deferred[Appended]:
+    def append(self, body: BytesLike) -> Deferred[Appended]:
         """
         Append C{body} as one entry and wait until it is committed.
 

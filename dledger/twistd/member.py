@@ -10,6 +10,7 @@ also tells the allowed values.
 from __future__ import annotations
 
 import importlib
+import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from twisted.application.service import IService
 from twisted.internet.endpoints import serverFromString
 from twisted.python.usage import UsageError
 
+from dledger.base.addresses import parse_address
 from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.reactor import Reactor
 from dledger.config import ALIASES, DLedgerConfig, from_mapping, read_java_file
@@ -87,11 +89,21 @@ class Options(ConfigurationOptions):
         for name in _ENDPOINTS:
             if self[name]:
                 check_endpoint(name, self[name], "tcp:20911:interface=127.0.0.1")
+        own = self["listen"] or str(parse_address(self.member.peers[self.member.self_id]).port)
+        port = _port_of(own)
+        if port and port == _port_of(self["admin"]):
+            raise UsageError(f"--admin {self['admin']!r} has the port of the log itself, {port}")
 
 
     def _parse_file(self, text: str) -> Mapping[str, object]:
         is_java = self["config"].endswith((".properties", ".conf"))
         return read_java_file(text) if is_java else tomllib.loads(text)
+
+
+def _port_of(endpoint: str) -> str:
+    """The port of a number or a TCP endpoint; empty if there is none, or the listener chooses it."""
+    found = re.match(r"(?:tcp6?:)?(?:port=)?([1-9]\d*)(?::|$)", endpoint)
+    return found[1] if found else ""
 
 
 def _plain(name: str) -> str:

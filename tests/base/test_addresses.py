@@ -154,6 +154,9 @@ class MembersTests(SynchronousTestCase):
     def test_twice(self) -> None:
         """One id, one address."""
         self.assertIn("'n0'", str(self.assertRaises(ValueError, parse_members, "n0-a:1;n0-b:1")))
+        for text in ("n0-a:1;n1-a:1", "n0-127.0.0.1:1;n1-localhost:1", "n0-Localhost:1;n1-localhost:1"):
+            self.assertIn("one address", str(self.assertRaises(ValueError, parse_members, text)))
+        self.assertEqual(len(parse_members("n0-127.0.0.1:1;n1-127.0.0.2:1;n2-localhost:2")), 3)
 
     def test_nobody(self) -> None:
         """A group has a member."""

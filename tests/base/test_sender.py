@@ -9,17 +9,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.bodies import misfit
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import (
-    SendCall,
-    SendLimits,
-    SentFrame,
-    Window,
-    WindowedSender,
-    fire_all,
-    fire_one,
-    misfit,
-)
+from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, fire_all, fire_one
 from protocols.wire.ledger.codes import ResponseCode
 from tests.protocols.fakes import turn_of
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import struct
+from array import array
+from collections.abc import Callable, Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -54,9 +56,23 @@ class MisuseTests(SynchronousTestCase):
         os.waitpid(child, 0)
         self.assertEqual(self.log.append(b"d").index, 1)
 
+    def test_buffers(self) -> None:
+        """They are copied: a program may fill its buffer again at once."""
+        buffer = bytearray(b"first")
+
+        def refilled() -> Iterator[bytearray]:
+            yield buffer
+            buffer[:] = b"other"
+            yield buffer
+
+        self.log.append_many(refilled())
+        self.log.append(memoryview(array("i", [1, 2])))
+        bodies = [self.log.get(index).body for index in range(3)]
+        self.assertEqual(bodies, [b"first", b"other", struct.pack("=ii", 1, 2)])
+
     def test_not_bytes(self) -> None:
         """A clear refusal, whatever it is."""
-        for body in (None, "text", 5, bytearray(b"x"), {}):
+        for body in (None, "text", 5, [b"x"], {}):
             for call in (self.log.append, lambda one: self.log.append_many([one])):
                 error = self.assertRaises(AppendFailed, call, body)
                 self.assertIn(f"a body must be bytes, not {type(body).__name__}", str(error))

@@ -137,6 +137,8 @@ class OptionsTests(SynchronousTestCase):
         for arguments, words in (
             (["--peers", "n0"], "id-host:port"),
             (["--node-id", "n7"], "not among the peers"),
+            (["--admin", "20911"], "the port of the log itself, 20911"),
+            (["--listen", "tcp:7", "--admin", "tcp:port=7:interface=127.0.0.1"], "the log itself, 7"),
             (["--set", "hartBeatTimeIntervalMs=5"], "heart_beat_time_interval_ms"),
             (["--set", "tick_ms"], "name=value"),
             (["--set", "tick_ms=x"], "number"),

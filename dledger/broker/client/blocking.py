@@ -26,6 +26,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from dledger.base.addresses import parse_address
+from dledger.base.bodies import BytesLike, as_body
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import ReactorThread
@@ -91,7 +92,7 @@ class Broker:
     # -- putting ---------------------------------------------------------------------------------
 
     def put(
-        self, topic: str, body: bytes, *, queue_id: int = -1,
+        self, topic: str, body: BytesLike, *, queue_id: int = -1,
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> Stored:
         """
@@ -105,7 +106,7 @@ class Broker:
         )
 
     def put_many(
-        self, topic: str, bodies: Iterable[bytes], *, window: int = 1000, queue_id: int = -1,
+        self, topic: str, bodies: Iterable[BytesLike], *, window: int = 1000, queue_id: int = -1,
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> PutSummary:
         """
@@ -260,10 +261,10 @@ async def _connected(link: BrokerLink, clock: Any, rng: random.Random, timeout_s
         await deferLater(clock, backoff.next_s())
 
 
-def _chunks(bodies: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+def _chunks(bodies: Iterable[BytesLike], size: int) -> Iterator[list[bytes]]:
     chunk: list[bytes] = []
     for body in bodies:
-        chunk.append(body)
+        chunk.append(as_body(body))
         if len(chunk) >= size:
             yield chunk
             chunk = []

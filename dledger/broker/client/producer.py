@@ -23,18 +23,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from dledger.base.bodies import BytesLike, as_bodies, misfit, total_bytes
 from dledger.base.errors import DLedgerError
-from dledger.base.sender import (
-    SendCall,
-    SendLimits,
-    SentFrame,
-    Window,
-    WindowedSender,
-    fire_all,
-    fire_one,
-    misfit,
-    total_bytes,
-)
+from dledger.base.sender import SendCall, SendLimits, SentFrame, Window, WindowedSender, fire_all, fire_one
 from dledger.base.timing import Alarm, Backoff
 from dledger.broker.client.link import BrokerLink
 from dledger.broker.client.values import (
@@ -120,7 +111,7 @@ class BrokerProducer:
     # -- calls -----------------------------------------------------------------------------------
 
     def put(
-        self, topic: str, body: bytes, *, queue_id: int = -1,
+        self, topic: str, body: BytesLike, *, queue_id: int = -1,
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> Deferred[Stored]:
         """
@@ -138,7 +129,7 @@ class BrokerProducer:
         return waiter
 
     def put_many(
-        self, topic: str, bodies: Sequence[bytes], *, queue_id: int = -1,
+        self, topic: str, bodies: Sequence[BytesLike], *, queue_id: int = -1,
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> Deferred[tuple[Stored, ...]]:
         """
@@ -153,7 +144,7 @@ class BrokerProducer:
         return waiter
 
     def submit(
-        self, topic: str, bodies: Sequence[bytes], done: PutDone, *, queue_id: int = -1,
+        self, topic: str, bodies: Sequence[BytesLike], done: PutDone, *, queue_id: int = -1,
         properties: Mapping[str, str] | bytes = b"", flag: int = 0,
     ) -> None:
         """
@@ -163,16 +154,17 @@ class BrokerProducer:
         if not bodies:
             done(())
             return
-        size = total_bytes(bodies)
+        kept = as_bodies(bodies)
+        size = total_bytes(kept)
         self._used_s = self._clock.seconds()
-        call: _Call = SendCall(bodies, size, done, self._used_s + self._timeout_s)
+        call: _Call = SendCall(kept, size, done, self._used_s + self._timeout_s)
         try:
             raw = properties if isinstance(properties, bytes) else encode_properties(properties)
         except ValueError as error:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, str(error))
             return
         call.key = _Alike(topic, queue_id, raw, flag)
-        problem = misfit(bodies, size, BODY_BYTES_MAX) or _topic_problem(topic)
+        problem = misfit(kept, size, BODY_BYTES_MAX) or _topic_problem(topic)
         if len(raw) > PROPERTIES_BYTES_MAX:
             problem = f"the properties have {len(raw)} bytes; at most {PROPERTIES_BYTES_MAX} are allowed"
         if problem:
@@ -229,9 +221,10 @@ class BrokerProducer:
         known = call.error or self._end
         if known is not None:
             return known
-        reason = f"{self._link.address}: no outcome within {self._timeout_s:g} s"
         if self._problem is not None and not call.open:
-            reason = str(self._problem.facts.get("reason"))
+            reason = f"not connected within {self._timeout_s:g} s: {self._problem.facts.get('reason')}"
+            return DLedgerError(ResponseCode.NETWORK_ERROR, reason=reason)
+        reason = f"{self._link.address}: no outcome within {self._timeout_s:g} s"
         return DLedgerError(ResponseCode.TIMEOUT, reason=reason)
 
     def outcome(self, call: _Call) -> PutOutcome:

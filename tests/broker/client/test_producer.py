@@ -212,7 +212,7 @@ class PutTests(SynchronousTestCase):
         (error,) = self.outcomes
         assert isinstance(error, PutRefused)
         self.assertIn("refused", str(error.facts["reason"]))
-        self.assertIs(error.code, ResponseCode.TIMEOUT)
+        self.assertIs(error.code, ResponseCode.NETWORK_ERROR)
 
     def test_comes_up(self) -> None:
         """A broker that starts later is found."""
