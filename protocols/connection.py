@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.protocols.test_connection -*-
+# -*- test-case-name: tests.protocols.test_connection,tests.protocols.test_budgets -*-
 """
 What both ends of a framed connection share, whichever protocol speaks on it.
 
