@@ -31,6 +31,9 @@ from tests.processes.members import ROOT, Member
 
 MIB = 1024 * 1024
 
+#: How often a span under attack is compared with a calm one, at most.
+ROUNDS = 3
+
 
 def tell(text: str) -> None:
     """Write a measured figure beside the test's result."""
@@ -131,18 +134,31 @@ class GoodClient:
             setattr(seen, name, value)
 
 
-def check_served(
-    case: SynchronousTestCase, seen: Seen, calm: Seen, *, share: float, p99_ms: float
+def serve_through(
+    case: SynchronousTestCase, client: GoodClient, attack: Callable[[], object], *, share: float,
+    p99_ms: float, calm_s: float,
 ) -> None:
-    """See L{HostileCase.assert_served}."""
-    told = (
-        f"{seen.rate:.0f}/s after {calm.rate:.0f}/s, p99 {seen.quantile_ms(0.99):.0f} ms after "
-        f"{calm.quantile_ms(0.99):.0f} ms, max {max(seen.latencies_s) * 1000:.0f} ms"
-    )
-    tell(f"{case.id().rpartition('.')[2]}: {told}")
-    case.assertEqual((seen.unknown, seen.failed), ([], []), told)
-    case.assertGreater(seen.rate, share * calm.rate, told)
-    case.assertLess(seen.quantile_ms(0.99), p99_ms, told)
+    """
+    See L{HostileCase.serve_through}.
+
+    Other programs on this machine slow both spans, not evenly. So the best of L{ROUNDS} counts; an attack
+    that works leaves nothing in any of them.
+    """
+    for left in reversed(range(ROUNDS)):
+        with client.working() as calm:
+            time.sleep(calm_s)
+        with client.working() as seen:
+            attack()
+        told = (
+            f"{seen.rate:.0f}/s after {calm.rate:.0f}/s, p99 {seen.quantile_ms(0.99):.0f} ms after "
+            f"{calm.quantile_ms(0.99):.0f} ms, max {max(seen.latencies_s) * 1000:.0f} ms"
+        )
+        tell(f"{case.id().rpartition('.')[2]}: {told}")
+        case.assertEqual((seen.unknown, seen.failed), ([], []), told)
+        is_served = seen.rate > share * calm.rate and seen.quantile_ms(0.99) < p99_ms
+        case.assertTrue(is_served or left, told)
+        if is_served:
+            return
 
 
 class HostileCase(SynchronousTestCase):
@@ -236,13 +252,15 @@ class HostileCase(SynchronousTestCase):
             self.assertTrue(member.is_running, f"{member.name} has ended\n{member.log_tail()}")
             self.assertNotIn("Traceback", member.log_path.read_text(errors="replace"), member.name)
 
-    def assert_served(self, seen: Seen, calm: Seen, *, share: float = 0.5, p99_ms: float = 500.0) -> None:
+    def serve_through(
+        self, attack: Callable[[], object], *, share: float = 0.5, p99_ms: float = 500.0, calm_s: float = 2.0
+    ) -> None:
         """
-        The client kept its throughput, and every append was acknowledged.
+        The client keeps its throughput through an attack, and every append is acknowledged.
 
-        @param share: of the appends per second of the calm span.
+        @param share: of the appends per second of a calm span of C{calm_s} before.
         """
-        check_served(self, seen, calm, share=share, p99_ms=p99_ms)
+        serve_through(self, self.client, attack, share=share, p99_ms=p99_ms, calm_s=calm_s)
 
     def assert_nothing_lost(self) -> None:
         """Each acknowledged entry is served, and in the files of every member. No client may be writing."""

@@ -10,7 +10,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,10 +19,9 @@ from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.hostile.target import (
     MIB,
     GoodClient,
-    Seen,
-    check_served,
     highest_resident_mib,
     send_slowly,
+    serve_through,
     tell,
     until,
 )
@@ -55,11 +54,9 @@ class BrokerCase(SynchronousTestCase):
             self.broker.address, self.directory / "client.log", module="tests.hostile.good_producer"
         )
 
-    def calm(self, seconds: float = 1.5) -> Seen:
-        """The producer without an attack."""
-        with self.client.working() as seen:
-            time.sleep(seconds)
-        return seen
+    def serve_through(self, attack: Callable[[], object], *, share: float) -> None:
+        """The producer keeps C{share} of its throughput through an attack, see L{HostileCase}."""
+        serve_through(self, self.client, attack, share=share, p99_ms=700.0, calm_s=1.5)
 
     def connect(self, distance: int = 0) -> socket.socket:
         """A plain connection to the port at this distance from that for clients; closed by the test's end."""
@@ -155,17 +152,18 @@ class MemoryTests(BrokerCase):
 
     def test_half_frames(self) -> None:
         """60 frames of 8 MiB without their last byte."""
-        calm = self.calm()
-        with self.client.working() as seen:
+
+        def attack() -> None:
             head = struct.pack(">ii", 8 * MIB, 100) + b"{" * 100
             for _ in range(60):
                 connection = self.connect()
                 send_slowly(connection, head + b"x" * (8 * MIB - 200), seconds=0.1)
             time.sleep(1.0)
-            highest = highest_resident_mib(self.broker.pid)
+
+        self.serve_through(attack, share=0.2)
+        highest = highest_resident_mib(self.broker.pid)
         tell(f"at most {highest:.0f} MiB resident")
         self.assertLess(highest, 300)
-        check_served(self, seen, calm, share=0.2, p99_ms=700)
         self.assert_whole()
 
     def test_unread_pulls(self) -> None:
@@ -175,7 +173,6 @@ class MemoryTests(BrokerCase):
             filler.put("Large", 0, b"x" * MIB)
             self.assertEqual(filler.next().code, 0)
         filler.close()
-        calm = self.calm()
         fields = {
             "consumerGroup": "g", "topic": "Large", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
             "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
@@ -185,14 +182,16 @@ class MemoryTests(BrokerCase):
             encode_command(RemotingCommand(code=PULL_MESSAGE, opaque=number, ext_fields=fields))
             for number in range(200)
         )
-        with self.client.working() as seen:
+
+        def attack() -> None:
             for _ in range(20):
                 send_slowly(self.connect(), pulls, seconds=0.5)
             time.sleep(2.0)
-            highest = highest_resident_mib(self.broker.pid)
+
+        self.serve_through(attack, share=0.2)
+        highest = highest_resident_mib(self.broker.pid)
         tell(f"at most {highest:.0f} MiB resident")
         self.assertLess(highest, 500)
-        check_served(self, seen, calm, share=0.2, p99_ms=700)
         self.assert_whole()
 
 
@@ -220,8 +219,8 @@ class DescriptorTests(BrokerCase):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        calm = self.calm()
-        with self.client.working() as seen:
+
+        def attack() -> None:
             strangers = []
             for _ in range(2000):
                 with contextlib.suppress(OSError):
@@ -229,7 +228,8 @@ class DescriptorTests(BrokerCase):
             time.sleep(1.0)
             for one in strangers:
                 one.close()
-        check_served(self, seen, calm, share=0.2, p99_ms=700)
+
+        self.serve_through(attack, share=0.2)
 
         def has_room() -> bool:
             with contextlib.suppress(OSError):
@@ -249,10 +249,10 @@ class NoiseTests(BrokerCase):
 
     def test_garbage(self) -> None:
         """On every port, and unknown codes: each is refused, the log is bounded."""
-        calm = self.calm()
         before = self.log_bytes()
         chance = random.Random(2)
-        with self.client.working() as seen:
+
+        def attack() -> None:
             for round_number in range(150):
                 for distance in (0, -2, 1):
                     data = chance.choice((
@@ -269,8 +269,9 @@ class NoiseTests(BrokerCase):
                 ), seconds=1.0)  # fmt: skip
                 if round_number % 50 == 0:
                     time.sleep(0.1)
+
+        self.serve_through(attack, share=0.1)
         tell(f"the log grew by {self.log_bytes() - before} bytes")
         self.assertLess(self.log_bytes() - before, 100_000)
-        check_served(self, seen, calm, share=0.1, p99_ms=700)
         self.assertTrue(self.broker.is_running, self.broker.log_tail())
         self.assert_whole()

@@ -82,8 +82,8 @@ class TermTests(ForgedCase):
 
     def test_absurd_terms(self) -> None:
         """In requests of every name, of a member that is away, and in its answers; then a restart of all."""
-        calm = self.calm(1.0)
-        with self.client.working() as seen:
+
+        def attack() -> None:
             for term in (*ABSURD, (1 << 33) + self.terms()["n0"]):
                 for to, speaker in itertools.permutations(self.peers, 2):
                     for request in (
@@ -91,7 +91,8 @@ class TermTests(ForgedCase):
                         beat(speaker, to, term), push(speaker, to, term, PushType.COMMIT),
                     ):
                         fire(self.peers[to], request)
-        self.assert_served(seen, calm, share=0.2)
+
+        self.serve_through(attack, share=0.2, calm_s=1.0)
         away = next(iter(set(self.peers) - {self.wait_for_leader()}))
         self.members[away].stop()
         with self.client.working() as seen:
@@ -120,13 +121,10 @@ class PushTests(ForgedCase):
 
     def test_forged_pushes(self) -> None:
         """TRUNCATE above the end and below the commit, APPEND with high terms and commit indexes."""
-        calm = self.calm(1.0)
         entries = self.known()
         leader = self.wait_for_leader()
         away = min(set(self.peers) - {leader})
-        with self.client.working() as seen:
-            self.send_pushes(entries, leader)
-        self.assert_served(seen, calm, share=0.2)
+        self.serve_through(lambda: self.send_pushes(entries, leader), share=0.2, calm_s=1.0)
         self.members[away].stop()
         with self.client.working() as seen:
             self.send_pushes(entries, away)
