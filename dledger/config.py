@@ -66,6 +66,8 @@ class DLedgerConfig:
     @ivar flush_disk_type: C{async}: acks from the page cache, as in Java; C{sync}: acks after fsync.
     @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
         acknowledged entries: an operator's word that no other member has more.
+    @ivar bootstrap: this empty directory begins a new group: its vote counts without those of all members.
+    @ivar accept_new_members: take C{peers} as the new members of the group that this directory belongs to.
     @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
     @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
     @ivar never_lead: vote and store, but never be a candidate.
@@ -119,6 +121,8 @@ class DLedgerConfig:
     wire: str = attrs.field(default="auto", validator=in_(("auto", "remoting", "binary")))
 
     accept_unclean_start: bool = attrs.field(default=False, validator=instance_of(bool))
+    bootstrap: bool = attrs.field(default=False, validator=instance_of(bool))
+    accept_new_members: bool = attrs.field(default=False, validator=instance_of(bool))
     term_start_entry: bool = attrs.field(default=True, validator=instance_of(bool))
     never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
     pre_vote: bool = attrs.field(default=True, validator=instance_of(bool))

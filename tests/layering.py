@@ -26,7 +26,10 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
-VALUES = ("dledger.base.addresses", "dledger.base.errors", "dledger.base.holes", "dledger.base.option_values")
+VALUES = (
+    "dledger.base.addresses", "dledger.base.errors", "dledger.base.group_name", "dledger.base.holes",
+    "dledger.base.option_values",
+)
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
 ROCKETMQ_WIRE = ("protocols.wire", "protocols.wire.rocketmq", *CODES)
@@ -177,7 +180,7 @@ LAYERS: tuple[Layer, ...] = (
     ),
     Layer(
         name="node connections",
-        covers=("dledger.node.peers", "dledger.node.server"),
+        covers=("dledger.node.greeting", "dledger.node.peers", "dledger.node.server"),
         ours=(*VALUES, "dledger.base", "dledger.config", "protocols"),
         third=TWISTED,
         refused=(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from dledger.base.group_name import GroupName
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
@@ -125,6 +126,13 @@ class EndRepair(Effect):
 @attrs.frozen(kw_only=True)
 class EndUnsure(Effect):
     """A member that may have lost acknowledged entries is sure of its ledger: record it durably."""
+
+
+@attrs.frozen(kw_only=True)
+class RecordGroup(Effect):
+    """The id of the group, as this member knows it now: record it durably."""
+
+    name: GroupName
 
 
 @attrs.frozen(kw_only=True)

@@ -59,6 +59,8 @@ class LeadersWord:
             and response.end_index >= -1
         ):  # fmt: skip
             self._term, self._end_index = member.term, response.end_index
+            if response.end_index < 0 and member.ledger_end_index < 0:
+                self.sure()  # neither has an entry, so no push will come
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """It is asked again later."""

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import attrs
 
+from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.ports import LedgerView
@@ -158,6 +159,7 @@ class MemberState:
         one has its entries; None for none.
     @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
     @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
+    @ivar group_name: the id of the group, as far as it is known, see L{dledger.core.naming}.
     @ivar is_full: whether the store refuses entries for want of room.
     @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
     @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
@@ -186,6 +188,7 @@ class MemberState:
     last_heard_ms: dict[str, int] = attrs.Factory(dict)
     incompatible: set[str] = attrs.Factory(set)
     is_unsure: bool = False
+    group_name: GroupName = GroupName()
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
     seeks_java_leader: bool = False

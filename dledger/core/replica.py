@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -31,6 +32,7 @@ from dledger.core.handler import EntryHandler
 from dledger.core.hole_repair import HoleRepair
 from dledger.core.leaders_word import LeadersWord
 from dledger.core.member_state import MemberState, Outbox, Role
+from dledger.core.naming import GroupNaming
 from dledger.core.ports import LedgerView
 from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
@@ -64,13 +66,14 @@ class DLedgerCore:
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
         voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
+        group_name: GroupName = GroupName(),  # noqa: B008
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
         @param term, voted_for: the persisted values.
         @param committed_index: a lower bound of the committed index, from the checkpoint.
-        @param repair_end_index, is_unsure: see L{MemberState}.
+        @param repair_end_index, is_unsure, group_name: see L{MemberState}.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
@@ -81,29 +84,26 @@ class DLedgerCore:
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
-            peer_ids=peer_ids, is_unsure=is_unsure,
+            peer_ids=peer_ids, is_unsure=is_unsure, group_name=group_name,
         )
         self._member.refresh_end()
         # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
         self._member.flushed_index = self._member.ledger_end_index
-        self._out = out
-        self._refused = RefusedMessages(self._member)
+        self._out, self._refused = out, RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
-        self._leaders_word = LeadersWord(self._member)
+        self._leaders_word, self._naming = LeadersWord(self._member), GroupNaming(self._member, rng)
         self._holes = HoleRepair(self._member)
-        self._flusher = Flusher(self._member)
-        self._appends = PendingAppends(self._member)
+        self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
         self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
         self._dispatchers: dict[str, EntryDispatcher] = {}
         self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
         self._beats: HeartBeats | None = None
-        self._is_ready = False
+        self._is_ready = self._is_stopped = False
         self._next_term_start_ms = 0
         self._stop_deadline_ms: int | None = None
-        self._is_stopped = False
         self._on = self._input_table()
 
     def _input_table(self) -> dict[type[ev.Input], Callable[..., None]]:
@@ -160,8 +160,8 @@ class DLedgerCore:
     def _tick_parts(self) -> None:
         self._elector.tick()
         self._handler.check_abnormal_future()
-        self._leaders_word.tick()
-        self._holes.tick()
+        for part in (self._leaders_word, self._naming, self._holes):
+            part.tick()
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)

@@ -129,5 +129,6 @@ def metadata_of(member: MemberState) -> MetadataResponse:
         group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
         wire_version=WIRE_VERSION, peers=member.config.peers, role=member.role.value,
         begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
-        committed_index=member.committed_index,
+        committed_index=member.committed_index, group_id=member.group_name.id,
+        group_term=member.group_name.term, is_group_known=member.group_name.is_known,
     )

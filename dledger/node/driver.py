@@ -15,6 +15,7 @@ from collections import deque
 from typing import Protocol
 
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.base.group_name import GroupName
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
@@ -23,6 +24,24 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
 _FAILURES = (ev.WriteRefused, ev.StoreFailed)
+
+
+class LedgerIdentity(Protocol):
+    """What is recorded about a ledger beside its entries, see L{dledger.storage.identity.MemberIdentity}."""
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether entries that this member acknowledged may be missing."""
+
+    @property
+    def group_name(self) -> GroupName:
+        """The id of the group, as far as it is known."""
+
+    def end_unsure(self) -> None:
+        """Record, durably, that nothing is missing."""
+
+    def record_group(self, name: GroupName) -> None:
+        """Record the id of the group, durably."""
 
 
 class Ledger(LedgerView, Protocol):
@@ -66,8 +85,9 @@ class Ledger(LedgerView, Protocol):
     def end_repair(self) -> None:
         """Clear the repairing mark, durably."""
 
-    def end_unsure(self) -> None:
-        """Record, durably, that a loss of power took nothing that was acknowledged."""
+    @property
+    def identity(self) -> LedgerIdentity:
+        """What is recorded about this ledger."""
 
 
 class Terms(Protocol):
@@ -143,6 +163,7 @@ class Driver:
             fx.FillHole: self._fill_hole,
             fx.EndRepair: self._end_repair,
             fx.EndUnsure: self._end_unsure,
+            fx.RecordGroup: self._record_group,
             fx.SendRequest: self._send_request,
             fx.ContinueLater: self._continue_later,
             fx.Reply: self._reply,
@@ -250,8 +271,11 @@ class Driver:
     def _end_repair(self, _effect: fx.EndRepair) -> None:
         self._ledger.end_repair()
 
+    def _record_group(self, effect: fx.RecordGroup) -> None:
+        self._ledger.identity.record_group(effect.name)
+
     def _end_unsure(self, _effect: fx.EndUnsure) -> None:
-        self._ledger.end_unsure()
+        self._ledger.identity.end_unsure()
 
     def _send_request(self, effect: fx.SendRequest) -> None:
         self._around.send_request(effect.peer_id, effect.request_id, effect.request)

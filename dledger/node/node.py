@@ -37,6 +37,7 @@ from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.driver import Driver, Ledger, Terms
 from dledger.node.flush import LedgerFlusher
+from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
@@ -87,10 +88,6 @@ class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
         """Whether appends are refused because the disk is full."""
 
     @property
-    def is_unsure(self) -> bool:
-        """Whether a loss of power may have taken entries that this member acknowledged."""
-
-    @property
     def set_aside(self) -> list[KeptFile]:
         """What this process has set aside, in order."""
 
@@ -112,6 +109,7 @@ class Node:
     @ivar router: receives the requests of connections.
     @ivar refusals: answers requests that are refused.
     @ivar turn: runs work once per reactor turn; shared by server and peers.
+    @ivar greeting: judges which members belong to this group.
     @ivar admin: listening address of the HTTP administration, for people; empty without one.
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     @ivar counters: counts since the start.
@@ -168,8 +166,9 @@ class Node:
         self._core = DLedgerCore(
             config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
-            is_unsure=store.is_unsure,
+            is_unsure=store.identity.is_unsure, group_name=store.identity.group_name,
         )
+        self.greeting = Greeting(peers=config.peers, group_name=lambda: store.identity.group_name)
         self._driver = Driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
 
@@ -197,7 +196,7 @@ class Node:
             is_running=lambda: not self._driver.is_stopped, broken=self.broken,
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
-            appends=self._appends, reads=self._reads, note=self.note,
+            appends=self._appends, reads=self._reads, note=self.note, greeting=self.greeting,
         )
 
     def _next_token(self) -> int:

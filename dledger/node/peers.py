@@ -7,7 +7,9 @@ connection a request fails at once; it is not kept for the next connection.
 Rule 2: every request ends once, as an answer or as a failure, and never before C{send} has returned.
 Rule 3: a connection begins with a METADATA request; its answer tells whether the peer understands
 native frames. With C{wire=auto} requests are JSON until then.
-Rule 4: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
+Rule 4: that answer also tells the peer's group and its list of members. If they are not ours, the connection
+ends before any later answer counts, see L{dledger.node.greeting}.
+Rule 5: an idle connection to a member of ours carries a METADATA request every L{SIGN_OF_LIFE_S}, so that
 the peer knows it to live, and lets no other connection speak for this member.
 """
 
@@ -31,12 +33,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.config import DLedgerConfig
+from dledger.node.greeting import Greeting
 from protocols.connection import IDLE_S
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import WIRE_VERSION
-from protocols.wire.ledger.messages import MetadataRequest, Request, Response, VoteRequest
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Request, Response, VoteRequest
 from protocols.wire.remoting import RemotingCommand
 
 #: Waits between attempts to connect grow from the first bound to the second, in seconds.
@@ -90,11 +93,12 @@ class Peers:
         answered: Answered,
         failed: Failed,
         connected: Connected,
+        greeting: Greeting,
     ) -> None:
         self._peers = {
             peer_id: _Peer(
                 peer_id, config=config, endpoint=endpoint, clock=clock, turn=turn, rng=rng,
-                answered=answered, failed=failed, connected=connected,
+                answered=answered, failed=failed, connected=connected, greeting=greeting,
             )
             for peer_id, endpoint in endpoints.items()
         }
@@ -188,7 +192,9 @@ class _Peer(Factory):
         answered: Answered,
         failed: Failed,
         connected: Connected,
+        greeting: Greeting,
     ) -> None:
+        self._greeting = greeting
         self._peer_id = peer_id
         self._config = config
         self._turn = turn
@@ -201,6 +207,7 @@ class _Peer(Factory):
             watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
         )
         self._is_told = False
+        self._told_problem = ""
         self._unheard = 0
         self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
@@ -281,7 +288,8 @@ class _Peer(Factory):
         self._probed_s = self._turn.seconds()
         config = self._config
         request = MetadataRequest(
-            group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
+            group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION,
+            group_id=self._greeting.group_id, members=self._greeting.members,
         )
         connection.ask(request, PROBE)
 
@@ -303,11 +311,33 @@ class _Peer(Factory):
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
+        for token, answer in answers:
+            if token == PROBE and isinstance(answer, MetadataResponse):
+                problem = self._greeting.problem_of_answer(answer)
+                if problem:
+                    self._foreign(connection, [one for one, _ in answers if one != PROBE], problem)
+                    return
+                self._told_problem = ""
         self._unheard = 0
-        if any(token == PROBE for token, _ in answers):
-            answers = [answer for answer in answers if answer[0] != PROBE]
+        answers = [answer for answer in answers if answer[0] != PROBE]
         if answers:
             self._answered(self._peer_id, answers)
+
+    def _foreign(self, connection: ClientConnection[int], tokens: list[int], problem: str) -> None:
+        """
+        The peer is of another group: logged once, and tried again at the slowest pace.
+
+        @param tokens: of the requests whose answers came with the greeting, and do not count.
+        """
+        if tokens:
+            self._failed(self._peer_id, [(token, problem) for token in tokens], False)
+        if problem != self._told_problem:
+            self._told_problem = problem
+            self.log.error(
+                "peer {peer_id} at {address} does not belong to this group: {problem}",
+                peer_id=self._peer_id, address=connection.address, problem=problem,
+            )
+        connection.abort(problem)
 
     def requests_failed(
         self, connection: ClientConnection[int], tokens: list[int], reason: str, *,

@@ -23,7 +23,7 @@ _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
-    "leaving-damaged", "push-waits-for-damaged",
+    "leaving-damaged", "push-waits-for-damaged", "foreign-member",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -45,6 +45,7 @@ _REPEATED = {
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-too-large": (),
     "claim-refused": ("peer_id", "reason"),
+    "foreign-member": ("peer_id", "reason"),
     "peer-connected": ("peer_id",),
     "peer-disconnected": ("peer_id",),
     "message-refused": ("sender_id", "kind", "fault"),

@@ -13,7 +13,9 @@ Rule 1: a request for another member is refused first (401), then one for anothe
 Java.
 Rule 2: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on the connection of the
 member that they name; the first message that names its sender introduces the connection.
-Rule 3: every request is answered exactly once, with a code in a body, unless its connection is lost;
+Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
+answered, and the connection ends before any other of its requests is heard (L{dledger.node.greeting}).
+Rule 4: every request is answered exactly once, with a code in a body, unless its connection is lost;
 then the core receives C{RequestAbandoned} for its unanswered requests.
 
 Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
@@ -38,6 +40,7 @@ from dledger.core.inputs import (
     StoreFailed,
 )
 from dledger.node.appends import AppendGate
+from dledger.node.greeting import Greeting
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.server import Note
@@ -139,7 +142,9 @@ class RequestRouter:
         appends: AppendGate,
         reads: Reads,
         note: Note,
+        greeting: Greeting,
     ) -> None:
+        self._greeting = greeting
         self._note = note
         self._broken = broken
         self._report = report
@@ -229,6 +234,8 @@ class RequestRouter:
                 return  # the connection was refused, and with it the rest of its requests
             elif isinstance(request, MetadataRequest):
                 connection.answer(ticket, self._metadata(request))
+                if request.members and self._turned_away(connection, request):
+                    return
             else:
                 for_core.append((ticket, request))
         if for_core:
@@ -330,6 +337,15 @@ class RequestRouter:
                                      "reason": f"the connection speaks for {connection.peer_id}"})
         connection.abort(f"{request.kind.name} in the name of {named}")
         return False
+
+    def _turned_away(self, connection: ServerConnection, request: MetadataRequest) -> bool:
+        """Whether the connection was ended, because the member that greets is of another group."""
+        problem = self._greeting.problem_of_call(request)
+        if problem:
+            self._note("foreign-member", {"peer_id": request.local_id, "address": connection.address,
+                                          "reason": problem})
+            connection.close()
+        return bool(problem)
 
     def _named_by(self, request: Request) -> str | None:
         """The member in whose name a request is binding; None if it binds nobody."""

@@ -205,6 +205,7 @@ class MemberService(MultiService):
         self._peers = Peers(
             config=self.config, endpoints=endpoints, clock=self._reactor, turn=node.turn, rng=self._rng,
             answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,
+            greeting=node.greeting,
         )
         node.connect(peers=self._peers, server=self._server)
         node.when_ended().addCallback(self._node_ended)
@@ -236,8 +237,8 @@ class MemberService(MultiService):
 
     def _open_terms(self, store: FileStore) -> TermVote:
         self._terms = terms = TermFile(self._disk, self.config.self_path, member_ids=self.config.peers)
-        vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.has_terms)
-        store.note_terms()
+        vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
+        store.identity.note_terms()
         for warning in terms.warnings:
             self.log.warn("member {self_id}: {warning}", self_id=self.config.self_id, warning=warning)
         return vote

@@ -83,6 +83,11 @@ class LedgerSeen:
     index: tuple[int, ...]
     left_over: tuple[str, ...]
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there is any file of a ledger."""
+        return bool(self.data or self.index or self.left_over) or self.checkpoint is not None
+
 
 @attrs.frozen(kw_only=True)
 class RecoveredLedger:

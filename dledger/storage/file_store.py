@@ -32,10 +32,10 @@ from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledg
 from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.hole_mending import HoleMending
 from dledger.storage.identity import (
-    IDENTITY_NAME,
-    Identity,
-    IdentityFile,
+    MemberIdentity,
+    begin_identity,
     identity_now,
+    is_without_records,
     recorded_identity,
 )
 from dledger.storage.mark_writer import MarkWriter
@@ -58,7 +58,7 @@ class FileStore:
     """
     See the module; the invariants are those of L{OpenLedger} and of the parts.
 
-    @ivar had_entries: whether the directory held, or owed, entries written by us when it was opened.
+    @ivar identity: whose ledger this is, and what is recorded about it.
     """
 
     def __init__(
@@ -75,9 +75,7 @@ class FileStore:
         self._mending = HoleMending(ledger, finder)
         self._flush = StoreFlush(ledger, self._marks)
         self._room = StoreRoom(ledger, self._marks)
-        self.had_entries = False
-        self._identity: IdentityFile | None = None
-        self._is = Identity(group=config.group, member_id=config.self_id, boot_id="")
+        self.identity = MemberIdentity(config, disk, ledger.guard)
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
@@ -96,10 +94,16 @@ class FileStore:
             recorded = recorded_identity(config, disk)
             is_clean = directory.mark is not None and directory.mark.clean
             had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
+            is_new = recorded is None and not directory.has_files and is_without_records(config, disk)
+            if is_new:
+                begin_identity(config, disk, boot_id)
             recovered, mark_file = recover_ledger(config, disk, directory)
             store = cls(config, disk, lock, mark_file, recovered)
-            store.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
-            store._record_identity(identity_now(config, recorded, boot_id, is_clean=is_clean))
+            store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
+            store.identity.begin(identity_now(
+                config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
+                is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
+            ))
             return store
         except OSError as error:
             lock.close()
@@ -107,48 +111,6 @@ class FileStore:
         except BaseException:
             lock.close()
             raise
-
-    def _record_identity(self, now: Identity) -> None:
-        """@raise OSError: it could not be written. A directory is adopted later if there is no room now."""
-        ledger = self._ledger
-        self._is = now
-        try:
-            path = f"{ledger.config.self_path}/{IDENTITY_NAME}"
-            self._identity, _ = IdentityFile.open(ledger.disk, path, now)
-        except OSError as error:
-            if not is_no_room(error):
-                raise
-            return
-        self._identity.write_durably(now)
-
-    @property
-    def has_terms(self) -> bool:
-        """Whether term and vote were recorded beside this ledger before: then their files must exist."""
-        return self.had_entries or bool(self._is.has_terms)
-
-    def note_terms(self) -> None:
-        """Record, durably, that the files of term and vote exist. @raise StoreError: that failed."""
-        if not self._is.has_terms:
-            self._record(attrs.evolve(self._is, has_terms=1))
-
-    @property
-    def is_unsure(self) -> bool:
-        """Whether a loss of power may have taken entries that this member acknowledged."""
-        return bool(self._is.unsure)
-
-    def end_unsure(self) -> None:
-        """
-        Record, durably, that nothing is missing.
-
-        @raise StoreError: that failed.
-        """
-        self._record(attrs.evolve(self._is, unsure=0))
-
-    def _record(self, identity: Identity) -> None:
-        self._is = identity
-        with self._storing("writing the identity failed"):
-            if self._identity is not None:
-                self._identity.write_durably(identity)
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -577,6 +539,5 @@ class FileStore:
         self._index.close()
         if self._flush.job is None:
             self._marks.close()
-        if self._identity is not None:
-            self._identity.close()
+        self.identity.close()
         self._lock.close()

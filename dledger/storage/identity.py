@@ -1,9 +1,15 @@
 # -*- test-case-name: tests.storage.test_identity -*-
 """
-C{identity}: whose directory this is, and what its last process promised.
+C{identity}: whose directory this is, who else belongs to the group, and what the last process promised.
 
 A file of ours beside Java's, with two slots (L{dledger.base.disk.two_slots}), written in place. A directory
-without it (Java's, or of an earlier version) is adopted.
+with a ledger and without it (Java's, or of an earlier version) is adopted: it belongs to the group, the
+member and the members that it is opened with.
+
+A directory without any file of a ledger is I{new}. Its member cannot know whether its group is new, too, or
+whether its disk was lost or is not mounted: it is I{unsure} until it holds all that a leader has. In a new
+group the votes of all members together elect the first leader (L{dledger.core.elector}, rule 8); an operator
+who cannot wait for all says C{bootstrap}.
 
 With C{async} flushing a loss of power takes entries that were acknowledged. A member that was not closed in
 order and wakes under another boot of its machine may have lost some: it is I{unsure} until it holds all that
@@ -12,13 +18,19 @@ a leader has, see L{dledger.core.leaders_word}. That is recorded here, and survi
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import attrs
 from construct import Int32sb, Int64sb, Struct
 
-from dledger.base.disk.disk import Disk
-from dledger.base.disk.two_slots import SlotFile, SlotForm
+from dledger.base.disk.disk import Disk, is_no_room
+from dledger.base.disk.guard import DiskGuard
+from dledger.base.disk.two_slots import SLOT_SIZE, SlotFile, SlotForm
 from dledger.base.errors import DirectoryError
+from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
+from dledger.storage.commit_mark import COMMIT_MARK_NAME
+from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 
 IDENTITY_NAME = "identity"
 
@@ -29,6 +41,8 @@ IDENTITY_DECLARATION = Struct(
     "was_async" / Int32sb,  # 1: the last process acknowledged entries before they were flushed
     "unsure" / Int32sb,  # 1: entries that were acknowledged may be lost
     "has_terms" / Int32sb,  # 1: term and vote were recorded once, so their files exist
+    "group_term" / Int64sb,  # term of the leader that proposed the group's id; -1 without an id
+    "is_group_known" / Int32sb,  # 1: a quorum holds this id
 )
 
 
@@ -38,23 +52,31 @@ class Identity:
     Content of a slot.
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
-    @ivar was_async, unsure, has_terms: 0 or 1, see the declaration.
+    @ivar group_id: id of the group, see L{dledger.core.naming}; empty if it has none yet.
+    @ivar members: as of L{listed_members}.
+    @ivar was_async, unsure, has_terms, group_term, is_group_known: see the declaration.
     """
 
     group: str
     member_id: str
     boot_id: str
+    group_id: str = ""
+    members: str = ""
     was_async: int = 0
     unsure: int = 0
     has_terms: int = 0
+    group_term: int = -1
+    is_group_known: int = 0
 
 
 _FORM = SlotForm(
     Identity, IDENTITY_DECLARATION, magic=0x444C4944, version=1,  # "DLID"
     unsound="neither slot is sound, so it is not known which member's files these are. If they are this "
     "member's, remove this one file: the directory is adopted then",
-    texts=("group", "member_id", "boot_id"),
+    texts=("group", "member_id", "boot_id", "group_id", "members"),
 )
+#: Bytes for the texts of a slot; a boot id has 36, the id of a group 32.
+_TEXT_BYTES = SLOT_SIZE - _FORM.size - 36 - 32
 read_identity = _FORM.read
 
 
@@ -64,11 +86,19 @@ class IdentityFile(SlotFile[Identity]):
     form = _FORM
 
 
+def listed_members(config: DLedgerConfig) -> str:
+    """The ids of all members, C{n0;n1;n2} in order; a digest of that if the record has no room for it."""
+    text = ";".join(sorted(config.peers))
+    room = _TEXT_BYTES - len(config.group.encode()) - len(config.self_id.encode())
+    return text if len(text.encode()) <= room else "#" + sha256(text.encode()).hexdigest()[:7]
+
+
 def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
     """
     What the directory records; None if it records nothing. Nothing is changed.
 
-    @raise DirectoryError: the files are another group's or another member's, or the file is damaged.
+    @raise DirectoryError: the files are another group's or another member's, or those of a group with other
+        members, or the file is damaged.
     """
     path = f"{config.self_path}/{IDENTITY_NAME}"
     found = read_identity(disk, path)
@@ -85,21 +115,130 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
                 f"start with {option} {recorded}, or give this member another directory. If the {what} was "
                 f"renamed on every member, remove {path}; then the directory is adopted"
             )
+    _check_members(config, identity)
     return identity
 
 
+def _check_members(config: DLedgerConfig, identity: Identity) -> None:
+    given = listed_members(config)
+    if config.accept_new_members or identity.members in ("", given):
+        return
+    known = "members that --peers does not name exactly" if identity.members.startswith("#") else (
+        f"the members {', '.join(identity.members.split(';'))}")
+    raise DirectoryError(
+        f"{config.self_path} belongs to a group of {known}, but --peers names "
+        f"{', '.join(sorted(config.peers))}: two lists of members make two majorities. Start with the list "
+        "of the group. To change the members, stop all of them, then start each one once with the new "
+        "--peers and --set accept_new_members=true. If a majority is lost for good, see dledger group --help"
+    )
+
+
 def identity_now(
-    config: DLedgerConfig, recorded: Identity | None, boot_id: str, *, is_clean: bool
+    config: DLedgerConfig, recorded: Identity | None, boot_id: str, *, is_clean: bool, is_empty: bool,
+    is_new: bool,
 ) -> Identity:
     """
     What this process records at its start.
 
     @param is_clean: the last process closed the ledger in order.
+    @param is_empty: the ledger has no entry, and owes none.
+    @param is_new: the directory had no file of a ledger.
     """
-    unsure = 0
-    if recorded is not None and not config.accept_unclean_start:
+    trusts = config.accept_unclean_start or (config.bootstrap and is_empty)
+    unsure = int(is_new and not trusts)
+    if recorded is not None and not trusts:
         lost_power = bool(recorded.boot_id and boot_id) and recorded.boot_id != boot_id
         unsure = int(bool(recorded.unsure) or (bool(recorded.was_async) and lost_power and not is_clean))
-    return Identity(group=config.group, member_id=config.self_id, boot_id=boot_id,
-                    was_async=int(not config.is_sync), unsure=unsure,
-                    has_terms=recorded.has_terms if recorded is not None else 0)
+    before = recorded or Identity(group=config.group, member_id=config.self_id, boot_id="")
+    return attrs.evolve(
+        before, boot_id=boot_id, members=listed_members(config), was_async=int(not config.is_sync),
+        unsure=unsure,
+    )
+
+
+def is_without_records(config: DLedgerConfig, disk: Disk) -> bool:
+    """Whether no file tells of a commit, a term or a vote."""
+    names = (COMMIT_MARK_NAME, TERM_FILE_NAME, TERM_TWIN_NAME)
+    return not any(disk.exists(f"{config.self_path}/{name}") for name in names)
+
+
+def begin_identity(config: DLedgerConfig, disk: Disk, boot_id: str) -> None:
+    """
+    Make the file in a new directory, before all other files: a start that is cut short leaves it new.
+
+    @raise OSError: it could not be written.
+    """
+    first = identity_now(config, None, boot_id, is_clean=True, is_empty=True, is_new=True)
+    IdentityFile.create(disk, f"{config.self_path}/{IDENTITY_NAME}", first).close()
+
+
+class MemberIdentity:
+    """
+    What is recorded about a ledger in use.
+
+    @ivar had_entries: whether the directory held, or owed, entries written by us when it was opened.
+    """
+
+    def __init__(self, config: DLedgerConfig, disk: Disk, guard: DiskGuard) -> None:
+        self._disk = disk
+        self._path = f"{config.self_path}/{IDENTITY_NAME}"
+        self._storing = guard.storing
+        self._file: IdentityFile | None = None
+        self._now = Identity(group=config.group, member_id=config.self_id, boot_id="")
+        self.had_entries = False
+
+    def begin(self, now: Identity) -> None:
+        """
+        Record what holds at this start.
+
+        @raise OSError: it could not be written. Without room, a directory is adopted at a later start.
+        """
+        self._now = now
+        try:
+            self._file, _ = IdentityFile.open(self._disk, self._path, now)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return
+        self._file.write_durably(now)
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether term and vote were recorded beside this ledger before: then their files must exist."""
+        return self.had_entries or bool(self._now.has_terms)
+
+    def note_terms(self) -> None:
+        """Record, durably, that the files of term and vote exist. @raise StoreError: that failed."""
+        if not self._now.has_terms:
+            self._record(attrs.evolve(self._now, has_terms=1))
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether entries that this member acknowledged may be missing here."""
+        return bool(self._now.unsure)
+
+    def end_unsure(self) -> None:
+        """Record, durably, that nothing is missing. @raise StoreError: that failed."""
+        self._record(attrs.evolve(self._now, unsure=0))
+
+    @property
+    def group_name(self) -> GroupName:
+        """The id of the group, as far as it is known."""
+        return GroupName(self._now.group_id, self._now.group_term, bool(self._now.is_group_known))
+
+    def record_group(self, name: GroupName) -> None:
+        """Record the id of the group, durably. @raise StoreError: that failed."""
+        self._record(attrs.evolve(
+            self._now, group_id=name.id, group_term=name.term, is_group_known=int(name.is_known)
+        ))
+
+    def _record(self, identity: Identity) -> None:
+        self._now = identity
+        with self._storing("writing the identity failed"):
+            if self._file is not None:
+                self._file.write_durably(identity)
+
+    def close(self) -> None:
+        """Release the handle."""
+        if self._file is not None:
+            self._file.close()

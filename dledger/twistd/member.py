@@ -68,6 +68,11 @@ class Options(ConfigurationOptions):
         ["wire", "w", None, "Frames between members: auto, remoting or binary. [default: auto]"],
     ]
 
+    optFlags = [  # noqa: RUF012
+        ["bootstrap", None, "This empty directory begins a new group: do not wait until all members have "
+         "voted. Once, and never for a member whose disk was lost."],
+    ]
+
     def __init__(self) -> None:
         super().__init__()
         self.member: DLedgerConfig = DLedgerConfig()
@@ -83,7 +88,8 @@ class Options(ConfigurationOptions):
             for name in _ENDPOINTS:
                 said = values.pop(name, None)
                 self[name] = endpoint_of(name, self[name] or said or "")
-            self.member = from_mapping(above(self.given(_NAMES), self.settings, values, plain=_plain))
+            given = self.given(_NAMES) | ({"bootstrap": True} if self["bootstrap"] else {})
+            self.member = from_mapping(above(given, self.settings, values, plain=_plain))
         except (ValueError, TypeError) as error:
             raise usage_error(error) from None
         for name in _ENDPOINTS:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import attrs
 
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
+from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole, joined_holes
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
@@ -85,6 +86,7 @@ class ListLedger:
     broken: bool = False
     commits: list[int] = attrs.Factory(list)
     repairs_ended: int = 0
+    group_name: GroupName = GroupName()
     repair_end_index: int = -1
     owes_after_cut: int = -1
     holes: tuple[Hole, ...] = ()
@@ -217,6 +219,20 @@ class ListLedger:
     def end_repair(self) -> None:
         """Remember."""
         self.repairs_ended += 1
+
+    @property
+    def identity(self) -> ListLedger:
+        """It keeps its own record."""
+        return self
+
+    @property
+    def is_unsure(self) -> bool:
+        """It has lost nothing."""
+        return False
+
+    def record_group(self, name: GroupName) -> None:
+        """Remember."""
+        self.group_name = name
 
     def end_unsure(self) -> None:
         """Nothing to do."""

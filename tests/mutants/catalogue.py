@@ -113,7 +113,7 @@ _ELECTIONS = (
     ), settings={**SYNC, "check_point_interval": 1000}, faults=("damage", "kill", "kill_all")),
     Mutant("unsure-vote-counts", "a member that may have lost acknowledged entries votes as usual", (
         Patch(ELECTOR, "if result is VoteResult.ACCEPT and member.is_unsure:", "if False:"),
-        Patch("dledger.testing.group.invariants", "require(not member.ledger.is_unsure, 6,",
+        Patch("dledger.testing.group.invariants", "require(not member.ledger.identity.is_unsure, 6,",
               "require(True, 6,"),
         Patch(ELECTOR, "(self._unsure if self.member.is_unsure else self._granted).add(",
               "self._granted.add("),

@@ -99,7 +99,8 @@ class Rig:
     def __init__(self, *, peers: str = "n0-127.0.0.1:20911", **options: Any) -> None:
         self.clock = Clock()
         small = {"mapped_file_size_for_entry_data": 65536, "mapped_file_size_for_entry_index": 32000}
-        self.config = DLedgerConfig(peers=peers, store_type="memory", **{**small, **options})
+        options = {"bootstrap": True, **small, **options}
+        self.config = DLedgerConfig(peers=peers, store_type="memory", **options)
         self.store = MemoryStore.open(self.config)
         self.thread = FakeThread()
         self.sent: list[tuple[str, int, Request]] = []
@@ -136,7 +137,7 @@ class FakePeers(Peers):
         super().__init__(
             config=rig.config, endpoints={}, clock=rig.clock, turn=rig.node.turn, rng=random.Random(1),
             answered=rig.node.answers_received, failed=rig.node.requests_failed,
-            connected=rig.node.peer_connected,
+            connected=rig.node.peer_connected, greeting=rig.node.greeting,
         )
         self._rig = rig
         self.swept: list[float] = []

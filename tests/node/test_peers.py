@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectError
+from twisted.internet.error import ConnectError, ConnectionDone
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
@@ -16,9 +16,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
+from dledger.node.greeting import Greeting
 from dledger.node.peers import RETRY_MAX_S, SIGN_OF_LIFE_S, Peers, retry_policy
 from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.json_bodies import decode_request
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -84,11 +87,15 @@ class PeersTestCase(SynchronousTestCase):
         self.incompatible: list[tuple[str, int]] = []
         self.connected: list[str] = []
         self.endpoints = {"n1": FakeEndpoint(), "n2": FakeEndpoint()}
+        self.group_name = GroupName("a" * 32, 1, True)
+        self.greeting = Greeting(
+            peers=dict.fromkeys(("n0", "n1", "n2"), "h:1"), group_name=lambda: self.group_name
+        )
         self.peers = Peers(
             config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), endpoints=self.endpoints, clock=self.clock,
             turn=turn_of(self.clock), rng=random.Random(1),
             answered=lambda peer_id, answers: self.answered.append((peer_id, answers)),
-            failed=self.requests_failed, connected=self.connected.append,
+            failed=self.requests_failed, connected=self.connected.append, greeting=self.greeting,
         )
         self.peers.start()
 
@@ -231,6 +238,29 @@ class ConnectionTests(PeersTestCase):
         self.assertEqual(message, BEAT)
         connection.dataReceived(native_response(HeartBeatResponse(term=1), opaque))
         self.assertEqual(len(self.answered), 1)
+
+    def test_foreign(self) -> None:
+        """A peer of another group: no later answer counts, of the same read either; it is tried again."""
+        for facts in (
+            {"group_id": "b" * 32, "is_group_known": True},
+            {"peers": {"n0": "h:1", "n1": "h:2"}},
+        ):
+            connection, transport = self.endpoints["n1"].succeed()
+            ((probe, command),) = self.sent(transport)
+            asked = decode_request(RequestCode.METADATA, command.body)
+            self.assertEqual((asked.group_id, asked.members), ("a" * 32, "n0;n1;n2"))
+            self.peers.send("n1", 5, BEAT)
+            ((beat, _),) = self.sent(transport)
+            connection.dataReceived(
+                remoting_response(MetadataResponse(wire_version=1, **facts), probe)
+                + remoting_response(HeartBeatResponse(term=1), beat)
+            )
+            self.assertEqual(self.answered, [])
+            self.assertTrue(transport.disconnected)
+            self.assertEqual([token for _, failed in self.failed for token, _ in failed], [5])
+            self.failed.clear()
+            connection.connectionLost(Failure(ConnectionDone()))
+            self.clock.advance(RETRY_MAX_S)
 
     def test_java_stays_with_json(self) -> None:
         """A peer that advertises nothing."""

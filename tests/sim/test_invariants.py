@@ -29,7 +29,7 @@ class InvariantTests(SynchronousTestCase):
     def setUp(self) -> None:
         """Let them elect and append."""
         settings = {"flush_disk_type": "sync", "term_start_entry": False}
-        self.cluster = SimCluster(GroupOptions(settings=settings), 1)
+        self.cluster = SimCluster(GroupOptions(settings={"bootstrap": True, **settings}), 1)
         self.cluster.start()
         self.cluster.run(4)
         leader = self.cluster.leader

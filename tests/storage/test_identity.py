@@ -8,10 +8,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import read_boot_id
-from dledger.base.errors import DirectoryError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.config import GROUP_BYTES_MAX, ID_BYTES_MAX, DLedgerConfig
 from dledger.storage.file_store import FileStore
-from dledger.storage.identity import Identity, IdentityFile, read_identity
+from dledger.storage.identity import Identity, IdentityFile, listed_members, read_identity
 from tests.storage.support import NO_SPACE, ROOT, HookedDisk, config_of
 
 PATH = f"{ROOT}/identity"
@@ -26,7 +26,7 @@ class IdentityCase(SynchronousTestCase):
     def start(self, boot: str = "boot 1", **options: Any) -> FileStore:
         """A process opens the directory."""
         self.disk._locked.clear()
-        return FileStore.open(config_of(**options), self.disk, boot_id=boot)
+        return FileStore.open(config_of(**{"bootstrap": True, **options}), self.disk, boot_id=boot)
 
     def recorded(self) -> Identity:
         """What the file says."""
@@ -41,7 +41,9 @@ class OwnerTests(IdentityCase):
     def test_recorded(self) -> None:
         """At the first start, durably."""
         self.start(group="g").clean_close()
-        self.assertEqual(self.recorded(), Identity(group="g", member_id="n0", boot_id="boot 1", was_async=1))
+        self.assertEqual(self.recorded(), Identity(
+            group="g", member_id="n0", boot_id="boot 1", members="n0", was_async=1,
+        ))
 
     def test_another_group(self) -> None:
         """Nothing is changed, and the way out works."""
@@ -73,8 +75,8 @@ class OwnerTests(IdentityCase):
         self.disk.unlink(PATH)
         self.disk.failures = {("write_file", "identity"): NO_SPACE}
         store = self.start("boot 2")
-        self.assertFalse(store.is_unsure)
-        store.end_unsure()
+        self.assertFalse(store.identity.is_unsure)
+        store.identity.end_unsure()
         store.clean_close()
         self.assertFalse(self.disk.exists(PATH))
         self.disk.failures = {}
@@ -84,10 +86,10 @@ class OwnerTests(IdentityCase):
     def test_terms_existed(self) -> None:
         """Term and vote were recorded once: also an empty ledger does not start without them."""
         store = self.start()
-        self.assertFalse(store.has_terms)
-        store.note_terms()
+        self.assertFalse(store.identity.has_terms)
+        store.identity.note_terms()
         store.clean_close()
-        self.assertTrue(self.start().has_terms)
+        self.assertTrue(self.start().identity.has_terms)
 
     def test_damaged(self) -> None:
         """One slot is enough; with none the member does not start."""
@@ -103,10 +105,104 @@ class OwnerTests(IdentityCase):
     def test_longest_names_fit(self) -> None:
         """The options refuse longer ones."""
         name = "x" * ID_BYTES_MAX
-        longest = Identity(group="g" * GROUP_BYTES_MAX, member_id=name, boot_id="b" * 36)
+        config = config_of(group="g" * GROUP_BYTES_MAX, self_id=name, peers=f"{name}-h:1;{name[1:]}y-h:2")
+        longest = Identity(group=config.group, member_id=name, boot_id="b" * 36, group_id="i" * 32,
+                           members=listed_members(config))
         IdentityFile.create(self.disk, "x", longest).close()
         self.assertRaises(ValueError, DLedgerConfig, group="g" * (GROUP_BYTES_MAX + 1))
         self.assertRaises(ValueError, DLedgerConfig, self_id=name + "x", peers=f"{name}x-h:1")
+
+
+class NewTests(IdentityCase):
+    """A directory without a ledger: its member cannot know whether its disk was lost."""
+
+    three = "n0-h:1;n1-h:2;n2-h:3"
+
+    def test_unsure(self) -> None:
+        """Its vote counts only with those of all, until it holds all that a leader has, over restarts."""
+        store = self.start(bootstrap=False, peers=self.three)
+        self.assertTrue(store.identity.is_unsure)
+        store.identity.note_terms()
+        self.assertTrue(self.start(bootstrap=False, peers=self.three).identity.is_unsure)
+        store = self.start(bootstrap=False, peers=self.three, flush_disk_type="sync")
+        self.assertTrue(store.identity.is_unsure)
+        store.identity.end_unsure()
+        store.clean_close()
+        self.assertFalse(self.start(bootstrap=False, peers=self.three).identity.is_unsure)
+
+    def test_cut_short(self) -> None:
+        """A start that fails at any of its calls leaves a directory whose member is unsure."""
+        for count in range(200):
+            self.disk = HookedDisk()
+            self.disk.fails_at = count
+            try:
+                self.start(bootstrap=False, peers=self.three)
+            except (StoreError, DirectoryError):
+                self.disk.fails_at = -1
+                self.assertTrue(self.start(bootstrap=False, peers=self.three).identity.is_unsure, count)
+            else:
+                self.assertGreater(count, 5)
+                return
+        self.fail("the start never ends")
+
+    def test_no_room(self) -> None:
+        """A new directory on a full disk is no start: it would be adopted as sure later."""
+        self.disk.failures = {("write_file", "identity"): NO_SPACE}
+        self.assertRaises(StoreError, self.start, bootstrap=False)
+
+    def test_operators_word(self) -> None:
+        """At the first start, or at a later one of a ledger that is still empty; not for one with entries."""
+        self.assertFalse(self.start(peers=self.three).identity.is_unsure)
+        self.disk = HookedDisk()
+        self.start(bootstrap=False, peers=self.three)
+        self.assertFalse(self.start(peers=self.three).identity.is_unsure)
+        self.disk = HookedDisk()
+        self.start(bootstrap=False, peers=self.three).append_bodies((b"a",), 1)
+        self.assertTrue(self.start(peers=self.three).identity.is_unsure)
+
+    def test_with_a_ledger(self) -> None:
+        """Files of Java, or of an earlier version, are adopted, in whatever state they are."""
+        for name, content in (
+            ("currterm", b"voteLeader=n0\ncurrTerm=1\n"), ("checkpoint", b"committedIndex=-1\nendIndex=-1\n"),
+        ):
+            self.disk = HookedDisk()
+            self.disk.makedirs(ROOT)
+            self.disk.write_file(f"{ROOT}/{name}", content)
+            self.assertFalse(self.start(bootstrap=False, peers=self.three).identity.is_unsure, name)
+
+
+class MembersTests(IdentityCase):
+    """The members of the group are recorded."""
+
+    three = "n0-h:1;n1-h:2;n2-h:3"
+
+    def test_other_members(self) -> None:
+        """A forgotten or another --peers is refused and changes nothing; addresses may change."""
+        self.start(peers=self.three).clean_close()
+        before = self.disk.contents()
+        for peers in ("n0-h:1", "n0-h:1;n1-h:2", "n0-h:1;n1-h:2;n3-h:3", f"{self.three};n3-h:4;n4-h:5"):
+            with self.assertRaises(DirectoryError) as caught:
+                self.start(peers=peers)
+            self.assertIn("a group of the members n0, n1, n2, but --peers names n0", str(caught.exception))
+            self.assertIn("accept_new_members", str(caught.exception))
+        self.assertEqual(self.disk.contents(), before)
+        self.start(peers="n2-h:7;n1-h:8;n0-h:9").clean_close()
+
+    def test_way_out(self) -> None:
+        """An operator's word changes the record, once."""
+        self.start(peers=self.three).clean_close()
+        self.start(peers="n0-h:1;n9-h:2", accept_new_members=True).clean_close()
+        self.start(peers="n0-h:1;n9-h:2").clean_close()
+        self.assertRaises(DirectoryError, self.start, peers=self.three)
+
+    def test_many(self) -> None:
+        """More ids than the record has room for are recorded as a digest, with the same effect."""
+        peers = ";".join(f"{chr(97 + number) * 60}-h:{number + 1}" for number in range(9))
+        own = {"self_id": "a" * 60}
+        self.start(peers=peers, **own).clean_close()
+        self.start(peers=peers, **own).clean_close()
+        error = self.assertRaises(DirectoryError, self.start, peers=f"{peers};z-h:99", **own)
+        self.assertIn("does not name exactly", str(error))
 
 
 class UnsureTests(IdentityCase):
@@ -114,39 +210,39 @@ class UnsureTests(IdentityCase):
 
     def test_another_boot(self) -> None:
         """Not closed in order, and another boot: unsure, until told otherwise, whatever happens."""
-        self.assertFalse(self.start().is_unsure)
-        self.assertFalse(self.start().is_unsure, "a kill loses nothing")
-        self.assertTrue(self.start("boot 2").is_unsure)
+        self.assertFalse(self.start().identity.is_unsure)
+        self.assertFalse(self.start().identity.is_unsure, "a kill loses nothing")
+        self.assertTrue(self.start("boot 2").identity.is_unsure)
         store = self.start("boot 2")
-        self.assertTrue(store.is_unsure, "it is not forgotten")
+        self.assertTrue(store.identity.is_unsure, "it is not forgotten")
         store.clean_close()
         store = self.start("boot 3", flush_disk_type="sync")
-        self.assertTrue(store.is_unsure)
-        store.end_unsure()
-        self.assertFalse(store.is_unsure)
-        self.assertFalse(self.start("boot 4").is_unsure, "the last process was sync")
+        self.assertTrue(store.identity.is_unsure)
+        store.identity.end_unsure()
+        self.assertFalse(store.identity.is_unsure)
+        self.assertFalse(self.start("boot 4").identity.is_unsure, "the last process was sync")
 
     def test_closed_in_order(self) -> None:
         """Everything was flushed."""
         self.start().clean_close()
-        self.assertFalse(self.start("boot 2").is_unsure)
+        self.assertFalse(self.start("boot 2").identity.is_unsure)
 
     def test_sync(self) -> None:
         """Everything that was acknowledged was flushed."""
         self.start(flush_disk_type="sync")
-        self.assertFalse(self.start("boot 2").is_unsure)
+        self.assertFalse(self.start("boot 2").identity.is_unsure)
 
     def test_unknown_boots(self) -> None:
         """A system that does not name its boots."""
         self.start("")
-        self.assertFalse(self.start("boot 2").is_unsure)
-        self.assertFalse(self.start("").is_unsure)
+        self.assertFalse(self.start("boot 2").identity.is_unsure)
+        self.assertFalse(self.start("").identity.is_unsure)
 
     def test_operators_word(self) -> None:
         """No other member has more."""
         self.start()
-        self.assertFalse(self.start("boot 2", accept_unclean_start=True).is_unsure)
-        self.assertFalse(self.start("boot 2").is_unsure)
+        self.assertFalse(self.start("boot 2", accept_unclean_start=True).identity.is_unsure)
+        self.assertFalse(self.start("boot 2").identity.is_unsure)
 
     def test_this_boot(self) -> None:
         """Linux names it."""

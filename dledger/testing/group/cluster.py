@@ -117,6 +117,8 @@ class SimCluster:
             "mapped_file_size_for_entry_data": 4096,
             "mapped_file_size_for_entry_index": 32 * 16,
             "store_base_dir": "/store",
+            # Java's wire has no vote that counts only with all others, which a new group begins with.
+            "bootstrap": self.options.hides_wire_version,
             **self.options.settings,
             **self.options.member_settings.get(member_id, {}),
         }

@@ -361,7 +361,7 @@ class GroupInvariants:
         votes again when it holds it again.
         """
         ledger = self._members[member_id].ledger
-        return ledger is not None and bool(ledger.repair_end_index >= index or ledger.is_unsure)
+        return ledger is not None and bool(ledger.repair_end_index >= index or ledger.identity.is_unsure)
 
     def is_safe(self, member_id: str, index: int) -> bool:
         """
@@ -398,7 +398,7 @@ class GroupInvariants:
             if response.vote_result is VoteResult.ACCEPT and not response.pre_vote:
                 assert isinstance(request, VoteRequest) and request.leader_id is not None
                 require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
-                require(not member.ledger.is_unsure, 6, f"{member.member_id} votes while unsure")
+                require(not member.ledger.identity.is_unsure, 6, f"{member.member_id} votes while unsure")
                 self._votes_for(member, request.term, request.leader_id)
 
     def _holds_durably(self, member: CheckedMember, request: Request) -> None:

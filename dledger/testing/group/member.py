@@ -169,15 +169,15 @@ class SimMember:
         terms.watcher = self
         found = terms.take_up(
             ledger_end_term=self.ledger.ledger_end_term,
-            has_ledger=config.store_type == "file" and self.ledger.has_terms,
+            has_ledger=config.store_type == "file" and self.ledger.identity.has_terms,
         )
         if config.store_type == "file":
-            self.ledger.note_terms()
+            self.ledger.identity.note_terms()
         self.terms = terms
         core = WatchedCore(
             config=config, view=self.ledger, rng=self._rng, term=found.term, voted_for=found.voted_for,
             committed_index=self.ledger.committed_index, repair_end_index=self.ledger.repair_end_index,
-            is_unsure=self.ledger.is_unsure,
+            is_unsure=self.ledger.identity.is_unsure, group_name=self.ledger.identity.group_name,
         )
         return core, terms
 

@@ -252,7 +252,10 @@ _BASE = (
 )
 _CODE = _Key(name="code", field="code", read=_response_code, write=int, always=True)
 _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
-    RequestCode.METADATA: (),
+    RequestCode.METADATA: (
+        _text_key(name="groupId", field="group_id"),
+        _text_key(name="members", field="members"),
+    ),
     RequestCode.APPEND: (_Key(name="body", field="bodies", read=_bodies, write=_write_bodies),),
     RequestCode.GET: (
         _long_key(name="beginIndex", field="begin_index"),
@@ -293,6 +296,9 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="role", field="role"),
         _text_key(name="admin", field="admin"),
         _text_key(name="health", field="health"),
+        _text_key(name="groupId", field="group_id"),
+        _long_key(name="groupTerm", field="group_term"),
+        _bool_key(name="groupKnown", field="is_group_known"),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),

@@ -80,9 +80,17 @@ class Response(LedgerMessage):
 
 @attrs.frozen(kw_only=True)
 class MetadataRequest(Request):
-    """Ask for the members and the leader."""
+    """
+    Ask for the members and the leader.
+
+    @ivar group_id: I{ours}, only in JSON: the id of the sender's group, if it is a member and knows it.
+    @ivar members: I{ours}, only in JSON: ids of the members in the sender's list, C{n0;n1;n2} in order; empty
+        if it is no member, or does not tell.
+    """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
+    group_id: str = ""
+    members: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -92,6 +100,8 @@ class MetadataResponse(Response):
     @ivar begin_index, end_index, committed_index: I{ours}: this member's ledger; -2 if not given.
     @ivar role: I{ours}: role of the answering member, lower case; empty if not given.
     @ivar admin: I{ours}, only in JSON: C{host:port} of the member's HTTP administration; empty without one.
+    @ivar group_id, group_term, is_group_known: I{ours}, only in JSON: the id of the group, see
+        L{dledger.base.group_name.GroupName}.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
     """
 
@@ -103,6 +113,9 @@ class MetadataResponse(Response):
     role: str = ""
     admin: str = ""
     health: str = ""
+    group_id: str = ""
+    group_term: int = -1
+    is_group_known: bool = False
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,238 @@
+# -*- test-case-name: tests.core.test_naming -*-
+"""The id of a group: one, whatever leaders come and go."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.group_name import GroupName
+from dledger.core import effects as fx
+from dledger.core.member_state import MemberState
+from dledger.core.naming import GroupNaming
+from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
+from tests.core.helpers import make_config
+
+INTERVAL_MS = 200
+
+
+@attrs.define(eq=False)
+class Member:
+    """
+    What L{GroupNaming} sees of a member, and its disk.
+
+    @ivar asked: questions under way, as peer and request.
+    """
+
+    self_id: str
+    peer_ids: tuple[str, ...]
+    config: Any
+    term: int = 0
+    leader_id: str | None = None
+    has_java_peer: bool = False
+    incompatible: frozenset[str] = frozenset()
+    group_name: GroupName = GroupName()
+    now_ms: int = 0
+    asked: list[tuple[str, MetadataRequest]] = attrs.Factory(list)
+    known: list[str] = attrs.Factory(list)
+    writes: int = 0
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+        return self.leader_id == self.self_id
+
+    @property
+    def out(self) -> Member:
+        """Itself: it stands for its outbox."""
+        return self
+
+    def send(self, peer_id: str, request: MetadataRequest, owner: object) -> int:
+        """A question."""
+        self.asked.append((peer_id, request))
+        return 0
+
+    def emit(self, effect: fx.Effect) -> None:
+        """A durable write."""
+        assert isinstance(effect, fx.RecordGroup) and effect.name == self.group_name
+        self.writes += 1
+
+    def report(self, event: str, **facts: object) -> None:
+        """The id is known."""
+        self.known.append(cast("str", facts["group_id"]))
+
+    def answer(self) -> MetadataResponse:
+        """What it tells."""
+        return MetadataResponse(
+            term=self.term, leader_id=self.leader_id, wire_version=1, group_id=self.group_name.id,
+            group_term=self.group_name.term, is_group_known=self.group_name.is_known,
+        )
+
+
+class World:
+    """Members, their parts, and messages under way, each of which may be late or lost."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.chance = random.Random(seed)
+        names = [f"n{number}" for number in range(size)]
+        self.members = {
+            name: Member(name, tuple(other for other in names if other != name), make_config(name, size))
+            for name in names
+        }
+        self.parts = {
+            name: GroupNaming(cast("MemberState", member), self.chance)
+            for name, member in self.members.items()
+        }
+        self.under_way: list[tuple[str, str, MetadataResponse | None]] = []
+        self.now_ms = 0
+        self.term = 0
+
+    def elect(self, leader_id: str, voters: list[str]) -> None:
+        """A leader of the next term; a quorum has raised its term."""
+        self.term += 1
+        for name in {leader_id, *voters}:
+            self.members[name].term, self.members[name].leader_id = self.term, None
+        self.members[leader_id].leader_id = leader_id
+
+    def hear(self, name: str) -> None:
+        """A member hears the leader of the newest term."""
+        leader = next(one.self_id for one in self.members.values() if one.is_leader and one.term == self.term)
+        self.members[name].term, self.members[name].leader_id = self.term, leader
+
+    def tick(self, name: str) -> None:
+        """Time passes at a member."""
+        self.now_ms += INTERVAL_MS
+        member = self.members[name]
+        member.now_ms = self.now_ms
+        self.parts[name].tick()
+        self.under_way += [(name, peer_id, None) for peer_id, _ in member.asked]
+        member.asked.clear()
+
+    def deliver(self, at: int) -> None:
+        """A question arrives and is answered, or an answer arrives."""
+        asker, peer_id, answer = self.under_way.pop(at)
+        if answer is None:
+            self.under_way.append((asker, peer_id, self.members[peer_id].answer()))
+        else:
+            self.parts[asker].on_response(peer_id, 0, answer)
+
+    def settle(self) -> None:
+        """Everything arrives, and everybody asks, until all is quiet."""
+        for _ in range(10):
+            for name in self.members:
+                self.tick(name)
+            while self.under_way:
+                self.deliver(0)
+
+    @property
+    def ids(self) -> set[str]:
+        """Ids that any member ever knew."""
+        return {known for member in self.members.values() for known in member.known}
+
+    def step(self) -> None:
+        """Something happens."""
+        names = list(self.members)
+        kind = self.chance.random()
+        if kind < 0.08:
+            voters = self.chance.sample(names, len(names) // 2 + 1)
+            self.elect(self.chance.choice(voters), voters)
+        elif kind < 0.3 and self.term:
+            self.hear(self.chance.choice(names))
+        elif kind < 0.55:
+            self.tick(self.chance.choice(names))
+        elif self.under_way:
+            at = self.chance.randrange(len(self.under_way))
+            if self.chance.random() < 0.15:
+                self.under_way.pop(at)
+            else:
+                self.deliver(at)
+
+
+class NamingTests(SynchronousTestCase):
+    """See the module."""
+
+    def test_usual(self) -> None:
+        """The first leader makes it, and all members record it."""
+        world = World(3, 1)
+        world.elect("n0", ["n1"])
+        world.hear("n1")
+        world.hear("n2")
+        world.settle()
+        (group_id,) = world.ids
+        self.assertEqual(len(group_id), 32)
+        for member in world.members.values():
+            self.assertEqual(member.group_name, GroupName(group_id, 1, True))
+            self.assertEqual(member.known, [group_id])
+            self.assertLess(member.writes, 4)
+        asked = world.now_ms
+        world.settle()
+        self.assertEqual(world.under_way, [], asked)
+
+    def test_alone(self) -> None:
+        """A group of one names itself."""
+        world = World(1, 1)
+        world.elect("n0", [])
+        world.settle()
+        self.assertTrue(world.members["n0"].group_name.is_known)
+
+    def test_no_quorum(self) -> None:
+        """Without the answers of a quorum nothing is known."""
+        world = World(3, 1)
+        world.elect("n0", ["n1"])
+        world.tick("n0")
+        world.under_way.clear()
+        world.tick("n0")
+        self.assertEqual(world.members["n0"].group_name, GroupName())
+
+    def test_proposal_of_a_lost_leader(self) -> None:
+        """Nobody else knew it: the next leader makes another one, and the old one takes it."""
+        world = World(3, 1)
+        world.elect("n0", ["n1"])
+        world.tick("n0")
+        for _ in range(4):
+            world.deliver(0)
+        world.tick("n0")
+        world.under_way.clear()
+        first = world.members["n0"].group_name
+        self.assertEqual((first.term, first.is_known), (1, False))
+        world.elect("n1", ["n2"])
+        world.hear("n2")
+        for _ in range(6):
+            for name in ("n1", "n2"):
+                world.tick(name)
+            world.under_way = [one for one in world.under_way if "n0" not in one[:2]]
+            while world.under_way:
+                world.deliver(0)
+        self.assertNotEqual(world.members["n1"].group_name.id, first.id)
+        world.hear("n0")
+        world.settle()
+        self.assertEqual(len(world.ids), 1)
+
+    def test_java(self) -> None:
+        """Java members have no id: nothing is proposed."""
+        world = World(3, 1)
+        world.elect("n0", ["n1"])
+        for member in world.members.values():
+            member.has_java_peer = True
+        world.settle()
+        self.assertEqual(world.ids, set())
+
+    def test_one_id(self) -> None:
+        """Leaders change at any moment, messages are late or lost: never two ids, and in the end one."""
+        for seed in range(150):
+            world = World(3 if seed % 3 else 5, seed)
+            for _ in range(300):
+                world.step()
+                self.assertLess(len(world.ids), 2, seed)
+            if world.term == 0:
+                continue
+            names = list(world.members)
+            world.elect(names[0], names)
+            for name in names:
+                world.hear(name)
+            world.settle()
+            self.assertEqual(len(world.ids), 1, seed)
+            self.assertEqual({member.group_name.id for member in world.members.values()}, world.ids, seed)

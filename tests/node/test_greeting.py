@@ -1,0 +1,95 @@
+# -*- test-case-name: tests.node.test_greeting -*-
+"""Members of another group, or with another list of members, are turned away on both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.group_name import GroupName
+from dledger.node.greeting import Greeting
+from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
+from tests.node.rig import Rig
+
+PEERS = "n0-h:1;n1-h:2;n2-h:3"
+OURS, THEIRS = "a" * 32, "b" * 32
+MEMBERS = {"n0": "h:1", "n1": "h:2", "n2": "h:3"}
+
+
+class JudgingTests(SynchronousTestCase):
+    """One difference is enough; who tells nothing is not judged."""
+
+    def problems(self, name: GroupName, group_id: str, members: str, **answer: Any) -> list[str]:
+        """Of a call and of an answer."""
+        greeting = Greeting(peers=MEMBERS, group_name=lambda: name)
+        facts = {"wire_version": 1, "is_group_known": True, **answer}
+        return [
+            greeting.problem_of_call(MetadataRequest(group_id=group_id, members=members)),
+            greeting.problem_of_answer(MetadataResponse(
+                group_id=group_id, peers=dict.fromkeys(filter(None, members.split(";")), "x:1"), **facts
+            )),
+        ]
+
+    def test_same(self) -> None:
+        """Nothing is wrong."""
+        for name in (GroupName(OURS, 1, True), GroupName(OURS, 1, False), GroupName()):
+            self.assertEqual(self.problems(name, OURS, "n0;n1;n2"), ["", ""])
+            self.assertEqual(self.problems(name, "", ""), ["", ""])
+
+    def test_another_group(self) -> None:
+        """Both ids are named; an id that is only proposed says nothing."""
+        for problem in self.problems(GroupName(OURS, 1, True), THEIRS, "n0;n1;n2"):
+            self.assertIn(f"the id {THEIRS}, this member to that with {OURS}", problem)
+        self.assertEqual(self.problems(GroupName(OURS, 1, False), THEIRS, "n0;n1;n2"), ["", ""])
+        self.assertEqual(
+            self.problems(GroupName(OURS, 1, True), THEIRS, "n0;n1;n2", is_group_known=False)[1], ""
+        )
+
+    def test_another_list(self) -> None:
+        """Both lists are named. Java's is not judged."""
+        for members in ("n0", "n0;n1", "n0;n1;n2;n3", "n0;n1;n3"):
+            for problem in self.problems(GroupName(), "", members):
+                self.assertIn(f"names the members {members}, this member's names n0;n1;n2", problem)
+        self.assertEqual(self.problems(GroupName(), "", "n0;n1", wire_version=0)[1], "")
+
+    def test_tells(self) -> None:
+        """Its own list, and an id that a quorum holds."""
+        backwards = dict(reversed(MEMBERS.items()))
+        greeting = Greeting(peers=backwards, group_name=lambda: GroupName(OURS, 1, True))
+        self.assertEqual((greeting.members, greeting.group_id), ("n0;n1;n2", OURS))
+        self.assertEqual(Greeting(peers={}, group_name=lambda: GroupName(OURS, 1, False)).group_id, "")
+
+
+class CallTests(SynchronousTestCase):
+    """A member calls this one."""
+
+    def greet(self, **facts: Any) -> tuple[Rig, Any]:
+        """It greets, and beats in the same write."""
+        rig = Rig(peers=PEERS)
+        rig.node.start()
+        name = GroupName(OURS, 1, True)
+        rig.store.identity.record_group(name)
+        rig.node._core._member.group_name = name
+        client = rig.client()
+        base = {**rig.base(), "local_id": "n1"}
+        client.send(
+            MetadataRequest(**base, **facts), HeartBeatRequest(**base, leader_id="n1", term=9), native=False
+        )
+        return rig, client
+
+    def test_welcome(self) -> None:
+        """Of this group: it is heard."""
+        for facts in ({"group_id": OURS, "members": "n0;n1;n2"}, {"members": "n0;n1;n2"}, {}):
+            rig, client = self.greet(**facts)
+            self.assertEqual(len(client.answers()), 2)
+            self.assertEqual(rig.node.status().member.term, 9)
+
+    def test_turned_away(self) -> None:
+        """It is answered, so that it can say what is wrong, and nothing else that it says is heard."""
+        for facts in ({"group_id": THEIRS, "members": "n0;n1;n2"}, {"members": "n0;n1"}):
+            rig, client = self.greet(**facts)
+            (answer,) = client.answers()
+            self.assertEqual((answer.group_id, sorted(answer.peers)), (OURS, ["n0", "n1", "n2"]))
+            self.assertTrue(client.transport.disconnecting)
+            self.assertEqual(rig.node.status().member.term, 0)
