@@ -5,10 +5,10 @@ Closing the holes of an open ledger.
 L{HoleMending.look_again} goes over the bytes of the first hole: sound records at its beginning, which the
 record before them confirms, need no peer. L{HoleMending.fill} takes records of a peer.
 
-Rule: a fetched record is believed if the C{chainCrc} of the record behind the hole continues from it, because
-only the bytes that were there once do that; or if it is committed here and there, because an index has one
-committed entry. In both cases index, term, position, size and checksums must fit, and the end of the hole
-must be met exactly.
+Rule: a fetched record is believed if the C{chainCrc} of the record behind it continues from it, because only
+the bytes that were there once do that (that record may lie in the hole, if nothing confirmed it before); or
+if it is committed here and there, because an index has one committed entry. In both cases index, term,
+position, size and checksums must fit, and the end of the hole must be met exactly.
 
 A hole is closed after its bytes are on stable storage; until then C{holes} remembers all of it.
 
@@ -162,7 +162,7 @@ class HoleMending:
         if following:
             is_proven = ENTRY_HEADER.unpack_from(following)[6] != 0
         else:
-            is_proven = reaches and self._meets_end(layout, entries)
+            is_proven = self._meets_end(layout, entries) if reaches else self._continues(layout, entries)
         if not is_proven and not is_committed:
             raise _unfit(hole, "nothing proves these entries: they are not known to be committed")
         return layout
@@ -193,6 +193,25 @@ class HoleMending:
             raise _unfit(ledger.holes.holes[0], "they are not the last entries of this ledger")
         # An index and a term name one entry, and all before it. If the chain is known, it must agree.
         return layout.chain_crc == ledger.chain_crc != 0 or not ledger.is_end_proven
+
+    def _continues(self, layout: Layout, entries: EntryBatch) -> bool:
+        """Whether the record behind these entries, in the hole with them, continues from them."""
+        data, at = self._ledger.data, layout.end_position
+        with self._ledger.guard.storing("reading failed"):
+            header = data.pread(MIN_BLANK_SIZE, at) if data.has(data.base(at)) else b""
+            if len(header) == MIN_BLANK_SIZE and BLANK.unpack(header)[0] == BLANK_MAGIC:
+                at = data.base(at) + data.file_size
+            if not data.has(data.base(at)):
+                return False
+            header = data.pread(ENTRY_HEADER_SIZE, at)
+            size = ENTRY_HEADER.unpack(header)[1] if len(header) == ENTRY_HEADER_SIZE else 0
+            record = data.pread(min(max(size, 0), data.file_size), at)
+        walk = Walk(index=entries.last_index + 1, position=at, chain_crc=layout.chain_crc)
+        try:
+            walk_records(record, walk, max_count=1, one_term=True, size_max=data.file_size)
+        except DamagedRecord:
+            return False
+        return walk.count == 1 and ENTRY_HEADER.unpack_from(record)[6] != 0
 
     def _edge(self, hole: Hole) -> _Edge | None:
         """The record before a hole; None, and a wider hole, if that is damaged, too."""

@@ -454,6 +454,18 @@ class FillTests(StoreCase):
         self.store.fill_hole(self.copies[12], is_committed=False)
         self.is_whole()
 
+    def test_sound_record_in_the_hole(self) -> None:
+        """A piece is proved by the record behind it, also by one that nothing had confirmed before."""
+        for index in (11, 12):
+            self.flip(index, 50)  # sound again
+        self.before = self.disk.contents()
+        other = self.other().records[: len(self.copies[10].records)]
+        self.refused(attrs.evolve(self.copies[10], records=other))
+        self.store.fill_hole(self.copies[10], is_committed=False)
+        self.assertEqual(ranges(self.store), [(11, 12)])
+        self.assertTrue(self.store.look_again())
+        self.is_whole()
+
     def test_malformed(self) -> None:
         """Other indexes, cut records, changed bytes."""
         good = self.batch(10, 12)
