@@ -160,6 +160,17 @@ class DurabilityTests(DiskTestCase):
         self.assertTrue(self.disk.is_durable("/d/f", 0, 2))
         self.assertFalse(self.disk.is_durable("/d/f", 2, 4))
 
+    def test_barrier_and_own_writes(self) -> None:
+        """A call that writes and then syncs misses only the writes between its beginning and itself."""
+        self.written(self.disk, sync=True)
+        file = self.disk.open("/d/f")
+        barrier = self.disk.begin_sync()
+        file.pwrite(b"12", 0)
+        with self.disk.syncing_up_to(barrier):
+            file.pwrite(b"34", 2)
+            file.datasync()
+        self.assertEqual(self.disk.durable_content("/d/f"), b"ab34efgh")
+
     def test_durable_needs_the_name(self) -> None:
         """Content is not durable in a file whose name is not."""
         file = self.disk.open("/d/f", create=True, size=4)

@@ -69,6 +69,11 @@ class ScheduleTests(SynchronousTestCase):
             HAConfig(**option.master)
             HAConfig(**option.slave)
 
+    def test_found_seeds(self) -> None:
+        """Seeds that failed once: 81095 (a copying thread lost its writes), 80822 (an old disk with rot)."""
+        for seed in (81095, 80822):
+            self.assertEqual(run_ha_schedule(seed).failure, "", f"seed {seed}")
+
     def test_focus(self) -> None:
         """A focus replaces what it names, and only that."""
         seed_options = drawn_options(5, HAFocus())
@@ -181,6 +186,25 @@ class InvariantTests(SynchronousTestCase):
         world = self.world()
         world.slaves[0].kill()
         self.assertBroken(6, world.invariants.judge)
+
+    def test_older_disk_keeps_its_rot(self) -> None:
+        """The flipped bits of a copied disk are known when the copy comes back, and can be repaired."""
+        world = self.world()
+        at = world.invariants.history.find(b"KEYS\x01") - 5
+        world._end(world.master, power=False)
+        world._flip(at, 0)
+        world.invariants.master_flipped(at, 1)
+        world._run_until(3.5)
+        world._older_master()
+        flips = dict(world.invariants.flips)
+        self.assertEqual(flips, {at: 1})
+        world._repair_master()
+        self.assertEqual(world.invariants.flips, {})
+        world._older_master()
+        self.assertEqual(world.invariants.flips, flips)
+        world._repair_master()
+        begin, content = world.master.content()
+        self.assertEqual((begin, content[: len(world.invariants.history)]), (0, world.invariants.history))
 
     def test_h7_master_lost_without_a_power_cut(self) -> None:
         """A killed process has lost nothing."""

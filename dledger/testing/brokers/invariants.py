@@ -21,6 +21,8 @@ and H7 say nothing, and H8 is the promise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from dledger.broker.ha.config import ANY_SLAVE, HAConfig
@@ -123,10 +125,14 @@ class HAInvariants:
         """The master's process is about to end, or has ended."""
         self._power_lost = self._power_lost or power
 
-    def master_replaced(self) -> None:
-        """The master's disk was replaced while its process was down."""
+    def master_replaced(self, flips: Mapping[int, int]) -> None:
+        """
+        The master's disk was replaced while its process was down.
+
+        @param flips: the flipped bits on the new disk, see L{flips}.
+        """
         self._was_replaced = True
-        self._flips = {}
+        self._flips = dict(flips)
 
     def master_flipped(self, offset: int, mask: int) -> None:
         """Bits of the byte at C{offset} were flipped on the master's disk; no slave may take that byte."""
