@@ -367,14 +367,14 @@ class CommitLog:
         return Deferred.fromCoroutine(self._set_aside(offset))
 
     async def _set_aside(self, offset: int) -> str:
-        segments, was = self._segments, self._log.end
+        segments, log = self._segments, self._log
+        was = log.epoch, log.end
         end = self.record_end_below(offset)
         directory = segments.new_aside()
+        segments.make_aside(directory)  # at once: nobody else may write to it
         if end % self.file_size:
             await self._run_in_thread(lambda: segments.copy_aside(end, directory))
-        else:
-            segments.make_aside(directory)
-        if self._log.end != was:
+        if (log.epoch, log.end) != was:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="the log has changed: try again")
         self._cut_at(end, aside=directory)
         return directory

@@ -13,6 +13,7 @@ import random
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
@@ -23,7 +24,7 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.slave import HAFollower, LogRange
+from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.invariants import HAInvariants
@@ -462,17 +463,21 @@ class HAWorld:
             if difference is not None and difference.master_problem and not difference.our_problem:
                 self.note("an operator repairs the master")
                 self._repair_master()
-                slave.run(slave.life, follower.try_again)
+                slave.run(slave.life, self._try_again, follower)
                 return
             self.note(f"an operator lets {slave.host} take the master's log")
             self.invariants.resolving(slave)
             slave.run(slave.life, self._take_master, follower)
 
+    def _try_again(self, follower: HAFollower) -> None:
+        with suppress(DecisionUnderWay):
+            follower.try_again()
+
     def _take_master(self, follower: HAFollower) -> None:
         def not_taken(failure: Failure) -> None:
-            # The process is dead, or the disk has no room: the operator will try again.
+            # The process is dead, the disk has no room, or the operator is hasty: there is another time.
             if not isinstance(failure.value, MemberDied):
-                failure.trap(OSError, DLedgerError)
+                failure.trap(OSError, DLedgerError, DecisionUnderWay)
 
         Deferred.fromCoroutine(follower.take_master()).addErrback(not_taken)
 
