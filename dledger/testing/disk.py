@@ -393,6 +393,14 @@ class SimDisk:
         inode = directory.durable.get(tail) if directory else None
         return None if inode is None else bytes(inode.durable)
 
+    def cached_content(self, path: str) -> bytes:
+        """
+        The content of a file as processes read it, for the rig: armed read errors stay armed for processes.
+
+        @raise FileNotFoundError: there is none.
+        """
+        return bytes(self._inode(path).data)
+
     # -- the file system ------------------------------------------------------------------------
 
     def _directory(self, path: str) -> _Directory:

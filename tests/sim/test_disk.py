@@ -147,6 +147,15 @@ class DurabilityTests(DiskTestCase):
             sizes.add(disk.file_size("/d/f"))
         self.assertEqual(sizes, {0, 16})
 
+    def test_content_for_the_rig(self) -> None:
+        """The rig reads what processes would read, and spends none of the armed errors."""
+        self.written(self.disk, sync=True)
+        self.disk.open("/d/f").pwrite(b"12", 0)
+        self.disk.arm(reads=1)
+        self.assertEqual(self.disk.cached_content("/d/f"), b"12cdefgh")
+        self.assertEqual(self.disk.failing_reads, 1)
+        self.assertRaises(FileNotFoundError, self.disk.cached_content, "/d/other")
+
     def test_barrier(self) -> None:
         """A sync that began before a write does not answer for it."""
         self.written(self.disk, sync=True)

@@ -234,7 +234,7 @@ class SimBroker:
         parts = []
         for name in names:
             whole = f"{path}/{name}"
-            data = disk.durable_content(whole) if durable else disk.read_file(whole)
+            data = disk.durable_content(whole) if durable else disk.cached_content(whole)
             parts.append((data or b"").ljust(self._store.mapped_file_size_commit_log, b"\0"))
         return (int(names[0]) if names else 0), b"".join(parts)
 
@@ -244,7 +244,7 @@ class SimBroker:
         found: dict[int, int] = {}
         for directory in directories(disk, self._store.commit_log_path):
             for name in disk.listdir(directory):
-                found.update(enumerate(disk.read_file(f"{directory}/{name}"), int(name)))
+                found.update(enumerate(disk.cached_content(f"{directory}/{name}"), int(name)))
         return found
 
     def replace_disk(self, disk: HADisk) -> None:
