@@ -319,6 +319,7 @@ class CommitLog:
             while self._segments.offsets:
                 self._segments.drop_last()
         self._log.empty_at = self._log.end = offset
+        self._log.walk.restart(offset)
         self.flusher.begin_at(offset)
         self._events.cut(offset)
 
