@@ -75,6 +75,16 @@ class ScheduleTests(SynchronousTestCase):
         for seed in (81095, 80822, 911434):
             self.assertEqual(run_ha_schedule(seed).failure, "", f"seed {seed}")
 
+    def test_slaves_mend_their_master(self) -> None:
+        """Flipped bits of the master's disk are replaced by copies of slaves, mostly without an operator."""
+        settings = {"slave": {"ha_verify_size": 65536}, "master": {"flush_disk_type": "SYNC_FLUSH"}}
+        focus = HAFocus(settings=settings, faults=("flip_master",), pace_s=1.5)
+        found = [run_ha_schedule(seed, focus=focus) for seed in range(4)]
+        self.assertEqual([outcome.failure for outcome in found], [""] * 4)
+        mended = sum(outcome.mended for outcome in found)
+        self.assertGreater(mended, 5)
+        self.assertLessEqual(sum(outcome.resolved for outcome in found), mended)
+
     def test_focus(self) -> None:
         """A focus replaces what it names, and only that."""
         seed_options = drawn_options(5, HAFocus())
@@ -195,7 +205,7 @@ class InvariantTests(SynchronousTestCase):
         world._end(world.master, power=False)
         world._flip(at, 0)
         world.invariants.master_flipped(at, 1)
-        world._run_until(3.5)
+        world._run_until(3.05)
         world._older_master()
         flips = dict(world.invariants.flips)
         self.assertEqual(flips, {at: 1})

@@ -35,6 +35,7 @@ from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store import log_recovery
 from dledger.broker.store.log_flush import LogFlusher
 from dledger.broker.store.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile
+from dledger.broker.store.log_mending import LogMending
 from dledger.broker.store.log_start import LogSeen, find_log_end
 from dledger.broker.store.open_log import LogSegments, OpenLog
 from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out, plain_batch
@@ -59,6 +60,7 @@ class CommitLog:
     C{file_size}; the log is empty when C{begin_offset == end_offset}.
 
     @ivar flusher: brings the log to stable storage, and knows how much of it is there.
+    @ivar mending: overwrites damaged records.
     @ivar queue_offsets: topic and queue to the offset of its next message; the store fills it from the
         consume queues before the first append.
     @ivar why_recovered: description of the damage that a start found behind the end; empty if none.
@@ -73,6 +75,7 @@ class CommitLog:
         self._segments = log.segments
         self._storing = log.guard.storing
         self.flusher = flusher
+        self.mending = LogMending(log, run_in_thread)
         self.queue_offsets: dict[tuple[str, int], int] = {}
         self._events = events
         self._run_in_thread = run_in_thread

@@ -100,6 +100,7 @@ class HAInvariants:
     """
     @ivar history: the master's log from 0 on.
     @ivar answered: puts by status.
+    @ivar mended: number of damaged records of the master that were replaced by copies of slaves.
     """
 
     def __init__(self, master: SimBroker, slaves: list[SimBroker]) -> None:
@@ -111,6 +112,8 @@ class HAInvariants:
         self._power_lost = False
         self._was_replaced = False
         self._flips: dict[int, int] = {}
+        self._copies: dict[int, bytes] = {}
+        self.mended = 0
         self.history = bytearray()
         self.answered: dict[PutStatus, int] = dict.fromkeys(PutStatus, 0)
 
@@ -139,6 +142,18 @@ class HAInvariants:
         self._was_replaced = True
         self._flips[offset] = self._flips.get(offset, 0) ^ mask
 
+    def offered(self, offset: int, copy: bytes) -> None:
+        """A slave offers the master a copy of its damaged record; the master may take it in this life."""
+        self._copies[offset] = copy
+
+    def forget_mended(self) -> None:
+        """Forget the flipped bits that a copy of a slave has replaced."""
+        content = self._master.content()[1]
+        for offset, copy in self._copies.items():
+            if content[offset : offset + len(copy)] == copy:
+                self._flips = {at: mask for at, mask in self._flips.items()
+                               if not offset <= at < offset + len(copy)}  # fmt: skip
+
     @property
     def flips(self) -> dict[int, int]:
         """The flipped bits of the master's log, by offset."""
@@ -163,6 +178,8 @@ class HAInvariants:
     def master_started(self) -> None:
         """A process of the master has recovered the log."""
         end = self._master.log.end_offset
+        self.forget_mended()
+        self._copies.clear()
         # Behind a mark that a power cut has set back, a start ends the log at a damaged record.
         self._was_replaced = self._was_replaced or bool(self._flips)
         self._flips = {at: mask for at, mask in self._flips.items() if at < end}
@@ -375,6 +392,8 @@ class HAInvariants:
         """Check H6 at the end of a run."""
         require_ha(self.is_settled(), 6, f"the faults are over, and the slaves have not caught up: "
                 f"{self.why_not_settled()}")
+        content = self._master.content()[1]
+        require_ha(content[: len(self.history)] == self.history, 7, "the master's log is not what it was")
         for slave in self._slaves:
             begin, content = slave.content()
             require_ha(content[: len(self.history) - begin] == self.history[begin:], 1,

@@ -27,6 +27,7 @@ from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
+from dledger.testing.brokers.desk import SimDesk
 from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import FILE_SIZE, ROOT, HADisk, SimBroker
 from dledger.testing.brokers.network import SimClientEndpoint, SimStreams
@@ -106,6 +107,7 @@ class HAOutcome:
     restarts: int
     truncations: int
     resolved: int = 0
+    mended: int = 0
 
 
 def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
@@ -197,6 +199,8 @@ class HAWorld:
         self.master = self._broker(MASTER, options.master)
         self.slaves = [self._broker(f"s{number}", options.slave) for number in range(options.slaves)]
         self.invariants = HAInvariants(self.master, self.slaves)
+        for slave in self.slaves:
+            slave.desk = SimDesk(self.clock, self.master, slave, self.invariants, note=self.note)
         self.resolved = 0
         self._old_disk: tuple[HADisk, dict[int, int]] | None = None
         self._noticed: set[str] = set()
@@ -434,6 +438,7 @@ class HAWorld:
 
     def _repair_master(self) -> None:
         """An operator repairs the master's disk."""
+        self.invariants.forget_mended()
         for at, mask in list(self.invariants.flips.items()):
             for bit in range(8):
                 if mask >> bit & 1:
@@ -552,7 +557,7 @@ def run_ha_schedule(
     brokers = (world.master, *world.slaves)
     return HAOutcome(
         seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
-        digest=world.digest, resolved=world.resolved, puts=world.puts,
+        digest=world.digest, resolved=world.resolved, mended=world.invariants.mended, puts=world.puts,
         acknowledged=world.invariants.answered[PutStatus.PUT_OK],
         restarts=sum(broker.boots - 1 for broker in brokers),
         truncations=sum(
