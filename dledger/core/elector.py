@@ -531,6 +531,7 @@ class LeaderElector:
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
         flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
+        flags |= member.pace.flags(member.out.now_ms)
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))

@@ -385,8 +385,8 @@ class ReadTests(StoreCase):
         self.assertEqual(len(bodies_in(self.store)), 21)
 
     def test_hole_before_a_later_term(self) -> None:
-        """An entry of a later term than our last one is not in the hole: a leader may put it there. The member
-        owes its old end then (seed 4201224)."""
+        """An entry of a later term than our last one is not in the hole: a leader may put it there. The
+        member owes its old end then (seed 4201224)."""
         other = FileStore.open(config_of(base="other"), HookedDisk())
         for index in range(50):
             other.append_entries(self.copies[index])
