@@ -20,9 +20,11 @@ from tests.storage.support import (
     INDEX_SIZE,
     HookedDisk,
     append_bare,
+    batch_of,
     bodies_in,
     config_of,
     flush,
+    our_record,
 )
 
 ROOT = "base/dledger-n0"
@@ -211,6 +213,46 @@ class CrashLeftoverTests(DoorCase):
         store = FileStore.open(config_of(), disk)
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, -1))
         self.assertEqual(store._data.offsets, [])
+
+    def begun_anew(self, first_unsynced: int) -> HookedDisk:
+        """
+        A disk on which a ledger of five files, the last of which were never synced, was about to start anew
+        behind them. The mark says so; no file has gone yet.
+        """
+        disk = HookedDisk()
+        store = FileStore.open(config_of(), disk)
+        store.append_bodies((bytes(900),) * first_unsynced, 1)
+        flush(store)
+        store.append_bodies((bytes(900),) * (5 - first_unsynced), 1)
+        disk.failures = {("rename", ""): BROKEN}
+        with self.assertRaises(StoreError):
+            store.truncate_to(batch_of([our_record(b"far", index=99, term=2, pos=9 * DATA_SIZE, chain=7)]))
+        store.abandon()
+        disk.failures = {}
+        return disk
+
+    def test_old_file_without_its_length(self) -> None:
+        """Power failed before the old files went: one of them, with no durable entry, is empty."""
+        disk = self.begun_anew(2)
+        disk.files[f"{DATA}/{3 * DATA_SIZE:020d}"].data[:] = b""
+        disk.files[f"{DATA}/{3 * DATA_SIZE:020d}"].size = 0
+        store = FileStore.open(config_of(), disk)
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, 1))
+
+    def test_old_file_without_its_name(self) -> None:
+        """The same, and the name of one of them is lost."""
+        disk = self.begun_anew(2)
+        disk.unlink(f"{DATA}/{3 * DATA_SIZE:020d}")
+        store = FileStore.open(config_of(), disk)
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, 1))
+
+    def test_old_files_are_synced(self) -> None:
+        """The process was killed there: the next start brings the old files to stable storage."""
+        disk = self.begun_anew(2)
+        disk.calls.clear()
+        FileStore.open(config_of(), disk)
+        synced = {path for call, path in disk.calls if call == "datasync" and path.startswith(DATA)}
+        self.assertEqual(synced, {f"{DATA}/{file * DATA_SIZE:020d}" for file in range(5)})
 
     def test_short_index_files(self) -> None:
         """Index files that a power cut emptied are made anew."""
