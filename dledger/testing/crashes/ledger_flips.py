@@ -4,8 +4,8 @@ Flips every bit of every file of a member's directory, one at a time, and lets t
 
 A member must never lie: an entry that it shows is the one that was written. While an acknowledged entry is
 missing, the member calls itself repairing, or the entry is in a hole, or a read of it is refused. Its term
-does not fall and its vote is not another one. Then its peers, which are sound, give it the missing entries, in
-the steps that the core takes: holes are looked at again and filled, the end is appended. In the end, and after
+does not fall and its vote is not another one. Then its peers, which are sound, give it the missing entries,
+in the steps of the core: holes are looked at again and filled, the end is appended. After that, and after
 another start, it must hold every entry as it was, without a person.
 
 Records of Java have no checksums, so the flips of their bodies cannot be seen: they are not tried.
