@@ -234,6 +234,8 @@ def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple
     try:
         if seen.mark is None:
             check_beginning(data, index)
+        # Names of files that a killed process made here may be in the system's cache only.
+        disk.sync_directory(config.self_path)
         _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
         opened.append(mark_file)
