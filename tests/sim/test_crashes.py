@@ -86,6 +86,13 @@ class DiskTests(SynchronousTestCase):
         names = [sorted(left) for left in outcomes(self.disk.image())]
         self.assertEqual(sorted(names), [["d/a"], ["d/a", "e/b"], ["e/b"]])
 
+    def test_rename_is_one(self) -> None:
+        """A sync of the old directory alone does not lose the file."""
+        with mock.patch.object(CrashDisk, "sync_directory"):
+            self.disk.rename("d/a", "e/b")
+        self.disk.sync_directory("d")
+        self.assertEqual([sorted(left) for left in outcomes(self.disk.image())], [["e/b"]])
+
     def test_replacement(self) -> None:
         """A file that is replaced as a whole has the old content or the new one."""
         self.disk.write_file("d/c", b"old")

@@ -6,7 +6,8 @@ A state of the disk is a value (L{DiskImage}) that shares everything unchanged w
 one is kept for each call. Between two syncs each write to a file, cut into sectors, is a separate L{Change},
 and so are the length of a new file and each change of a directory. A power cut keeps any subset of them,
 with three limits: of one name, no change is kept without the earlier ones; a renamed file loses its old name
-only if it has the new one; behind a length that is lost no byte is kept. The end of a process keeps all.
+only if it has the new one, so a sync of the old directory brings the new name, too, to the platter; behind a
+length that is lost no byte is kept. The end of a process keeps all.
 
 L{dledger.testing.disk.SimDisk} draws one of these outcomes; this disk gives all of them.
 """
@@ -422,6 +423,14 @@ class CrashDisk:
     def sync_directory(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.sync_directory}."""
         self.tell(WatchedCall("sync", path))
+        after = {change.after for change in self._directory(path).changes if change.after}
+        for other, directory in self._directories.items():
+            renamed = [change for change in directory.changes if change.number in after]
+            if renamed and other != path:
+                new = {change.name: change.inode for change in renamed if change.inode is not None}
+                durable = {**directory.durable, **new}
+                rest = tuple(change for change in directory.changes if change.number not in after)
+                self._directories[other] = DirectoryState(directory.entries, durable, rest)
         names = self._directory(path).entries
         self._directories[path] = DirectoryState(names, names)
 
