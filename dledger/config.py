@@ -79,6 +79,8 @@ class DLedgerConfig:
     @ivar admin_access_log: write a log line for each request to the administration.
     @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
+    @ivar slow_flush_hand_over_ms: a leader whose flushes take this many milliseconds or more for a minute,
+        ten times as long as those of a follower, hands leadership over to that one; 0 for never.
     @ivar healthy_lag_entries: a member that lacks more committed entries of its leader is not healthy; 0 for
         no bound.
 
@@ -144,6 +146,7 @@ class DLedgerConfig:
     rpc_time_out_ms: int = _count(3000)
     leadership_transfer_wait_timeout: int = _count(1000)
     max_leadership_transfer_wait_index: int = _count(1000, 0)
+    slow_flush_hand_over_ms: int = _count(100, 0)
 
     max_pending_requests_num: int = _count(10_000)
     max_pending_bytes: int = _count(64 * 1024 * 1024)

@@ -395,6 +395,13 @@ LAYERS: tuple[Layer, ...] = (
         ),
     ),
     Layer(
+        name="crashes",
+        covers=("dledger.testing.crashes",),
+        ours=(*VALUES, "dledger.base.disk", "dledger.config", "dledger.storage", *LEDGER_WIRE),
+        third=(*ATTRS, "click"),
+        refused=("socket", "logging", "asyncio"),
+    ),
+    Layer(
         name="simulated group, by name",
         covers=("dledger.testing.__main__",),
         ours=("dledger.testing.group",),
@@ -405,8 +412,8 @@ LAYERS: tuple[Layer, ...] = (
         ours=("dledger.base", "dledger.core", "protocols.wire", "protocols.wire.ledger"),
         third=(*TWISTED, "click", "rich"),
         refused=(
-            "dledger.testing.group", "dledger.testing.brokers", "twisted.internet.reactor", "logging",
-            "asyncio",
+            "dledger.testing.group", "dledger.testing.brokers", "dledger.testing.crashes",
+            "twisted.internet.reactor", "logging", "asyncio",
         ),
     ),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.

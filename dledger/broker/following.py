@@ -12,16 +12,19 @@ Source: BrokerController.doRegisterBrokerAll, HAService.updateMasterAddress (4.9
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
 from dledger.base.errors import DLedgerError
 from dledger.base.threads import RunInThread
+from dledger.broker.admin.damaged_records import GET_DAMAGED_RECORDS, OFFER_RECORD
 from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.ha.offers import OfferRefused, RecordOffers
+from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import LogRange
 from dledger.broker.metadata.files import Metadata
@@ -34,9 +37,39 @@ GET_BROKER_RUNTIME_INFO = 28
 TIMEOUT_S = 3.0
 
 
+class _Desk:
+    """See L{MasterDesk}: requests L{GET_DAMAGED_RECORDS} and L{OFFER_RECORD}."""
+
+    def __init__(self, client: CommandClient, master_address: Callable[[], str]) -> None:
+        self._client = client
+        self._master_address = master_address
+
+    async def _ask(self, command: RemotingCommand) -> RemotingCommand:
+        return await self._client.ask(self._master_address(), command, timeout_s=TIMEOUT_S)
+
+    async def damaged(self) -> Sequence[int] | None:
+        """See L{MasterDesk.damaged}."""
+        answer = await self._ask(RemotingCommand(code=GET_DAMAGED_RECORDS, opaque=0))
+        if answer.code != SUCCESS:
+            return None
+        try:
+            return [int(offset) for offset in json.loads(answer.body)["offsets"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason=f"no offsets: {error!r}") from None
+
+    async def offer(self, offset: int, record: bytes) -> None:
+        """See L{MasterDesk.offer}."""
+        answer = await self._ask(RemotingCommand(
+            code=OFFER_RECORD, opaque=0, ext_fields={"offset": str(offset)}, body=record
+        ))  # fmt: skip
+        if answer.code != SUCCESS:
+            raise OfferRefused(answer.remark or f"answered {answer.code}")
+
+
 class Following:
     """
     @ivar synchronize: copies the master's metadata.
+    @ivar offers: offers the master sound copies of its damaged records.
     @ivar ha_address: C{host:port} from which the log is copied; empty if unknown.
     """
 
@@ -45,15 +78,22 @@ class Following:
     def __init__(
         self, config: BrokerConfig, ha: HAService, metadata: Metadata, client: CommandClient, *,
         own: OwnAddress, clock: IReactorTime, run_in_thread: RunInThread,
-        endpoint_of: Callable[[str], IStreamClientEndpoint], local_topics: Callable[[], Set[str]] = frozenset,
+        endpoint_of: Callable[[str], IStreamClientEndpoint], log: LogPort,
+        local_topics: Callable[[], Set[str]] = frozenset,
     ) -> None:
-        """@param local_topics: returns the topics that have consume queues here."""
+        """
+        @param log: our commit log.
+        @param local_topics: returns the topics that have consume queues here.
+        """
         self._config = config
         self._ha = ha
         self._client = client
         self._own = own
         self._endpoint_of = endpoint_of
         self.ha_address = ""
+        self.offers: RecordOffers | None = None
+        if ha.slave is not None:
+            self.offers = RecordOffers(log, ha.slave, _Desk(client, self._master_address))
         self.synchronize = SlaveSynchronize(
             metadata, client, own_address=lambda: own.text, clock=clock, run_in_thread=run_in_thread,
             local_topics=local_topics, is_stopped=lambda: ha.slave is not None and ha.slave.is_stopped,
@@ -92,15 +132,20 @@ class Following:
         self.ha_address = address
         self._ha.follow(endpoint, address)
 
+    def _master_address(self) -> str:
+        """@raise DLedgerError: the master is unknown."""
+        master = self.synchronize.master_address
+        if master is None or master == self._own.text:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the master's address is not known")
+        return master
+
     async def master_range(self) -> LogRange:
         """
         Ask the master for the bounds of its log.
 
         @raise DLedgerError: the master is unknown, or its answer has no such offsets.
         """
-        master = self.synchronize.master_address
-        if master is None:
-            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the master's address is not known")
+        master = self._master_address()
         request = RemotingCommand(code=GET_BROKER_RUNTIME_INFO, opaque=0)
         answer = await self._client.ask(master, request, timeout_s=TIMEOUT_S)
         if answer.code != SUCCESS:

@@ -33,6 +33,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
 from dledger.broker.admin.commands import AdminCommands, AdminParts
+from dledger.broker.admin.damaged_records import DamagedRecords
 from dledger.broker.admin.ha_resolve import HAResolve
 from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.stats import StatsCommands, TableCommands
@@ -204,6 +205,7 @@ class BrokerParts(BrokerEvents):
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
             TableCommands(metadata), self.send_back, self.native,
             HAResolve(self.ha, store, self._around.disk, master_range=self._master_range),
+            DamagedRecords(self.ha, store),
         )  # fmt: skip
         return CommandRouter(
             self.turn, groups, together=self.sends, plain=self.sends, native=self.native,
@@ -215,7 +217,7 @@ class BrokerParts(BrokerEvents):
         return Following(
             self.config, self.ha, self.metadata, self.client, own=self.own, clock=self._around.reactor,
             run_in_thread=self._around.run_in_thread, endpoint_of=self._around.endpoint_of,
-            local_topics=lambda: {topic for topic, _ in self.store.queues.keys()},
+            log=self.store.log, local_topics=lambda: {topic for topic, _ in self.store.queues.keys()},
         )
 
     # -- events: see dledger.broker.common.events -------------------------------------------------
@@ -294,6 +296,8 @@ class BrokerParts(BrokerEvents):
             self.saver.save()
         if not self._has_ceased:
             self.store.scrub.tick()
+            if self.following is not None and self.following.offers is not None:
+                self.following.offers.tick()
             if self._ticks % HOUSE_KEEPING_TICKS == 0:
                 self.house.keep()
 

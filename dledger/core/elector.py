@@ -142,7 +142,7 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
-    _behind: tuple[str, int, int] = ("", 0, 0)
+    _behind: tuple[int, int] | None = None
     _expected: tuple[str, int, int] | None = None
     _asked_ms: dict[str, int] = attrs.Factory(dict)
     _java_deposed_ms: int = -JAVA_SPARED_MS
@@ -442,10 +442,11 @@ class LeaderElector:
         member, now_ms = self.member, self.member.out.now_ms
         if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
             return
-        known_id, since_ms, last_ms = self._behind
-        if candidate_id != known_id or now_ms - last_ms >= WARD_MEMORY_MS:
+        # Any candidate counts: two of them that both lack entries ask in turns.
+        since_ms, last_ms = self._behind or (now_ms, now_ms)
+        if now_ms - last_ms >= WARD_MEMORY_MS:
             since_ms = now_ms
-        self._behind = (candidate_id, since_ms, now_ms)
+        self._behind = (since_ms, now_ms)
         if now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
             member.ward_id = candidate_id
             member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
@@ -530,6 +531,7 @@ class LeaderElector:
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
         flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
+        flags |= member.pace.flags(member.out.now_ms)
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
         ))
@@ -583,7 +585,7 @@ class LeaderElector:
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
         self._stray_leader_id = None
-        self._behind = ("", 0, 0)
+        self._behind = None
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()

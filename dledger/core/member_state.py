@@ -21,6 +21,7 @@ import attrs
 from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
+from dledger.core.flush_pace import FlushPace
 from dledger.core.ports import LedgerView
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, WIRE_VERSION_MASK
@@ -162,6 +163,7 @@ class MemberState:
     @ivar group_name: the id of the group, as far as it is known, see L{dledger.core.naming}.
     @ivar is_full: whether the store refuses entries for want of room.
     @ivar full_peers: peers that said so of themselves in their last answer to a heartbeat.
+    @ivar pace: flush times of this member and of its peers.
     @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
         members give entries only while they lead.
     @ivar incompatible: peers that answered a request in another version of the protocol on the current
@@ -191,6 +193,7 @@ class MemberState:
     group_name: GroupName = GroupName()
     is_full: bool = False
     full_peers: set[str] = attrs.Factory(set)
+    pace: FlushPace = attrs.Factory(FlushPace)
     seeks_java_leader: bool = False
 
     @property
@@ -284,8 +287,9 @@ class MemberState:
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version
 
-    def heard_of_room(self, peer_id: str, wire_version: int) -> None:
-        """A peer answered a heartbeat, and said whether its disk is full."""
+    def heard_of_disk(self, peer_id: str, wire_version: int) -> None:
+        """A peer answered a heartbeat, and said whether its disk is full, and how fast it is."""
+        self.pace.heard(peer_id, wire_version, self.out.now_ms)
         if wire_version & WIRE_FLAG_DISK_FULL:
             self.full_peers.add(peer_id)
         else:

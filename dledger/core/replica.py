@@ -377,7 +377,7 @@ class DLedgerCore:
             return
         self._member.heard_from(peer_id, response.wire_version)
         if isinstance(response, HeartBeatResponse):
-            self._member.heard_of_room(peer_id, response.wire_version)
+            self._member.heard_of_disk(peer_id, response.wire_version)
         if not isinstance(response, _INFORMATION):  # nothing that binds
             self._pass_term_gate(response.term, type(response).__name__)
         owner.on_response(peer_id, received.request_id, response)

@@ -269,6 +269,7 @@ class LeadershipTransfer:
         taking, self._taking = self._taking, None
         if code is ResponseCode.SUCCESS:
             self._pause_until_ms = self.member.out.now_ms + TRANSFER_PAUSE_MS
+            self.member.pace.transferred(self.member.out.now_ms)
         self._answer(taking.token, taking.request, code, term=self.member.term)
 
     # -- time -------------------------------------------------------------------------------
@@ -284,6 +285,7 @@ class LeadershipTransfer:
             self._next_check_ms = now_ms + PREFERRED_CHECK_INTERVAL_MS
             self._hand_over_to_ward(dispatchers)
             self.leave_if_full(dispatchers)
+            self._leave_if_slow(dispatchers)
             self._check_preferred_leader(dispatchers)
 
     def _hand_over_to_ward(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
@@ -314,14 +316,34 @@ class LeadershipTransfer:
                 self._begin(peer_id, None, None, dispatchers)
                 return
 
+    def _leave_if_slow(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """A leader whose flushes take much longer than those of a live follower hands over to that one."""
+        member, now_ms = self.member, self.member.out.now_ms
+        live = [one for one in self._live(tuple(dispatchers), dispatchers) if one not in member.full_peers]
+        peer_id = member.pace.better(live, now_ms, member.config.slow_flush_hand_over_ms)
+        if peer_id is None or self._giving is not None or now_ms < self._pause_until_ms:
+            return
+        member.out.report(
+            "leaving-slow-disk", transferee_id=peer_id, term=member.term,
+            flush_ms=round(member.pace.time_ms(now_ms) or 0),
+            transferee_flush_ms=round(member.pace.peer_ms(peer_id, now_ms) or 0),
+        )
+        member.pace.transferred(now_ms)
+        self._begin(peer_id, None, None, dispatchers)
+
     def _check_preferred_leader(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         preferred = self.member.config.preferred_leader_ids
         if not preferred or self.member.self_id in preferred or self._giving is not None:
             return
         if self.member.out.now_ms < self._pause_until_ms:
             return
-        has_room = tuple(peer_id for peer_id in preferred if peer_id not in self.member.full_peers)
-        live = self._live(has_room, dispatchers)
+        member, now_ms = self.member, self.member.out.now_ms
+        least_ms = member.config.slow_flush_hand_over_ms
+        fit = tuple(
+            peer_id for peer_id in preferred
+            if peer_id not in member.full_peers and not member.pace.is_much_slower(peer_id, now_ms, least_ms)
+        )
+        live = self._live(fit, dispatchers)
         if live:
             self._begin(live[0], None, None, dispatchers)
 

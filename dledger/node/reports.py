@@ -23,7 +23,7 @@ _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
-    "leaving-damaged", "push-waits-for-damaged", "foreign-member",
+    "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -38,6 +38,7 @@ _REPEATED = {
     "entries-not-found": ("first_index",),
     "leaving-damaged": ("transferee_id",),
     "leaving-full": ("transferee_id",),
+    "leaving-slow-disk": ("transferee_id",),
     "push-refused": ("code", "type"),
     "slow-fsync": (),
     "push-set-back": ("peer_id", "state"),

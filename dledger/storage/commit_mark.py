@@ -56,6 +56,14 @@ class CommitMark:
         """The ledger must reach this index; if it does not, entries were lost."""
         return max(self.end_index, self.committed_index)
 
+    @property
+    def settled_position(self) -> int:
+        """
+        The files must reach this stream offset; 0 if no entry is recorded. (Then C{end_position} is where a
+        ledger begins that starts anew, and files of the old one may still be before it.)
+        """
+        return self.end_position if self.end_index >= 0 else 0
+
 
 _FORM = SlotForm(
     CommitMark, COMMIT_MARK_DECLARATION, magic=0x444C434D, version=1,  # "DLCM"

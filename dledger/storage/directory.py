@@ -169,7 +169,7 @@ def _explained(listing: Listing, mark: CommitMark | None) -> bool:
     """Whether a crash while the files were made explains the short file and the files behind it."""
     if mark is None:
         return listing.unfinished_size == 0 and len(listing.unfinished) == 1
-    return mark.end_position <= listing.unfinished[0]
+    return mark.settled_position <= listing.unfinished[0]
 
 
 def _left_over(directory: str, listing: Listing, kept: tuple[int, ...]) -> tuple[str, ...]:
@@ -239,6 +239,8 @@ def recover_ledger(config: DLedgerConfig, disk: Disk, seen: LedgerSeen) -> tuple
     try:
         if seen.mark is None:
             check_beginning(data, index)
+        # Names of files that a killed process made here may be in the system's cache only.
+        disk.sync_directory(config.self_path)
         _clear(seen, config, disk, aside)
         mark_file, _ = MarkFile.open(disk, f"{config.self_path}/{COMMIT_MARK_NAME}", initial)
         opened.append(mark_file)
@@ -301,7 +303,7 @@ def _recover(
     if not untouched or (data.offsets and data.offsets[-1] > found.end_position):
         cut_behind(data, index, found, aside, is_damaged=found.end_index < recorded)
     if not untouched:  # names and bytes of a killed process may be in the system's cache only
-        data.touch_from(mark.end_position if mark is not None else _late(data))
+        data.touch_from(mark.settled_position if mark is not None else _late(data))
         index.touch_from(_late(index))
     data.sync()
     index.sync()

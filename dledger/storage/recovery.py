@@ -92,7 +92,7 @@ def adjacent(listing: Listing, file_size: int, directory: str, mark: CommitMark 
         return ()
     for previous, offset in zip(offsets, offsets[1:], strict=False):
         if offset != previous + file_size:
-            if mark is not None and mark.end_position <= previous + file_size:
+            if mark is not None and mark.settled_position <= previous + file_size:
                 return offsets[: offsets.index(offset)]
             raise DirectoryError(
                 f"{directory}: a file is missing between offsets {previous} and {offset}: "

@@ -184,6 +184,8 @@ class StoreReads:
         assert entry.count == 1
         if not self._ledger.begin_index <= entry.first_index <= self._ledger.end_index:
             return False
+        if entry.term > self._ledger.end_term:
+            return False  # terms never fall, so ours is of another one; it may lie in a hole
         ours = self._read(entry.first_index, entry.first_index, 0, one_term=True).records
         theirs = entry.records
         if ours == theirs:

@@ -240,6 +240,8 @@ class TermFile:
                     self._twin, _ = TermTwin.open(self._disk, self._twin_path, record)
                 except DirectoryError:  # unsound; load has decided by the other file
                     self._twin = TermTwin.create(self._disk, self._twin_path, record)
+                # The name of a twin that a killed process made may be in the system's cache only.
+                self._disk.sync_directory(self._directory)
             except OSError as error:
                 raise StoreError(f"{self._twin_path} cannot be made: {error}") from error
         return self._twin

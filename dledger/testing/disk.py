@@ -59,15 +59,15 @@ class _Inode:
         self.data[position:end] = data
         self.pending.append((position, data, number))
 
-    def sync(self, barrier: int = _NO_BARRIER) -> None:
-        """Bring the writes up to number C{barrier} to the platter."""
+    def sync(self, barrier: int = _NO_BARRIER, since: int = _NO_BARRIER) -> None:
+        """Bring the writes up to number C{barrier}, and those behind number C{since}, to the platter."""
         durable = self.durable
         if len(durable) < len(self.data):
             durable.extend(bytes(len(self.data) - len(durable)))
         later = []
         for write in self.pending:
             position, data, number = write
-            if number <= barrier:
+            if number <= barrier or number > since:
                 durable[position : position + len(data)] = data
             else:
                 later.append(write)
@@ -215,7 +215,7 @@ class SimFile:
             except OSError:
                 self._inode.sync_failed = not disk.keeps_failed_writes
                 raise
-        self._inode.sync(disk.barrier)
+        self._inode.sync(disk.barrier, disk.since)
 
     def size(self) -> int:
         """See L{dledger.base.disk.disk.File.size}."""
@@ -245,7 +245,7 @@ class SimDisk:
         ENOSPC; other writes do not.
     @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
     @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
-    @ivar barrier: C{datasync} brings no write with a higher number to the platter.
+    @ivar barrier, since: C{datasync} misses the writes with a number behind C{barrier} up to C{since}.
     @ivar countdown: the process dies in this changing call, counted from now; 0: in none.
     """
 
@@ -261,7 +261,7 @@ class SimDisk:
         self.failing_syncs = 0
         self.countdown = 0
         self.keeps_failed_writes = False
-        self.barrier = _NO_BARRIER
+        self.barrier = self.since = _NO_BARRIER
         self._writes = 0
         self._death: type[MemberDied] = PowerLoss
         self._directories: dict[str, _Directory] = {"": _Directory(), "/": _Directory(), ".": _Directory()}
@@ -278,12 +278,16 @@ class SimDisk:
 
     @contextmanager
     def syncing_up_to(self, barrier: int | None) -> Iterator[None]:
-        """Within, C{datasync} acts as one that began at C{barrier}; None: now."""
+        """
+        Within, C{datasync} acts as one that began at C{barrier}; None: now. It misses no write made within:
+        a thread that writes a file before it syncs it has its own order.
+        """
         self.barrier = _NO_BARRIER if barrier is None else barrier
+        self.since = self._writes
         try:
             yield
         finally:
-            self.barrier = _NO_BARRIER
+            self.barrier = self.since = _NO_BARRIER
 
     # -- faults ----------------------------------------------------------------------------
 
@@ -388,6 +392,14 @@ class SimDisk:
         directory = self._directories.get(head)
         inode = directory.durable.get(tail) if directory else None
         return None if inode is None else bytes(inode.durable)
+
+    def cached_content(self, path: str) -> bytes:
+        """
+        The content of a file as processes read it, for the rig: armed read errors stay armed for processes.
+
+        @raise FileNotFoundError: there is none.
+        """
+        return bytes(self._inode(path).data)
 
     # -- the file system ------------------------------------------------------------------------
 

@@ -297,3 +297,9 @@ class CommandConnection(AnsweringConnection):
         for done in asked.values():
             done.errback(NotAsked(f"the connection was lost: {reason}"))
         self._sink.connection_lost(self, reason)
+
+
+def hosts_of(connection: CommandConnection) -> tuple[str, str]:
+    """The addresses of the other end and of this end of a connection, without their ports."""
+    peer, here = connection.transport.getPeer(), connection.transport.getHost()
+    return str(getattr(peer, "host", peer)), str(getattr(here, "host", here))

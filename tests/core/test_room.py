@@ -73,7 +73,7 @@ class FullTests(SynchronousTestCase):
             self.assertEqual(answer.wire_version, version)
             member = self.full().core._member
             member.heard_from("n1", version)
-            member.heard_of_room("n1", version)
+            member.heard_of_disk("n1", version)
             self.assertEqual(("n1" in member.full_peers, member.wire_versions["n1"]), (is_full, WIRE_VERSION))
 
     def test_others_come_first(self) -> None:

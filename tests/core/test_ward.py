@@ -71,6 +71,14 @@ class WardTests(SynchronousTestCase):
         self.refused(4, pre_vote=False)
         self.assertFalse(self.stands())
 
+    def test_two_that_take_turns(self) -> None:
+        """Both lack entries, and neither can win: the time counts from the first of them (seed 4201293)."""
+        for peer_id in ("n1", "n2", "n1"):
+            self.bench.request(vote_request(peer_id, 4, end_index=0, end_term=1, pre_vote=True))
+            self.bench.run(700)
+        self.bench.request(vote_request("n2", 4, end_index=0, end_term=1, pre_vote=True))
+        self.assertTrue(self.stands())
+
     def test_pre_votes_count(self) -> None:
         """Our own candidates ask for nothing else."""
         self.refused(4, pre_vote=True)

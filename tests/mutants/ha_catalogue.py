@@ -16,6 +16,7 @@ ACKS = "dledger.broker.ha.acks"
 CLIENT = "dledger.broker.ha.slave"
 FOLLOWER = "dledger.broker.ha.slave_session"
 LOG = "dledger.broker.store.commit_log"
+MENDING = "dledger.broker.store.log_mending"
 JOB = "dledger.base.disk.flush_job"
 TRANSFER = "dledger.broker.ha.group_transfer"
 MASTER = "dledger.broker.ha.master"
@@ -62,6 +63,9 @@ HA_MUTANTS: tuple[Row, ...] = (
         Patch(FOLLOWER, "if not master_problem and self._was_never_reported(common_end, our_problem):",
               "if self._was_never_reported(common_end, our_problem) or master_problem:"),
     ), {"master": {"ha_transfer_flushed_only": False}}, ("flip_master", "kill_slave", "break", "cut")),
+    ("ha-mended-in-the-cache", "a mended record is not brought to stable storage", (
+        Patch(MENDING, "await self._run_in_thread(lambda: segments.sync_file(offset))", "pass"),
+    ), {"master": {"flush_disk_type": "SYNC_FLUSH"}}, ("flip_master", "power_master")),
     ("ha-reports-all-it-holds", "a slave reports bytes that it has not compared yet", (
         Patch(FOLLOWER, "held = min(held, self.log.end_offset)", "held = self.log.end_offset"),
     ), {"master": {**SYNC, "ha_transfer_flushed_only": False}}, ("power_master", "kill_slave")),

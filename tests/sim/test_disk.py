@@ -147,6 +147,15 @@ class DurabilityTests(DiskTestCase):
             sizes.add(disk.file_size("/d/f"))
         self.assertEqual(sizes, {0, 16})
 
+    def test_content_for_the_rig(self) -> None:
+        """The rig reads what processes would read, and spends none of the armed errors."""
+        self.written(self.disk, sync=True)
+        self.disk.open("/d/f").pwrite(b"12", 0)
+        self.disk.arm(reads=1)
+        self.assertEqual(self.disk.cached_content("/d/f"), b"12cdefgh")
+        self.assertEqual(self.disk.failing_reads, 1)
+        self.assertRaises(FileNotFoundError, self.disk.cached_content, "/d/other")
+
     def test_barrier(self) -> None:
         """A sync that began before a write does not answer for it."""
         self.written(self.disk, sync=True)
@@ -159,6 +168,17 @@ class DurabilityTests(DiskTestCase):
         self.assertEqual(self.disk.durable_content("/d/f"), b"12cdefgh")
         self.assertTrue(self.disk.is_durable("/d/f", 0, 2))
         self.assertFalse(self.disk.is_durable("/d/f", 2, 4))
+
+    def test_barrier_and_own_writes(self) -> None:
+        """A call that writes and then syncs misses only the writes between its beginning and itself."""
+        self.written(self.disk, sync=True)
+        file = self.disk.open("/d/f")
+        barrier = self.disk.begin_sync()
+        file.pwrite(b"12", 0)
+        with self.disk.syncing_up_to(barrier):
+            file.pwrite(b"34", 2)
+            file.datasync()
+        self.assertEqual(self.disk.durable_content("/d/f"), b"ab34efgh")
 
     def test_durable_needs_the_name(self) -> None:
         """Content is not durable in a file whose name is not."""

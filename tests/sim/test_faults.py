@@ -105,3 +105,15 @@ class EndTests(SynchronousTestCase):
         member.disk.open(f"/d/{0:020d}", create=True, size=10)
         self.assertTrue(nemesis._flip(member, "/d", 9, 4096))
         self.assertFalse(nemesis._flip(member, "/d", 10, 4096))
+
+    def test_flips_spend_no_read_errors(self) -> None:
+        """A flip of a small file happens under armed read errors, and leaves them to the process (90451)."""
+        cluster = SimCluster(GroupOptions(settings={}), 1)
+        nemesis = Nemesis(cluster, cluster.random("faults"), seconds=10)
+        cluster.start()
+        cluster.run(5)
+        member = next(iter(cluster.members.values()))
+        member.disk.arm(reads=3)
+        flipped = [nemesis._flip_small(member) for _ in range(20)]
+        self.assertTrue(any(flipped))
+        self.assertEqual(member.disk.failing_reads, 3)

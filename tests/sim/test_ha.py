@@ -69,6 +69,22 @@ class ScheduleTests(SynchronousTestCase):
             HAConfig(**option.master)
             HAConfig(**option.slave)
 
+    def test_found_seeds(self) -> None:
+        """Seeds that failed once: 81095 (a copying thread lost its writes), 80822 (an old disk with rot),
+        911434 (no room for the first file of an emptied slave)."""
+        for seed in (81095, 80822, 911434):
+            self.assertEqual(run_ha_schedule(seed).failure, "", f"seed {seed}")
+
+    def test_slaves_mend_their_master(self) -> None:
+        """Flipped bits of the master's disk are replaced by copies of slaves, mostly without an operator."""
+        settings = {"slave": {"ha_verify_size": 65536}, "master": {"flush_disk_type": "SYNC_FLUSH"}}
+        focus = HAFocus(settings=settings, faults=("flip_master",), pace_s=1.5)
+        found = [run_ha_schedule(seed, focus=focus) for seed in range(4)]
+        self.assertEqual([outcome.failure for outcome in found], [""] * 4)
+        mended = sum(outcome.mended for outcome in found)
+        self.assertGreater(mended, 5)
+        self.assertLessEqual(sum(outcome.resolved for outcome in found), mended)
+
     def test_focus(self) -> None:
         """A focus replaces what it names, and only that."""
         seed_options = drawn_options(5, HAFocus())
@@ -181,6 +197,25 @@ class InvariantTests(SynchronousTestCase):
         world = self.world()
         world.slaves[0].kill()
         self.assertBroken(6, world.invariants.judge)
+
+    def test_older_disk_keeps_its_rot(self) -> None:
+        """The flipped bits of a copied disk are known when the copy comes back, and can be repaired."""
+        world = self.world()
+        at = world.invariants.history.find(b"KEYS\x01") - 5
+        world._end(world.master, power=False)
+        world._flip(at, 0)
+        world.invariants.master_flipped(at, 1)
+        world._run_until(3.05)
+        world._older_master()
+        flips = dict(world.invariants.flips)
+        self.assertEqual(flips, {at: 1})
+        world._repair_master()
+        self.assertEqual(world.invariants.flips, {})
+        world._older_master()
+        self.assertEqual(world.invariants.flips, flips)
+        world._repair_master()
+        begin, content = world.master.content()
+        self.assertEqual((begin, content[: len(world.invariants.history)]), (0, world.invariants.history))
 
     def test_h7_master_lost_without_a_power_cut(self) -> None:
         """A killed process has lost nothing."""

@@ -20,9 +20,11 @@ from tests.storage.support import (
     INDEX_SIZE,
     HookedDisk,
     append_bare,
+    batch_of,
     bodies_in,
     config_of,
     flush,
+    our_record,
 )
 
 ROOT = "base/dledger-n0"
@@ -185,7 +187,8 @@ class CrashLeftoverTests(DoorCase):
             self.disk.calls.clear()
             store = self.open()
             self.assertEqual((store.ledger_end_index, store.repair_end_index), (59, -1))
-            removed = [call for call in self.disk.calls if call[0] in ("unlink", "sync_directory")]
+            removed = [call for call in self.disk.calls
+                       if call[0] in ("unlink", "sync_directory") and call[1] != ROOT]
             self.assertEqual(removed[:4], [
                 ("unlink", f"{DATA}/{6 * DATA_SIZE:020d}"), ("sync_directory", DATA),
                 ("unlink", f"{INDEX}/{7 * INDEX_SIZE:020d}"), ("sync_directory", INDEX)])
@@ -211,6 +214,57 @@ class CrashLeftoverTests(DoorCase):
         store = FileStore.open(config_of(), disk)
         self.assertEqual((store.ledger_end_index, store.repair_end_index), (-1, -1))
         self.assertEqual(store._data.offsets, [])
+
+    def begun_anew(self, first_unsynced: int) -> HookedDisk:
+        """
+        A disk on which a ledger of five files, the last of which were never synced, was about to start anew
+        behind them. The mark says so; no file has gone yet.
+        """
+        disk = HookedDisk()
+        store = FileStore.open(config_of(), disk)
+        store.append_bodies((bytes(900),) * first_unsynced, 1)
+        flush(store)
+        store.append_bodies((bytes(900),) * (5 - first_unsynced), 1)
+        disk.failures = {("rename", ""): BROKEN}
+        with self.assertRaises(StoreError):
+            store.truncate_to(batch_of([our_record(b"far", index=99, term=2, pos=9 * DATA_SIZE, chain=7)]))
+        store.abandon()
+        disk.failures = {}
+        return disk
+
+    def test_old_file_without_its_length(self) -> None:
+        """Power failed before the old files went: one of them, with no durable entry, is empty."""
+        disk = self.begun_anew(2)
+        disk.files[f"{DATA}/{3 * DATA_SIZE:020d}"].data[:] = b""
+        disk.files[f"{DATA}/{3 * DATA_SIZE:020d}"].size = 0
+        store = FileStore.open(config_of(), disk)
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, 1))
+
+    def test_old_file_without_its_name(self) -> None:
+        """The same, and the name of one of them is lost."""
+        disk = self.begun_anew(2)
+        disk.unlink(f"{DATA}/{3 * DATA_SIZE:020d}")
+        store = FileStore.open(config_of(), disk)
+        self.assertEqual((store.ledger_end_index, store.repair_end_index), (2, 1))
+
+    def test_killed_beginner(self) -> None:
+        """
+        The names of a member's first files are durable before the identity says that its term was recorded,
+        also if another process made the files and was killed: else a power cut there needs a person.
+        """
+        self.disk.calls.clear()
+        store = self.open()
+        store.note_terms()
+        calls = [call for call in self.disk.calls if ROOT in call[1]]
+        self.assertLess(calls.index(("sync_directory", ROOT)), calls.index(("pwrite", f"{ROOT}/identity")))
+
+    def test_old_files_are_synced(self) -> None:
+        """The process was killed there: the next start brings the old files to stable storage."""
+        disk = self.begun_anew(2)
+        disk.calls.clear()
+        FileStore.open(config_of(), disk)
+        synced = {path for call, path in disk.calls if call == "datasync" and path.startswith(DATA)}
+        self.assertEqual(synced, {f"{DATA}/{file * DATA_SIZE:020d}" for file in range(5)})
 
     def test_short_index_files(self) -> None:
         """Index files that a power cut emptied are made anew."""

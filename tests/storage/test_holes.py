@@ -384,6 +384,20 @@ class ReadTests(StoreCase):
         self.assertEqual(self.store.holes, ())
         self.assertEqual(len(bodies_in(self.store)), 21)
 
+    def test_hole_before_a_later_term(self) -> None:
+        """An entry of a later term than our last one is not in the hole: a leader may put it there. The
+        member owes its old end then (seed 4201224)."""
+        other = FileStore.open(config_of(base="other"), HookedDisk())
+        for index in range(50):
+            other.append_entries(self.copies[index])
+        other.append_bodies((b"later",), 4)
+        self.flip(50, 60)
+        self.assertRaises(DamagedEntryError, self.store.holds, self.copies[50])
+        self.assertFalse(self.store.holds(entry_at(other, 50)))
+        self.store.truncate_to(entry_at(other, 50))
+        self.assertEqual((self.store.holes, self.store.repair_end_index), ((), 59))
+        self.assertEqual(entry_at(self.store, 50), entry_at(other, 50))
+
     def test_cut_of_a_hole_is_owed(self) -> None:
         """The entry may have been acknowledged: the member owes its old end, and remembers that."""
         self.store.truncate_to(self.copies[55])

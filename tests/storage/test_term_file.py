@@ -117,6 +117,15 @@ class TermFileTests(SynchronousTestCase):
         again.save(4, "n0")
         self.assertEqual(TermFile(self.disk, "base/dledger-n0").load(), TermVote(4, "n0"))
 
+    def test_name_of_the_twin_is_durable(self) -> None:
+        """A twin that a killed process made has its name on the disk before a save into it ends."""
+        disk = HookedDisk()
+        TermFile(disk, "d", member_ids=MEMBERS).save(3, "n1")
+        disk.failures = {("write_file", "currterm"): FULL}
+        disk.calls.clear()
+        TermFile(disk, "d", member_ids=MEMBERS).save(4, "n2")
+        self.assertIn(("sync_directory", "d"), disk.calls)
+
     def test_what_a_killed_predecessor_left_is_made_durable(self) -> None:
         """A term that was renamed into place but never fsynced is written again before it is used."""
         self.terms.save(3, "n1")

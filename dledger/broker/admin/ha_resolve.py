@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk
 from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.ha.service import HAService
-from dledger.broker.ha.slave import HAFollower, LogRange
+from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.broker.ha.slave_session import Difference
 from dledger.broker.metadata.java_json import wire_json
 from dledger.broker.store.queries import count_records
@@ -71,7 +71,10 @@ class HAResolve(CommandGroup):
         self.log.warn("{address} decides about stopped replication: {action}",
                       address=connection.address, action=action)  # fmt: skip
         if action == "try-again":
-            slave.try_again()
+            try:
+                slave.try_again()
+            except DecisionUnderWay as error:
+                raise Refused(Code.SYSTEM_ERROR, str(error)) from error
             connection.answer(request, body=wire_json({}))
             return
         _check_decision(fields, difference)
@@ -107,7 +110,8 @@ class HAResolve(CommandGroup):
             connection.answer(request, body=wire_json(await coming))
 
         def failed(failure: Failure) -> None:
-            self.log.failure("an operator's decision could not be carried out", failure)
+            if not failure.check(DecisionUnderWay):
+                self.log.failure("an operator's decision could not be carried out", failure)
             connection.answer(request, code=Code.SYSTEM_ERROR, remark=failure.getErrorMessage())
 
         Deferred.fromCoroutine(answer()).addErrback(failed)

@@ -92,12 +92,16 @@ class LogRange:
     end_offset: int = -1
 
 
+class DecisionUnderWay(Exception):
+    """Another decision of an operator is being carried out."""
+
+
 class HAFollower(Factory):
     """
     The connection of a slave to its master.
 
     Invariant: at most one connection attempt, one connection or one wait is under way; at most one flush.
-    With a C{_difference} there is none of the first three.
+    With a C{_difference} there is none of the first three. One decision is carried out at a time.
     """
 
     log = Logger()
@@ -143,6 +147,7 @@ class HAFollower(Factory):
         self._difference: Difference | None = None
         self._behind = self._misfit = ""
         self._set_aside = ""
+        self._is_deciding = False
         self._reported_offset = -1
         self._is_flushing = self._is_broken = False
         self._received_bytes = 0
@@ -245,8 +250,23 @@ class HAFollower(Factory):
         )
 
     def try_again(self) -> None:
-        """Replication has stopped: compare again; nothing is cut."""
+        """
+        Replication has stopped: compare again; nothing is cut.
+
+        @raise DecisionUnderWay: nothing has changed.
+        """
         assert self._difference is not None, "replication goes on"
+        self._check_not_deciding()
+        self._compare_again()
+
+    def _check_not_deciding(self) -> None:
+        """One decision after the other: the log may not change while its files are copied."""
+        if self._is_deciding:
+            raise DecisionUnderWay(
+                "a decision is being carried out, the old files are being copied: wait for its end"
+            )
+
+    def _compare_again(self) -> None:
         self._difference = None
         self._wait_ms = float(self._config.ha_reconnect_min)
         self.log.warn("slave of {master}: an operator lets it compare again", master=self._master)
@@ -259,26 +279,31 @@ class HAFollower(Factory):
         in a directory of their own.
 
         @return: path of the directory.
+        @raise DecisionUnderWay: nothing has changed.
         @raise DLedgerError, OSError: the log has not changed; replication stays stopped.
         @raise StoreError: the log is broken; the broker has to stop.
         """
         difference = self.to_decide()
         assert difference is not None, "there is nothing to decide"
+        self._check_not_deciding()
         self._difference = difference
         self._leave("an operator decides")
+        self._is_deciding = True
         try:
             offset = max(difference.common_end, self._commit_log.begin_offset)
             self._set_aside = await self._commit_log.set_aside(offset)
         except StoreError:
             self._broken(Failure())
             raise
+        finally:
+            self._is_deciding = False
         self.log.warn(
             "slave of {master}: an operator gave up our log from {offset} on; it ended at {end_offset}, and "
             "the files are kept in {directory}", master=self._master, offset=difference.common_end,
             end_offset=difference.our_end, directory=self._set_aside,
         )  # fmt: skip
         self.follower.begin_anew()
-        self.try_again()
+        self._compare_again()
         return self._set_aside
 
     def _stop_replication(self, difference: Difference) -> None:

@@ -3,7 +3,8 @@
 The records of a log that were found damaged: counted, and each logged once.
 
 A damaged record is never served: a consumer gets the messages around it, a request for it by its offset an
-error. Its bytes stay in the log.
+error. Its bytes stay in the log until a slave has offered a sound copy, see
+L{dledger.broker.store.record_mending}.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ TOLD_MAX = 1000
 
 class BadRecords:
     """
-    @ivar count: damaged records found so far, each counted once; from L{TOLD_MAX} on, no more are counted.
+    @ivar count: damaged records in the log that are known, each counted once; at most L{TOLD_MAX}.
     """
 
     log = Logger()
@@ -26,7 +27,7 @@ class BadRecords:
 
     @property
     def count(self) -> int:
-        """Number of damaged records found since the start."""
+        """Number of damaged records that are known."""
         return len(self._offsets)
 
     def offsets(self) -> list[int]:
@@ -42,6 +43,10 @@ class BadRecords:
             "the record at {offset} is damaged and is not served: {problem}. The other copy of the master or "
             "a slave, may be sound", offset=offset, problem=problem,
         )  # fmt: skip
+
+    def mended(self, offset: int) -> None:
+        """The record at C{offset} is sound again."""
+        self._offsets.discard(offset)
 
     def forget(self, offset: int) -> None:
         """The log was cut at C{offset}: other records come there."""

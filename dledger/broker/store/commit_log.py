@@ -35,6 +35,7 @@ from dledger.broker.common.events import BrokerEvents
 from dledger.broker.store import log_recovery
 from dledger.broker.store.log_flush import LogFlusher
 from dledger.broker.store.log_mark import LOG_MARK_NAME, LogMark, LogMarkFile
+from dledger.broker.store.log_mending import LogMending
 from dledger.broker.store.log_start import LogSeen, find_log_end
 from dledger.broker.store.open_log import LogSegments, OpenLog
 from dledger.broker.store.plain_records import Placed, PlainMessage, lay_out, plain_batch
@@ -59,6 +60,7 @@ class CommitLog:
     C{file_size}; the log is empty when C{begin_offset == end_offset}.
 
     @ivar flusher: brings the log to stable storage, and knows how much of it is there.
+    @ivar mending: overwrites damaged records.
     @ivar queue_offsets: topic and queue to the offset of its next message; the store fills it from the
         consume queues before the first append.
     @ivar why_recovered: description of the damage that a start found behind the end; empty if none.
@@ -73,6 +75,7 @@ class CommitLog:
         self._segments = log.segments
         self._storing = log.guard.storing
         self.flusher = flusher
+        self.mending = LogMending(log, run_in_thread)
         self.queue_offsets: dict[tuple[str, int], int] = {}
         self._events = events
         self._run_in_thread = run_in_thread
@@ -319,6 +322,7 @@ class CommitLog:
             while self._segments.offsets:
                 self._segments.drop_last()
         self._log.empty_at = self._log.end = offset
+        self._log.walk.restart(offset)
         self.flusher.begin_at(offset)
         self._events.cut(offset)
 
@@ -367,14 +371,14 @@ class CommitLog:
         return Deferred.fromCoroutine(self._set_aside(offset))
 
     async def _set_aside(self, offset: int) -> str:
-        segments, was = self._segments, self._log.end
+        segments, log = self._segments, self._log
+        was = log.epoch, log.end
         end = self.record_end_below(offset)
         directory = segments.new_aside()
+        segments.make_aside(directory)  # at once: nobody else may write to it
         if end % self.file_size:
             await self._run_in_thread(lambda: segments.copy_aside(end, directory))
-        else:
-            segments.make_aside(directory)
-        if self._log.end != was:
+        if (log.epoch, log.end) != was:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="the log has changed: try again")
         self._cut_at(end, aside=directory)
         return directory

@@ -9,7 +9,7 @@ how much of it is on stable storage.
 from __future__ import annotations
 
 from dledger.base.disk.guard import DiskGuard
-from dledger.base.disk.segment import SegmentList
+from dledger.base.disk.segment import SegmentList, file_name
 from dledger.broker.store.body_check import BodyCheck
 from dledger.broker.store.records import RecordWalk
 from dledger.broker.store.set_aside import copy_file, next_directory
@@ -53,6 +53,42 @@ class LogSegments(SegmentList):
             self._disk.rename(path, f"{directory}/{path.rpartition('/')[2]}")
         self._disk.sync_directory(directory)
         self._disk.sync_directory(self.directory)
+
+    def keep_damaged(self, offset: int, data: bytes) -> str:
+        """
+        Copy damaged bytes of the log, durably, to a file of their own. May run in another thread.
+
+        @param offset: of the bytes in the log, which gives the file its name.
+        @return: the path of the file.
+        @raise OSError: writing failed.
+        """
+        directory = f"{self.directory}.damaged"
+        self._disk.makedirs(directory)
+        path = whole = f"{directory}/{file_name(offset)}"
+        number = 1
+        while self._disk.exists(path):
+            number += 1
+            path = f"{whole}-{number}"
+        file = self._disk.open(path, create=True)
+        try:
+            file.pwrite(data, 0)
+            file.datasync()
+        finally:
+            file.close()
+        self._disk.sync_directory(directory)
+        return path
+
+    def sync_file(self, position: int) -> None:
+        """
+        Bring the file that holds C{position} to stable storage. May run in another thread.
+
+        @raise OSError: syncing failed.
+        """
+        file = self._disk.open(self.path(self.base(position)))
+        try:
+            file.datasync()
+        finally:
+            file.close()
 
     def holds_bytes(self, path: str) -> bool:
         """Whether a file has a byte that is not zero. @raise OSError: it cannot be read."""

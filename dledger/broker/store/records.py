@@ -242,6 +242,14 @@ def problem_of(data: bytes | bytearray, offset: int, room: int, size_max: int) -
     return ""
 
 
+def fixed_size_of(record: bytes) -> int:
+    """Bytes of a sound record before its body, which hold its place and its checksum; 0: it is none."""
+    if len(record) < HEAD_SIZE or START.unpack_from(record)[1] not in _TOPIC_LENGTH:
+        return 0
+    flags = HEAD.unpack_from(record)[7]
+    return FIXED_PARTS[bool(flags & _BORN_V6), bool(flags & _STORE_V6)].size
+
+
 def store_timestamp_of(data: bytes | memoryview) -> int:
     """
     Store timestamp of the record at the start of C{data}, ms; 0 without a record.

@@ -84,6 +84,7 @@ class Scrub:
         self._rate = bytes_per_s
         self._run_in_thread = run_in_thread
         self._needs = 0
+        self._wanted = -1
         self._is_reading = False
         self._problem = ""
         size = commit_log.file_size
@@ -96,6 +97,9 @@ class Scrub:
         log = self._log
         if self._is_reading or not self._rate or log.broken:
             return
+        if 0 <= self._wanted < self.offset:
+            self.offset, self._needs = self._wanted, 0
+        self._wanted = -1
         if self.offset < log.begin_offset:
             self.offset, self._needs = log.begin_offset, 0
         end = log.flushed_record_end
@@ -110,6 +114,10 @@ class Scrub:
         size = min(max(rate, self._needs), room, end - self.offset)
         reading = Deferred.fromCoroutine(self._check(self.offset, size))
         reading.addErrback(self._failed).addBoth(self._done)
+
+    def check_from(self, offset: int) -> None:
+        """Check the records from C{offset} on, where a record begins, before the others of this round."""
+        self._wanted = offset if self._wanted < 0 else min(offset, self._wanted)
 
     async def _check(self, offset: int, size: int) -> None:
         base = offset - offset % self._log.file_size

@@ -43,6 +43,7 @@ from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.broker.store.log_start import LogSeen, inspect_log
 from dledger.broker.store.plain_records import Placed, PlainMessage
+from dledger.broker.store.record_mending import RecordMending
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
 from dledger.broker.store.scrub import Scrub
 from dledger.broker.store.store_config import StoreConfig
@@ -81,6 +82,7 @@ class MessageStore:
     @ivar reput: dispatches the log's records into the queues.
     @ivar bad_records: damaged records found so far.
     @ivar scrub: reads the log again to find damaged records; the owner calls its C{tick} once a second.
+    @ivar mending: takes sound copies of damaged records.
     @ivar is_ready: every message from before the start is in its queue, so new ones can be appended.
     """
 
@@ -116,6 +118,7 @@ class MessageStore:
             log, self.bad_records, disk, config.commit_log_path, run_in_thread=run_in_thread,
             bytes_per_s=config.scrub_bytes_per_second,
         )
+        self.mending = RecordMending(log, self.bad_records, check_from=self.scrub.check_from)
         self._expiry = Expiry(config.expiry_rules)
 
     @classmethod

@@ -21,6 +21,8 @@ and H7 say nothing, and H8 is the promise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from dledger.broker.ha.config import ANY_SLAVE, HAConfig
@@ -98,6 +100,7 @@ class HAInvariants:
     """
     @ivar history: the master's log from 0 on.
     @ivar answered: puts by status.
+    @ivar mended: number of damaged records of the master that were replaced by copies of slaves.
     """
 
     def __init__(self, master: SimBroker, slaves: list[SimBroker]) -> None:
@@ -109,6 +112,8 @@ class HAInvariants:
         self._power_lost = False
         self._was_replaced = False
         self._flips: dict[int, int] = {}
+        self._copies: dict[int, bytes] = {}
+        self.mended = 0
         self.history = bytearray()
         self.answered: dict[PutStatus, int] = dict.fromkeys(PutStatus, 0)
 
@@ -123,15 +128,31 @@ class HAInvariants:
         """The master's process is about to end, or has ended."""
         self._power_lost = self._power_lost or power
 
-    def master_replaced(self) -> None:
-        """The master's disk was replaced while its process was down."""
+    def master_replaced(self, flips: Mapping[int, int]) -> None:
+        """
+        The master's disk was replaced while its process was down.
+
+        @param flips: the flipped bits on the new disk, see L{flips}.
+        """
         self._was_replaced = True
-        self._flips = {}
+        self._flips = dict(flips)
 
     def master_flipped(self, offset: int, mask: int) -> None:
         """Bits of the byte at C{offset} were flipped on the master's disk; no slave may take that byte."""
         self._was_replaced = True
         self._flips[offset] = self._flips.get(offset, 0) ^ mask
+
+    def offered(self, offset: int, copy: bytes) -> None:
+        """A slave offers the master a copy of its damaged record; the master may take it in this life."""
+        self._copies[offset] = copy
+
+    def forget_mended(self) -> None:
+        """Forget the flipped bits that a copy of a slave has replaced."""
+        content = self._master.content()[1]
+        for offset, copy in self._copies.items():
+            if content[offset : offset + len(copy)] == copy:
+                self._flips = {at: mask for at, mask in self._flips.items()
+                               if not offset <= at < offset + len(copy)}  # fmt: skip
 
     @property
     def flips(self) -> dict[int, int]:
@@ -157,6 +178,8 @@ class HAInvariants:
     def master_started(self) -> None:
         """A process of the master has recovered the log."""
         end = self._master.log.end_offset
+        self.forget_mended()
+        self._copies.clear()
         # Behind a mark that a power cut has set back, a start ends the log at a damaged record.
         self._was_replaced = self._was_replaced or bool(self._flips)
         self._flips = {at: mask for at, mask in self._flips.items() if at < end}
@@ -369,6 +392,8 @@ class HAInvariants:
         """Check H6 at the end of a run."""
         require_ha(self.is_settled(), 6, f"the faults are over, and the slaves have not caught up: "
                 f"{self.why_not_settled()}")
+        content = self._master.content()[1]
+        require_ha(content[: len(self.history)] == self.history, 7, "the master's log is not what it was")
         for slave in self._slaves:
             begin, content = slave.content()
             require_ha(content[: len(self.history) - begin] == self.history[begin:], 1,

@@ -18,11 +18,14 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
+from dledger.broker.ha.offers import MasterDesk, RecordOffers
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import LogRange
+from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.commit_log import CommitLog
 from dledger.broker.store.log_start import inspect_log
+from dledger.broker.store.record_mending import RecordMending
 from dledger.broker.store.set_aside import directories
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.network import SimClientEndpoint, SimReactor, SimServerEndpoint, SimStreams
@@ -31,6 +34,7 @@ from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
 
 ROOT = "/store"
 FILE_SIZE = 4096
+OFFER_TICK_US = 100_000
 
 
 class HADisk(SimDisk):
@@ -86,6 +90,7 @@ class SimBroker:
     @ivar log, service: of the running process, or of the last one.
     @ivar happened: called after every event of the process.
     @ivar master_range: returns the bounds of the master's log.
+    @ivar desk: asks the master about its damaged records.
     @ivar ended: called when the process has ended without being killed from outside.
     """
 
@@ -103,7 +108,9 @@ class SimBroker:
         self.happened: Callable[[SimBroker], None] = lambda broker: None
         self.ended: Callable[[SimBroker], None] = lambda broker: None
         self.master_range: Callable[[], LogRange] = LogRange
+        self.desk: MasterDesk | None = None
         self.log: CommitLog
+        self.mending: RecordMending
         self.service: HAService
         self.reactor: SimReactor
         self._store = store
@@ -146,11 +153,19 @@ class SimBroker:
             self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self.fail,
             events=BrokerEvents(), listen=listen, master_range=self._ask_range,
         )
+        self.mending = RecordMending(self.log, BadRecords(), check_from=lambda _: None)
         self._note(f"{self.host} started at {self.log.begin_offset}..{self.log.end_offset}")
         self.service.startService()
         if self.config.is_slave:
             endpoint = SimClientEndpoint(self._network, self.host, self, self._master)
             self.service.follow(endpoint, self._master)
+            if self.service.slave is not None and self.desk is not None:
+                self._offer(RecordOffers(self.log, self.service.slave, self.desk))
+
+    def _offer(self, offers: RecordOffers) -> None:
+        """A round of offers comes ten times as often as usual."""
+        offers.tick()
+        self._clock.after(OFFER_TICK_US, self.run, self.life, self._offer, offers)
 
     def _ask_range(self) -> Deferred[LogRange]:
         """The master's answer, at once; the network of requests is not simulated."""
@@ -234,7 +249,7 @@ class SimBroker:
         parts = []
         for name in names:
             whole = f"{path}/{name}"
-            data = disk.durable_content(whole) if durable else disk.read_file(whole)
+            data = disk.durable_content(whole) if durable else disk.cached_content(whole)
             parts.append((data or b"").ljust(self._store.mapped_file_size_commit_log, b"\0"))
         return (int(names[0]) if names else 0), b"".join(parts)
 
@@ -244,7 +259,7 @@ class SimBroker:
         found: dict[int, int] = {}
         for directory in directories(disk, self._store.commit_log_path):
             for name in disk.listdir(directory):
-                found.update(enumerate(disk.read_file(f"{directory}/{name}"), int(name)))
+                found.update(enumerate(disk.cached_content(f"{directory}/{name}"), int(name)))
         return found
 
     def replace_disk(self, disk: HADisk) -> None:

@@ -20,7 +20,7 @@ from dledger.testing.running import Tally, outcomes, tell
 
 _WORDS = {
     "puts": "puts", "acknowledged": "acknowledged", "restarts": "restarts", "truncations": "truncations",
-    "resolved": "resolved",
+    "resolved": "resolved", "mended": "mended",
 }
 
 

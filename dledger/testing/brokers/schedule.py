@@ -13,6 +13,7 @@ import random
 import traceback
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
@@ -23,9 +24,10 @@ from twisted.python.failure import Failure
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
-from dledger.broker.ha.slave import HAFollower, LogRange
+from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.broker.store.records import NewMessage
 from dledger.broker.store.store_config import StoreConfig
+from dledger.testing.brokers.desk import SimDesk
 from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import FILE_SIZE, ROOT, HADisk, SimBroker
 from dledger.testing.brokers.network import SimClientEndpoint, SimStreams
@@ -105,6 +107,7 @@ class HAOutcome:
     restarts: int
     truncations: int
     resolved: int = 0
+    mended: int = 0
 
 
 def drawn_options(seed: int, focus: HAFocus) -> HAOptions:
@@ -196,8 +199,10 @@ class HAWorld:
         self.master = self._broker(MASTER, options.master)
         self.slaves = [self._broker(f"s{number}", options.slave) for number in range(options.slaves)]
         self.invariants = HAInvariants(self.master, self.slaves)
+        for slave in self.slaves:
+            slave.desk = SimDesk(self.clock, self.master, slave, self.invariants, note=self.note)
         self.resolved = 0
-        self._old_disk: HADisk | None = None
+        self._old_disk: tuple[HADisk, dict[int, int]] | None = None
         self._noticed: set[str] = set()
 
     def _broker(self, host: str, config: Mapping[str, Any]) -> SimBroker:
@@ -392,25 +397,26 @@ class HAWorld:
         self.clock.after(int(self._fault_rng.random() * 3e6), setattr, self.network, "spread_us",
                          self.options.spread_us)
 
-    def _replaced(self, disk: HADisk) -> None:
-        """The master's process ends, and comes back on another disk."""
+    def _replaced(self, disk: HADisk, flips: Mapping[int, int]) -> None:
+        """The master's process ends, and comes back on another disk with these flipped bits."""
         if self.master.is_up:
             self._tell_end(self.master, power=False)
             self.master.kill()
             self._restart_later(self.master)
-        self.invariants.master_replaced()
+        self.invariants.master_replaced(flips)
         self.master.replace_disk(disk)
 
     def _empty_master(self) -> None:
-        self._replaced(HADisk(random.Random(self._fault_rng.random())))
+        self._replaced(HADisk(random.Random(self._fault_rng.random())), {})
 
     def _older_master(self) -> None:
         """The first time, the disk is copied; the next time, the copy comes back."""
         old, self._old_disk = self._old_disk, None
         if old is not None:
-            self._replaced(old)
+            self._replaced(*old)
         elif self.master.is_open:
-            self._old_disk = self.master.disk.copied(random.Random(self._fault_rng.random()))
+            disk = self.master.disk.copied(random.Random(self._fault_rng.random()))
+            self._old_disk = disk, dict(self.invariants.flips)
 
     def _flip_master(self) -> None:
         """One bit of one body of the master's log flips while its process is down."""
@@ -432,6 +438,7 @@ class HAWorld:
 
     def _repair_master(self) -> None:
         """An operator repairs the master's disk."""
+        self.invariants.forget_mended()
         for at, mask in list(self.invariants.flips.items()):
             for bit in range(8):
                 if mask >> bit & 1:
@@ -461,17 +468,21 @@ class HAWorld:
             if difference is not None and difference.master_problem and not difference.our_problem:
                 self.note("an operator repairs the master")
                 self._repair_master()
-                slave.run(slave.life, follower.try_again)
+                slave.run(slave.life, self._try_again, follower)
                 return
             self.note(f"an operator lets {slave.host} take the master's log")
             self.invariants.resolving(slave)
             slave.run(slave.life, self._take_master, follower)
 
+    def _try_again(self, follower: HAFollower) -> None:
+        with suppress(DecisionUnderWay):
+            follower.try_again()
+
     def _take_master(self, follower: HAFollower) -> None:
         def not_taken(failure: Failure) -> None:
-            # The process is dead, or the disk has no room: the operator will try again.
+            # The process is dead, the disk has no room, or the operator is hasty: there is another time.
             if not isinstance(failure.value, MemberDied):
-                failure.trap(OSError, DLedgerError)
+                failure.trap(OSError, DLedgerError, DecisionUnderWay)
 
         Deferred.fromCoroutine(follower.take_master()).addErrback(not_taken)
 
@@ -546,7 +557,7 @@ def run_ha_schedule(
     brokers = (world.master, *world.slaves)
     return HAOutcome(
         seed=seed, failure=failure, lines=tuple(world.lines) if failure or wants_all_lines else (),
-        digest=world.digest, resolved=world.resolved, puts=world.puts,
+        digest=world.digest, resolved=world.resolved, mended=world.invariants.mended, puts=world.puts,
         acknowledged=world.invariants.answered[PutStatus.PUT_OK],
         restarts=sum(broker.boots - 1 for broker in brokers),
         truncations=sum(

@@ -354,6 +354,6 @@ def _stream(disk: SimDisk, directory: str, file_size: int, start: int, end: int)
     while start < end:
         base = start - start % file_size
         stop = min(end, base + file_size)
-        pieces.append(disk.read_file(f"{directory}/{base:020d}")[start - base : stop - base])
+        pieces.append(disk.cached_content(f"{directory}/{base:020d}")[start - base : stop - base])
         start = stop
     return b"".join(pieces)

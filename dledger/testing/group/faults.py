@@ -340,10 +340,7 @@ class Nemesis:
         path = f"{member.config.self_path}/{name}"
         if not member.disk.exists(path):
             return False
-        try:
-            content = member.disk.read_file(path)
-        except OSError:  # a read error is armed, and was this one's
-            return False
+        content = member.disk.cached_content(path)
         size = len(content)
         if decode is not None:
             is_sound = decode(content[:SLOT_SIZE]) is not None and decode(content[SLOT_SIZE:]) is not None

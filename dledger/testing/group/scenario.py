@@ -327,6 +327,10 @@ class Scenario:
         """C{drain n0}: its disk has room again, and works."""
         self._member(member_id).disk.disarm()
 
+    def _do_slow(self, member_id: str, flush_ms: str) -> None:
+        """C{slow n0 400}: its fsyncs take 400 ms on average; 0: as usual."""
+        self._member(member_id).slow_flush_us = int(flush_ms) * 1000
+
     def _do_fail(self, member_id: str, what: str) -> None:
         """C{fail n0 sync|write|read|kill|power}: the next such call fails, or the process dies in it."""
         disk = self._member(member_id).disk

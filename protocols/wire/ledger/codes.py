@@ -11,6 +11,7 @@ Source: DLedgerRequestCode, DLedgerResponseCode, VoteResponse.RESULT, PushEntryR
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from math import log2
 
 
 class RequestCode(IntEnum):
@@ -115,3 +116,25 @@ WIRE_FLAG_DISK_FULL = 0x100
 #: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost acknowledged entries. It
 #: counts only if every member of the group gives its vote.
 WIRE_FLAG_UNSURE_VOTE = 0x200
+#: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
+WIRE_FLUSH_TIME_SHIFT = 16
+WIRE_FLUSH_TIME_MASK = 0x3F
+
+
+def flush_time_flags(time_ms: float | None) -> int:
+    """
+    A flush time as flags of a C{wire_version}: six bits, 0 for unknown, else 1 + 4 * log2(milliseconds),
+    rounded, from 1 ms to about 46 s.
+
+    @param time_ms: None: unknown.
+    """
+    if time_ms is None:
+        return 0
+    code = 1 + round(4 * log2(max(time_ms, 1.0)))
+    return min(code, WIRE_FLUSH_TIME_MASK) << WIRE_FLUSH_TIME_SHIFT
+
+
+def flush_time_of(wire_version: int) -> float | None:
+    """The flush time in a C{wire_version}, milliseconds; None: not told."""
+    code = wire_version >> WIRE_FLUSH_TIME_SHIFT & WIRE_FLUSH_TIME_MASK
+    return None if not code else float(2 ** ((code - 1) / 4))

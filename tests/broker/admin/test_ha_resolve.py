@@ -114,6 +114,17 @@ class DecisionTests(ResolveCase):
         self.assertIn("commonEnd", self.ask(action="take-master").remark or "")
         self.assertIsNotNone(self.slave.status().difference)
 
+    def test_hasty_operator(self) -> None:
+        """While a decision is being carried out, a further one is refused."""
+        self.stop()
+        fields = self.fields()
+        copying: Deferred[str] = Deferred()
+        self.patch(type(self.asked.store.log), "set_aside", lambda *_: copying)
+        self.client.send(RESOLVE_HA, fields)
+        self.assertIn("wait for its end", self.ask(**fields).remark or "")
+        self.assertIn("wait for its end", self.ask(action="try-again").remark or "")
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_never_for_rot(self) -> None:
         """Our sound record is not given up for one that is not."""
         self.stop(theirs=b"x")

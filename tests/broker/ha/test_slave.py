@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from dledger.base.errors import StoreError
 from dledger.broker.ha.config import HAConfig
-from dledger.broker.ha.slave import HAFollower, LogRange
+from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.ha import TRANSFER_HEADER, encode_report
 from tests.broker.ha.fakes import FILE_SIZE, BadLog, HATransport, MemoryLog, plug, stream, unplug
@@ -328,6 +328,22 @@ class StoppedTests(ClientCase):
         self.assertEqual(transport.take(), encode_report(0))
         self.send(client, 0, stream(3000))
         self.assertEqual((log.data, self.slave.status().problem), (stream(3000), ""))
+
+    def test_one_decision_at_a_time(self) -> None:
+        """While the old files are copied, no other decision touches the log; after a failure, one may."""
+        log = self.other_log()
+        copying: Deferred[str] = Deferred()
+        self.patch(log, "set_aside", lambda _: copying)
+        first = Deferred.fromCoroutine(self.slave.take_master())
+        second = Deferred.fromCoroutine(self.slave.take_master())
+        self.assertIn("wait", str(self.failureResultOf(second, DecisionUnderWay).value))
+        self.assertRaises(DecisionUnderWay, self.slave.try_again)
+        self.assertNoResult(first)
+        self.assertEqual((self.endpoint.attempts, self.slave.is_stopped), ([], True))
+        copying.errback(OSError(28, "No space left on device"))
+        self.failureResultOf(first, OSError)
+        self.slave.try_again()
+        self.assertEqual(len(self.endpoint.attempts), 1)
 
     def test_no_room_to_keep_it(self) -> None:
         """What cannot be kept is not given up."""

@@ -18,6 +18,7 @@ from dledger.testing.disk import SimDisk
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.message import Host
+from tests.broker.ha.fakes import stream
 from tests.broker.support import (
     GOLDEN,
     LOG_SIZE,
@@ -302,6 +303,17 @@ class OnSimulatedDisk(LogContract, SynchronousTestCase):
         self.sim.set_full(False)
         log.append([[message(bytes(3900))], [message(bytes(3900))]], NOW)
         self.assertEqual(len(messages_in(log)), 3)
+
+    def test_full_at_the_beginning(self) -> None:
+        """An empty slave's log begins at a later file; without room for it, it begins there later."""
+        data = stream(1000, start=LOG_SIZE)
+        log = open_log(self.sim, is_slave=True)
+        self.sim.set_full(True)
+        self.assertRaises(OSError, log.append_raw, LOG_SIZE, data)
+        self.assertEqual(log.begin_offset, log.end_offset)
+        self.sim.set_full(False)
+        log.append_raw(LOG_SIZE, data)
+        self.assertEqual((log.begin_offset, log.end_offset), (LOG_SIZE, LOG_SIZE + len(data)))
 
     def sim2(self) -> SimDisk:
         """A full disk."""

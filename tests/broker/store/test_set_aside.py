@@ -89,6 +89,21 @@ class SetAsideTests(SynchronousTestCase):
         self.failureResultOf(done, DLedgerError)
         self.assertEqual(log_bytes(self.log)[: len(DATA)], DATA)
 
+    def test_two_at_once(self) -> None:
+        """Each call copies to its own directory; the one that ends last changes nothing."""
+        threads, disk = Threads(), SimDisk(random.Random(1))
+        self.log = filled(open_log(disk, is_slave=True, run_in_thread=threads))
+        first, second = self.log.set_aside(700), self.log.set_aside(700)
+        threads.run()
+        self.assertEqual(self.successResultOf(first), f"{LOG}.set-aside-1")
+        kept = content(disk, f"{LOG}.set-aside-1")
+        self.assertEqual(kept[0], DATA[:LOG_SIZE])
+        filled(self.log)  # so that only the number of its cuts tells that the log has changed
+        threads.run()
+        self.failureResultOf(second, DLedgerError)
+        self.assertEqual(content(disk, f"{LOG}.set-aside-1"), kept)
+        self.assertEqual(log_bytes(self.log), DATA)
+
     def test_power_cut_within(self) -> None:
         """Whenever power fails: each flushed byte is in the log, or in the directory."""
         for step in range(1, 40):
