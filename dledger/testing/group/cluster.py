@@ -288,7 +288,11 @@ class SimCluster:
         deadline_us = self.clock.now_us + int(60 * SECOND_US)
         while member.ledger.holes and self.clock.now_us < deadline_us:
             self.run(0.5)
-        require(not member.ledger.holes, 4, f"not repaired 60 s after all faults: {self.describe()}")
+        begins = [other.ledger.ledger_begin_index for other in self.members.values() if other is not member]
+        missed = [hole for hole in member.ledger.holes if hole.last_index >= min(begins)]
+        require(not missed, 4, f"not repaired 60 s after all faults: {self.describe()}")
+        if member.ledger.holes:
+            return  # those entries have expired everywhere else
         refused = self._refused_entries(member)
         require(not refused, 4, f"{member.member_id} is repaired, but cannot read {refused}")
 
@@ -304,7 +308,10 @@ class SimCluster:
                 refused.append(index)
                 continue
             record = self.invariants.records[index, self.invariants.committed[index]][0]
-            require(batch.records == record, 3, f"{member.member_id} shows damage at {index}")
+            shown = batch.records
+            if index == mirror.begin_index > 0:  # channel and chainCrc: their witness has expired
+                shown, record = (one[:32] + one[40:] for one in (shown, record))
+            require(shown == record, 3, f"{member.member_id} shows damage at {index}")
         return refused
 
     def _content(self, member: SimMember, first: int) -> tuple[bytes, bytes]:
