@@ -334,7 +334,8 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.commands",),
         ours=(
             "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.client",
-            "dledger.storage.reader", "dledger.storage.verify", *LEDGER_WIRE, "protocols.wire.rocketmq",
+            "dledger.storage.reader", "dledger.storage.verify", "dledger.storage.group_setup",
+            "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
         refused=("logging", "asyncio"),

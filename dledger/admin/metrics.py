@@ -34,7 +34,7 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("is_diverged", "1 while it refuses what its leader pushes.", lambda s: s.member.is_diverged),
     ("is_repairing", "1 while entries lost to damage are missing.", lambda s: s.member.is_repairing),
     ("is_healthy", "1 while this member serves.", lambda s: health_problem(s) is None),
-    ("is_unsure", "1 while a loss of power may have taken entries.", lambda s: s.member.is_unsure),
+    ("is_unsure", "1 while entries that it acknowledged may be missing.", lambda s: s.member.is_unsure),
     ("commit_lag_entries", "Entries whose commit only the leader knows.", lambda s: s.member.commit_lag),
     ("damaged_entries", "Damaged entries between sound ones, not fetched from a peer yet.", _damaged_entries),
     ("is_disk_full", "1 while appends are refused as the disk is full.", lambda s: s.is_disk_full),

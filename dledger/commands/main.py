@@ -35,6 +35,7 @@ from dledger.commands.common import (
 )
 from dledger.commands.export import export
 from dledger.commands.files import read_file, verify
+from dledger.commands.group import group
 from dledger.commands.ha import ha_status
 from dledger.commands.ha_resolve import ha_resolve
 from dledger.commands.rocketmq import write_messages
@@ -312,6 +313,7 @@ cli.add_command(read_file)
 cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)
+cli.add_command(group)
 
 
 def main() -> None:

@@ -50,13 +50,17 @@ class GroupNaming:
     def tick(self) -> None:
         """Time passed: propose, or ask, unless the id is known."""
         member = self.member
-        if member.group_name.is_known or member.leader_id is None or member.has_java_peer:
+        if member.group_name.is_known or member.leader_id is None:
             return
         if member.is_leader:
+            if member.has_java_peer:
+                return
             if self._term != member.term:
                 self._term = member.term
                 self._told.clear()
             self._propose()
+        elif member.wire_versions.get(member.leader_id, 0) < 1:
+            return
         if member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms:
             return
         self._asked_ms = member.out.now_ms

@@ -44,8 +44,8 @@ def health_problem(status: NodeStatus) -> str | None:
         return "no leader known"
     if member.is_unsure:
         return (
-            "unsure: a loss of power may have taken entries that it acknowledged; it has not reached "
-            "its leader's end yet"
+            "unsure: its directory is new, or a loss of power may have taken entries that it acknowledged; "
+            "it has not reached its leader's end yet"
         )
     if 0 < status.healthy_lag_entries < member.commit_lag:
         return (

@@ -162,13 +162,19 @@ def is_without_records(config: DLedgerConfig, disk: Disk) -> bool:
     return not any(disk.exists(f"{config.self_path}/{name}") for name in names)
 
 
-def begin_identity(config: DLedgerConfig, disk: Disk, boot_id: str) -> None:
+def begin_identity(
+    config: DLedgerConfig, disk: Disk, boot_id: str, name: GroupName = GroupName()  # noqa: B008
+) -> None:
     """
     Make the file in a new directory, before all other files: a start that is cut short leaves it new.
 
+    @param name: the id of the group, if an operator knows it.
     @raise OSError: it could not be written.
     """
-    first = identity_now(config, None, boot_id, is_clean=True, is_empty=True, is_new=True)
+    first = attrs.evolve(
+        identity_now(config, None, boot_id, is_clean=True, is_empty=True, is_new=True),
+        group_id=name.id, group_term=name.term, is_group_known=int(name.is_known),
+    )
     IdentityFile.create(disk, f"{config.self_path}/{IDENTITY_NAME}", first).close()
 
 

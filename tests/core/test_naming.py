@@ -32,7 +32,7 @@ class Member:
     config: Any
     term: int = 0
     leader_id: str | None = None
-    has_java_peer: bool = False
+    wire_versions: dict[str, int] = attrs.Factory(lambda: {f"n{number}": 1 for number in range(5)})
     incompatible: frozenset[str] = frozenset()
     group_name: GroupName = GroupName()
     now_ms: int = 0
@@ -44,6 +44,12 @@ class Member:
     def is_leader(self) -> bool:
         """Whether it leads."""
         return self.leader_id == self.self_id
+
+    @property
+    def has_java_peer(self) -> bool:
+        """Whether a peer has not advertised our wire; a follower hears its leader only."""
+        heard = self.peer_ids if self.is_leader else (self.leader_id or "",)
+        return any(self.wire_versions[one] < 1 for one in self.peer_ids) or set(heard) < set(self.peer_ids)
 
     @property
     def out(self) -> Member:
@@ -215,10 +221,13 @@ class NamingTests(SynchronousTestCase):
         """Java members have no id: nothing is proposed."""
         world = World(3, 1)
         world.elect("n0", ["n1"])
+        for name in ("n1", "n2"):
+            world.hear(name)
         for member in world.members.values():
-            member.has_java_peer = True
+            member.wire_versions["n2"] = 0
         world.settle()
         self.assertEqual(world.ids, set())
+        self.assertEqual({member.writes for member in world.members.values()}, {0})
 
     def test_one_id(self) -> None:
         """Leaders change at any moment, messages are late or lost: never two ids, and in the end one."""

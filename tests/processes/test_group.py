@@ -30,8 +30,10 @@ from tests.processes.children import free_ports
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well
 
+FILES = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
 
-class GroupTests(SynchronousTestCase):
+
+class GroupCase(SynchronousTestCase):
     """Members of ours as processes."""
 
     def group(self, *, size: int = 3, **options: object) -> Group:
@@ -39,8 +41,7 @@ class GroupTests(SynchronousTestCase):
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
         self.directory = Path(held.name)
-        files = {"mapped_file_size_for_entry_data": 1 << 16, "mapped_file_size_for_entry_index": 32 * 256}
-        group = Group(self.directory, size=size, options={**files, **options})
+        group = Group(self.directory, size=size, options={**FILES, **options})
         self.addCleanup(group.kill)
         group.start()
         return group
@@ -55,6 +56,10 @@ class GroupTests(SynchronousTestCase):
         for path in paths:
             self.assertEqual(verify_directory(OsDisk(), str(path)).findings, [])
         return [record.body for record in read_records(paths[0]) if record.body]
+
+
+class GroupTests(GroupCase):
+    """They elect, replicate, survive the death of one, and stop cleanly."""
 
     def test_both_wires(self) -> None:
         """Requests of both formats on one port; each wire reads the other's appends."""
@@ -247,3 +252,86 @@ class GroupTests(SynchronousTestCase):
             expected += [b"%d %d" % (round_number, number) for number in range(20)]
             expected.append(b"%d after" % round_number)
         self.assertEqual([body for body in seen if body], expected[:-1])
+
+
+class BelongingTests(GroupCase):
+    """Usual slips of an operator: a disk that is not mounted, a forgotten list of members."""
+
+    def appended(self, group: Group, count: int) -> list[bytes]:
+        """Acknowledged entries."""
+        bodies = [b"entry %d" % number for number in range(count)]
+        with dledger.connect(group.peers_text, timeout=20.0) as log:
+            log.append_many(bodies)
+        return bodies
+
+    def test_empty_disk(self) -> None:
+        """n2 is away, n0 dies, n1 comes back with an empty disk: nobody leads, until n0 is back with all."""
+        group = self.group()
+        group.leader()
+        first = self.appended(group, 10)
+        group.wait_settled()
+        n0, n1, n2 = (group.members[peer_id] for peer_id in ("n0", "n1", "n2"))
+        n2.kill()
+        acknowledged = first + self.appended(group, 100)
+        n0.kill()
+        n1.kill()
+        n1.ledger_path.rename(n1.ledger_path.with_name("unmounted"))
+        n1.start()
+        n2.start()
+        group.wait_until(
+            lambda: all(member.metadata() is not None for member in (n1, n2)), "n1 and n2 answer"
+        )
+        self.assertRaises(
+            dledger.DLedgerError, dledger.connect(group.peers_text, timeout=5.0).append, b"to an empty disk"
+        )
+        n0.start()
+        group.leader()
+        with dledger.connect(group.peers_text, timeout=20.0) as log:
+            bodies = [entry.body for entry in log.tail(0, follow=False) if entry.body]
+        self.assertEqual(bodies[: len(acknowledged)], acknowledged)
+        self.stop_and_compare(group)
+
+    def test_forgotten_members(self) -> None:
+        """The directory of a member of three does not start as a group of one, and nothing in it changes."""
+        group = self.group()
+        group.leader()
+        self.appended(group, 10)
+        group.stop()
+        path = group.members["n0"].ledger_path
+        before = {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+        alone = Member("n0", {"n0": group.peers["n0"]}, self.directory / "n0", options=FILES)
+        alone.start()
+        self.addCleanup(alone.kill)
+        self.assertNotEqual(alone.wait(seconds=20.0), 0)
+        self.assertIn("a group of the members n0, n1, n2, but --peers names n0", alone.log_tail())
+        after = {file: file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+        self.assertEqual(after, before)
+        group.start()
+        group.leader()
+        self.stop_and_compare(group)
+
+    def test_same_names(self) -> None:
+        """A member of another group with the same names is turned away, and says why."""
+        group = self.group()
+        group.leader()
+        self.appended(group, 10)
+        group.wait_until(lambda: self.named(*group.members.values()), "an id that all know")
+        group.members["n2"].stop()
+        elsewhere = self.directory / "elsewhere"
+        other = Member("n2", {"n2": group.peers["n2"]}, elsewhere, options=FILES)
+        self.addCleanup(other.kill)
+        other.start()
+        group.wait_until(lambda: self.named(other), "an id of its own")
+        other.stop()
+        mixed = Member("n2", group.peers, elsewhere, options={**FILES, "accept_new_members": True})
+        self.addCleanup(mixed.kill)
+        mixed.start()
+        group.wait_until(lambda: "does not belong to this group" in mixed.log_tail(40), "n2 is turned away")
+        self.assertIn("the group with the id", mixed.log_tail(40))
+        self.appended(group, 10)
+        self.assertIn(group.leader(among=("n0", "n1")), ("n0", "n1"))
+
+    def named(self, *members: Member) -> bool:
+        """Whether they all know the id of their group."""
+        said = [member.metadata() for member in members]
+        return all(answer is not None and answer.is_group_known for answer in said)

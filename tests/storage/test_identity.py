@@ -210,7 +210,9 @@ class UnsureTests(IdentityCase):
 
     def test_another_boot(self) -> None:
         """Not closed in order, and another boot: unsure, until told otherwise, whatever happens."""
-        self.assertFalse(self.start().identity.is_unsure)
+        store = self.start()
+        store.append_bodies((b"a",), 1)
+        self.assertFalse(store.identity.is_unsure)
         self.assertFalse(self.start().identity.is_unsure, "a kill loses nothing")
         self.assertTrue(self.start("boot 2").identity.is_unsure)
         store = self.start("boot 2")

@@ -91,8 +91,8 @@ def start(config: DLedgerConfig, disk: CrashDisk, *, boots: int) -> tuple[FileSt
     store = FileStore.open(config, disk, boot_id=f"boot {boots}")
     try:
         terms = TermFile(disk, config.self_path, member_ids=config.peers)
-        found = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.has_terms)
-        store.note_terms()
+        found = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
+        store.identity.note_terms()
     except BaseException:
         store.abandon()
         raise
@@ -159,7 +159,7 @@ def check_ledger(
         demand(store.repair_end_index >= promise.owed, f"it ends at {end}, and does not say that it owes "
                f"{promise.owed}: repairing up to {store.repair_end_index}")
     if end < promise.acknowledged:
-        demand(store.is_unsure or store.repair_end_index >= promise.acknowledged,
+        demand(store.identity.is_unsure or store.repair_end_index >= promise.acknowledged,
                f"it ends at {end}, acknowledged {promise.acknowledged}, and is sure of itself")
     demand(found_terms in promise.terms, f"term and vote are {found_terms}, not one of {promise.terms}")
     demand(store.committed_index <= min(promise.committed, end) or end < store.ledger_begin_index,

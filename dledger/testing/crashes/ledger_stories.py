@@ -447,12 +447,12 @@ def _end_repair(actor: LedgerActor) -> None:
 def _unsure(actor: LedgerActor) -> None:
     actor.append(20, 20, flush=True)
     actor.append(20)
-    actor.store.end_unsure()
-    actor.store.note_terms()
+    actor.store.identity.end_unsure()
+    actor.store.identity.note_terms()
     actor.close()
     actor.reopen()
     actor.append(30)
-    actor.store.end_unsure()
+    actor.store.identity.end_unsure()
 
 
 WORKLOADS: dict[str, Callable[[LedgerActor], None]] = {

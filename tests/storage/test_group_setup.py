@@ -1,0 +1,125 @@
+# -*- test-case-name: tests.storage.test_group_setup -*-
+"""Directories that an operator makes, or makes the beginning of a new group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dledger.base.errors import DirectoryError
+from dledger.base.group_name import GroupName
+from dledger.storage.file_store import FileStore
+from dledger.storage.group_setup import (
+    check_group_id,
+    force_new_group,
+    prepare_member,
+    seen_member,
+)
+from tests.storage.support import bodies_in, config_of
+from tests.storage.test_identity import IdentityCase
+
+OURS, THEIRS = GroupName("a" * 32, 0, True), GroupName("b" * 32, 3, True)
+THREE = "n0-h:1;n1-h:2;n2-h:3"
+
+
+class PrepareTests(IdentityCase):
+    """A directory in which no member has run."""
+
+    def prepare(self, name: GroupName = GroupName(), **options: Any) -> None:  # noqa: B008
+        """As the commands do."""
+        prepare_member(config_of(peers=THREE, **options), self.disk, name)
+
+    def start_as_told(self) -> FileStore:
+        """The member, without further options."""
+        return self.start(bootstrap=False, peers=THREE)
+
+    def test_begin(self) -> None:
+        """Its vote counts, at any start."""
+        self.prepare(GroupName("a" * 32, 0), bootstrap=True)
+        store = self.start_as_told()
+        self.assertFalse(store.identity.is_unsure)
+        self.assertEqual(store.identity.group_name, GroupName("a" * 32, 0))
+        store.abandon()
+        self.assertFalse(self.start_as_told().identity.is_unsure)
+
+    def test_join(self) -> None:
+        """Unsure, and of that group only."""
+        self.prepare(OURS)
+        store = self.start_as_told()
+        self.assertTrue(store.identity.is_unsure)
+        self.assertEqual(store.identity.group_name, OURS)
+
+    def test_not_over_another(self) -> None:
+        """Nothing is changed in a directory that was used, of Java either."""
+        self.prepare()
+        self.assertRaises(DirectoryError, self.prepare)
+        self.start_as_told().clean_close()
+        before = self.disk.contents()
+        self.assertRaises(DirectoryError, self.prepare)
+        self.assertEqual(self.disk.contents(), before)
+        self.disk.unlink("base/dledger-n0/identity")
+        error = self.assertRaises(DirectoryError, self.prepare)
+        self.assertIn("a ledger already", str(error))
+
+    def test_running(self) -> None:
+        """Not under a running member."""
+        store = self.start_as_told()
+        self.disk.unlink("base/dledger-n0/identity")
+        self.assertRaises(DirectoryError, force_new_group, config_of(), self.disk, OURS)
+        store.abandon()
+
+    def test_ids(self) -> None:
+        """32 digits."""
+        self.assertEqual(check_group_id("0" * 32), "0" * 32)
+        for text in ("", "0" * 31, "0" * 33, "g" + "0" * 31, "A" * 32):
+            self.assertRaises(ValueError, check_group_id, text)
+
+
+class ForceTests(IdentityCase):
+    """The survivor of a lost majority."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        store = self.start(bootstrap=False, peers=THREE)
+        store.append_bodies((b"a", b"b"), 4)
+        store.identity.record_group(THEIRS)
+        store.clean_close()
+
+    def test_new_group(self) -> None:
+        """It keeps its entries, is sure, and has another id and other members."""
+        config = config_of(peers="n0-h:1")
+        seen = seen_member(config, self.disk)
+        assert seen.identity is not None
+        self.assertEqual((seen.end_index, seen.identity.group_id, seen.identity.unsure), (1, THEIRS.id, 1))
+        self.disk._locked.clear()
+        self.assertEqual(force_new_group(config, self.disk, OURS), 1)
+        store = self.start(bootstrap=False, peers="n0-h:1")
+        self.assertEqual(bodies_in(store), [b"a", b"b"])
+        self.assertEqual(store.identity.group_name, OURS)
+        self.assertFalse(store.identity.is_unsure)
+        store.clean_close()
+        self.assertRaises(DirectoryError, self.start, peers=THREE)
+
+    def test_looking_changes_nothing(self) -> None:
+        """Only the other call does."""
+        before = self.disk.contents()
+        seen_member(config_of(peers="n0-h:1"), self.disk)
+        self.assertEqual(self.disk.contents(), before)
+
+    def test_owes_nothing(self) -> None:
+        """A member that waits for lost entries goes on with what it has."""
+        path = next(path for path in self.disk.files if "/data/" in path)
+        self.disk.files[path].data[:] = bytes(len(self.disk.files[path].data))
+        store = self.start(peers=THREE)
+        self.assertEqual(store.repair_end_index, 1)
+        store.abandon()
+        self.disk._locked.clear()
+        self.assertEqual(force_new_group(config_of(peers="n0-h:1"), self.disk, OURS), -1)
+        store = self.start(peers="n0-h:1")
+        self.assertEqual(store.repair_end_index, -1)
+
+    def test_nothing_there(self) -> None:
+        """A wrong directory is no group."""
+        error = self.assertRaises(
+            DirectoryError, force_new_group, config_of(base="other"), self.disk, OURS
+        )
+        self.assertIn("holds no ledger", str(error))
