@@ -383,12 +383,13 @@ class Bench:
         voted_for: str | None = None, committed_index: int = -1, repair_end_index: int = -1, seed: int = 1,
         is_unsure: bool = False, **options: Any,
     ) -> Bench:
-        """A started core."""
+        """A started core, of a group whose id is known."""
         ledger = ListLedger() if ledger is None else ledger
         config = make_config(self_id, members, **options)
         core = DLedgerCore(
             config=config, view=ledger, rng=random.Random(seed), term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
+            group_name=GroupName("a" * 32, 1, True),
         )
         bench = cls(core, ledger, config)
         bench.step(ev.Started())

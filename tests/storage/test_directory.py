@@ -254,7 +254,7 @@ class CrashLeftoverTests(DoorCase):
         """
         self.disk.calls.clear()
         store = self.open()
-        store.note_terms()
+        store.identity.note_terms()
         calls = [call for call in self.disk.calls if ROOT in call[1]]
         self.assertLess(calls.index(("sync_directory", ROOT)), calls.index(("pwrite", f"{ROOT}/identity")))
 
