@@ -547,7 +547,8 @@ class StatusTests(SynchronousTestCase):
         bench = Bench.make(ListLedger.of(1, 1), term=3, committed_index=0).follow("n1", 3)
         self.assertEqual(bench.ask(MetadataRequest(group="g", remote_id="n0", term=99)), MetadataResponse(
             group="g", leader_id="n1", term=3, wire_version=1, peers=bench.config.peers, role="follower",
-            begin_index=0, end_index=1, committed_index=0,
+            begin_index=0, end_index=1, committed_index=0, group_id="a" * 32,
+            group_term=1, is_group_known=True,
         ))
         self.assertEqual(bench.term, 3)
 
