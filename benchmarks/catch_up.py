@@ -20,6 +20,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -62,9 +63,11 @@ class CaughtUp:
     elections: int
 
 
-def build_ledger(directory: Path, peers: str, entries: int, body_bytes: int) -> None:
+def build_ledger(
+    directory: Path, peers: str, entries: int, body_bytes: int, options: Mapping[str, int] = _OPTIONS
+) -> None:
     """Fill the ledger of a member that is down."""
-    config = DLedgerConfig(store_base_dir=str(directory), self_id="n0", peers=peers, **_OPTIONS)
+    config = DLedgerConfig(store_base_dir=str(directory), self_id="n0", peers=peers, **options)
     store = FileStore.open(config, OsDisk())
     terms = TermFile(OsDisk(), config.self_path, member_ids=config.peers)
     terms.take_up(ledger_end_term=-1)
