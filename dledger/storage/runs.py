@@ -23,7 +23,7 @@ import attrs
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, MAGIC
 
 #: A shorter run is not worth the preparations; a longer one is taken in pieces.
-RUN_MIN = 32
+RUN_MIN = 64
 RUN_MAX = 4096
 
 _HEADER = ENTRY_HEADER_SIZE

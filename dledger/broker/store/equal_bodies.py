@@ -18,7 +18,7 @@ from zlib import crc32
 from protocols.wire.rocketmq.layout import BODY_PART, MAGIC_BLANK, SysFlag
 
 #: A shorter run is not worth the preparations; a longer one is taken in pieces.
-RUN_MIN = 16
+RUN_MIN = 48
 RUN_MAX = 4096
 #: With longer bodies the checksum itself takes most of the time.
 BODY_SIZE_MAX = 4096

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -118,7 +119,7 @@ def equal_log(count: int, body: int, *, others: int = 0) -> bytes:
 def outcome(data: bytes, *, is_slow: bool) -> str:
     """What a check of all these bytes finds; empty: all is well."""
     walk = BodyCheck(BIG, 0)
-    with mock.patch.object(body_check, "equal_records", lambda *_: (0, 0)) if is_slow else mock.MagicMock():
+    with mock.patch.object(body_check, "equal_records", lambda *_: (0, 0)) if is_slow else nullcontext():
         try:
             walk.feed(data)
         except WireError as error:
