@@ -228,7 +228,12 @@ class SearchedGroup:
                 sender, receiver = _PAIRS[at]
                 pushes = state.pushes[:at] + (queue[1:],) + state.pushes[at + 1 :]
                 push = Event("request", sender, message, number)
-                yield Move(f"push from {MEMBER_IDS[sender]}", receiver, push, pushes, state.others, left)
+                what = f"push from {MEMBER_IDS[sender]}"
+                yield Move(what, receiver, push, pushes, state.others, left)
+                if left[3]:
+                    again = state.pushes[:at] + ((*queue[1:], queue[0]),) + state.pushes[at + 1 :]
+                    yield Move(f"{what}, which comes again", receiver, push, again, state.others,
+                               _spent(left, 3))
         for at, one in enumerate(state.others):
             if at and one == state.others[at - 1]:
                 continue
