@@ -35,6 +35,7 @@ from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskThreads
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Terms
+from dledger.node.health import UNSURE
 from dledger.node.node import Node, Store
 from dledger.node.peers import Peers
 from dledger.node.server import CONNECTIONS_MAX, MemberServer
@@ -233,6 +234,8 @@ class MemberService(MultiService):
             disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
         )
         self.node.admin = self._admin
+        if store.identity.is_unsure and len(config.peers) > 1:
+            self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
 
     def _open_terms(self, store: FileStore) -> TermVote:
