@@ -311,15 +311,17 @@ class _Peer(Factory):
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
-        for token, answer in answers:
-            if token == PROBE and isinstance(answer, MetadataResponse):
-                problem = self._greeting.problem_of_answer(answer)
+        if any(token == PROBE for token, _ in answers):
+            greetings = [answer for token, answer in answers if token == PROBE]
+            answers = [answer for answer in answers if answer[0] != PROBE]
+            for greeting in greetings:
+                assert isinstance(greeting, MetadataResponse)
+                problem = self._greeting.problem_of_answer(greeting)
                 if problem:
-                    self._foreign(connection, [one for one, _ in answers if one != PROBE], problem)
+                    self._foreign(connection, [token for token, _ in answers], problem)
                     return
-                self._is_foreign = False
+            self._is_foreign = False
         self._unheard = 0
-        answers = [answer for answer in answers if answer[0] != PROBE]
         if answers:
             self._answered(self._peer_id, answers)
 

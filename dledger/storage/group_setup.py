@@ -79,18 +79,22 @@ def prepare_member(config: DLedgerConfig, disk: Disk, name: GroupName) -> None:
     @raise DirectoryError: there is a member's directory already; nothing has changed.
     @raise OSError: it could not be written.
     """
-    seen = seen_member(config, disk)
-    if seen.identity is not None or seen.has_ledger:
-        whose = "a ledger" if seen.identity is None else (
-            f"member {seen.identity.member_id} of group {seen.identity.group}")
-        raise DirectoryError(
-            f"{config.self_path} holds {whose} already: take another --store, or move it away"
-        )
+    _check_unused(config, disk)
     lock = lock_ledger(config, disk)
     try:
+        _check_unused(config, disk)  # before we held the lock, a member may have run here
         begin_identity(config, disk, "", name)
     finally:
         lock.close()
+
+
+def _check_unused(config: DLedgerConfig, disk: Disk) -> None:
+    seen = seen_member(config, disk)
+    if seen.identity is None and not seen.has_ledger:
+        return
+    whose = "a ledger" if seen.identity is None else (
+        f"member {seen.identity.member_id} of group {seen.identity.group}")
+    raise DirectoryError(f"{config.self_path} holds {whose} already: take another --store, or move it away")
 
 
 def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
