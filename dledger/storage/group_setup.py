@@ -97,6 +97,20 @@ def _check_unused(config: DLedgerConfig, disk: Disk) -> None:
     raise DirectoryError(f"{config.self_path} holds {whose} already: take another --store, or move it away")
 
 
+def survivor(config: DLedgerConfig, disk: Disk) -> MemberSeen:
+    """
+    The member whose ledger can become that of a new group; nothing is changed.
+
+    @raise DirectoryError: there is no ledger, or it must not be opened.
+    """
+    seen = seen_member(config, disk)
+    if not seen.has_ledger:
+        raise DirectoryError(
+            f"{config.self_path} holds no ledger: to begin a new group, see dledger group create"
+        )
+    return seen
+
+
 def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
     """
     Make this member's ledger, as it is, that of a new group.
@@ -110,10 +124,7 @@ def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
     @raise DirectoryError: there is no ledger, or it must not be opened; nothing has changed.
     @raise StoreError: a file cannot be read or written.
     """
-    if not seen_member(config, disk).has_ledger:
-        raise DirectoryError(
-            f"{config.self_path} holds no ledger: to begin a new group, see dledger group create"
-        )
+    survivor(config, disk)
     trusting = attrs.evolve(config, accept_new_members=True, accept_unclean_start=True)
     store = FileStore.open(trusting, disk)
     store.identity.record_group(name)
