@@ -29,6 +29,7 @@ from dledger.base.disk.disk import DiskSpace
 from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
+from dledger.base.securing import Securing
 from dledger.base.threads import RunInThread
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
@@ -39,6 +40,7 @@ from dledger.node.driver import Driver, Ledger, Terms
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
+from dledger.node.key_watch import KeyWatch
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
@@ -129,11 +131,13 @@ class Node:
         run_in_thread: RunInThread,
         wall_clock: Callable[[], tuple[float, int]],
         disk_space: Callable[[], DiskSpace] | None = None,
+        keys: Securing | None = None,
     ) -> None:
         """
         @param clock: monotonic.
         @param run_in_thread: runs fsyncs, one at a time.
         @param wall_clock: seconds since 1970, and the local hour.
+        @param keys: for TLS; watched here.
         """
         self.config = config
         self.counters = Counters()
@@ -150,6 +154,8 @@ class Node:
         self._clock = clock
         self._wall_clock = wall_clock
         self._disk_space = disk_space
+        self.keys = keys
+        self._key_watch = KeyWatch(keys, config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""
         self._told_set_aside = 0
@@ -310,6 +316,7 @@ class Node:
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
+        self._key_watch.check(now_s)
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
         for one in deleted:
             self._begin_moved = f"{one.path} deleted: {one.why}"
@@ -470,6 +477,7 @@ class Node:
             is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
             healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
+            tls_expires_s=self._key_watch.expires_s,
         )
 
     def _unsynced_bytes(self, flushed_index: int) -> int:
