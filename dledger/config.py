@@ -78,7 +78,7 @@ class DLedgerConfig:
     @ivar max_answer_bytes: bytes of answers to GET and PULL that clients have not read yet, all together.
     @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
     @ivar tls_certificate, tls_key, tls_authority: PEM files; with them, everything but connections of
-        C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls}.
+        C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
     @ivar tls_plain_hosts: IP addresses or networks from which connections without TLS are taken, with all
         rights: of Java members.
     @ivar tls_plain_members: members to which this one connects without TLS: Java's.

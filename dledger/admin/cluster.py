@@ -31,8 +31,8 @@ from twisted.web.iweb import IAgent
 from dledger.base.addresses import Address, checked_members, parse_address
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.reactor import Reactor
-from dledger.base.securing import Securing
 from dledger.base.timing import Gathering
+from dledger.base.tls.securing import Securing
 from dledger.client.members import Members
 from dledger.client.values import MemberInfo
 from dledger.node.health import health_problem

@@ -38,7 +38,7 @@ from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.site import AdminSite
 from dledger.base.addresses import Address
 from dledger.base.reactor import Reactor
-from dledger.base.securing import Securing
+from dledger.base.tls.securing import Securing
 from dledger.node.health import health_problem
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject

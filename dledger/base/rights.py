@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.base.test_rights -*-
 """
-What the other end of a connection may do, as its certificate says.
+The rights of the other end of a connection, as its certificate says.
 
 A certificate of the group's authority names in its subjectAltName
 
@@ -18,7 +18,7 @@ from enum import StrEnum
 import attrs
 
 
-class Role(StrEnum):
+class ClientRole(StrEnum):
     """What a client may do. C{admin} includes the others, C{append} includes C{read}."""
 
     READ = "read"
@@ -30,9 +30,9 @@ class Role(StrEnum):
 ROLE_URI = "dledger:role:"
 
 _INCLUDED = {
-    Role.READ: frozenset({Role.READ}),
-    Role.APPEND: frozenset({Role.READ, Role.APPEND}),
-    Role.ADMIN: frozenset(Role),
+    ClientRole.READ: frozenset({ClientRole.READ}),
+    ClientRole.APPEND: frozenset({ClientRole.READ, ClientRole.APPEND}),
+    ClientRole.ADMIN: frozenset(ClientRole),
 }
 
 
@@ -40,12 +40,12 @@ _INCLUDED = {
 class Rights:
     """
     @ivar members: ids of the members that the other end may speak for; None: for any.
-    @ivar roles: what it may do as a client.
+    @ivar roles: of a client.
     @ivar who: the other end's name, for logs; empty if it has none.
     """
 
     members: frozenset[str] | None
-    roles: frozenset[Role]
+    roles: frozenset[ClientRole]
     who: str = ""
 
     def speak_for(self, member_id: str) -> bool:
@@ -54,7 +54,7 @@ class Rights:
 
 
 #: Of everybody in a group without TLS, and of the hosts that may connect without it.
-ALL_RIGHTS = Rights(members=None, roles=frozenset(Role))
+ALL_RIGHTS = Rights(members=None, roles=frozenset(ClientRole))
 
 
 def rights_of(
@@ -67,9 +67,9 @@ def rights_of(
     @param member_ids: the members of the group; other DNS names mean nothing.
     """
     members = frozenset(member_ids) & frozenset(dns_names)
-    roles: set[Role] = set(Role) if members else set()
+    roles: set[ClientRole] = set(ClientRole) if members else set()
     for uri in uris:
         name = uri.removeprefix(ROLE_URI)
-        if name != uri and name in Role.__members__.values():
-            roles |= _INCLUDED[Role(name)]
+        if name != uri and name in ClientRole.__members__.values():
+            roles |= _INCLUDED[ClientRole(name)]
     return Rights(members=members, roles=frozenset(roles), who=who)

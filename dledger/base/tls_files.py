@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.base.test_securing -*-
-"""The files of a TLS identity. Their contents are read by L{dledger.base.tls}."""
+"""The files of a TLS identity. Their contents are read by L{dledger.base.tls.keys}."""
 
 from __future__ import annotations
 

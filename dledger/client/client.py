@@ -24,9 +24,9 @@ from dledger.base.bodies import BytesLike
 from dledger.base.endpoints import EndpointFor, tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor import Reactor
-from dledger.base.securing import dialling
 from dledger.base.sender import fire_all, fire_one
 from dledger.base.timing import Backoff
+from dledger.base.tls.securing import dialling
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.connection import MemberLink, RequestLost
@@ -95,7 +95,7 @@ class LogClient:
         @param is_ordered: send one append at a time to Java members, whose server takes requests in
             any order. False gives up the order of calls there for speed.
         @param endpoint_for: makes a client endpoint from an address (default: TCP).
-        @param tls: the client's certificate; each member must prove its id, see L{dledger.base.tls}.
+        @param tls: the client's certificate; each member must prove its id, see L{dledger.base.tls.keys}.
             None: no TLS.
         @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """

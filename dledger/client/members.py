@@ -25,8 +25,8 @@ from dledger.base.addresses import checked_members
 from dledger.base.endpoints import EndpointFor, connect_with
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
-from dledger.base.securing import Dialling
 from dledger.base.timing import Alarm, Gathering
+from dledger.base.tls.securing import Dialling
 from dledger.client.connection import MemberLink
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn

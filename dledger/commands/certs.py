@@ -18,11 +18,11 @@ import click
 
 from dledger.base.addresses import checked_members
 from dledger.base.option_values import listed
-from dledger.base.rights import Role
+from dledger.base.rights import ClientRole
 from dledger.commands.common import say
 
 if TYPE_CHECKING:
-    from dledger.base.certificates import CertifiedKey
+    from dledger.base.tls.certificates import CertifiedKey
 
 AUTHORITY = "authority"
 #: A name of a member or a client: of a file, and of a DNS name.
@@ -40,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
 @click.option("--renew", is_flag=True, help="Replace what is there; the old files are kept as .old.")
 def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, renew: bool) -> None:
     """Make an authority in DIRECTORY, or use the one that is there, and certificates for a secured group."""
-    wanted: dict[str, Role | None] = dict.fromkeys(_member_ids(members))  # None: a member
+    wanted: dict[str, ClientRole | None] = dict.fromkeys(_member_ids(members))  # None: a member
     for text in clients:
         name, role = _client(text)
         if name in wanted:
@@ -54,7 +54,7 @@ def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, re
             f"{directory} has certificates of {', '.join(taken)} already: --renew replaces them"
         )
     try:
-        from dledger.base.certificates import issue
+        from dledger.base.tls.certificates import issue
     except ImportError as error:
         needed = f"certs needs further packages ({error}): pip install 'dledger[tls]'"
         raise click.ClickException(needed) from None
@@ -85,24 +85,24 @@ def _member_ids(text: str) -> list[str]:
     return ids
 
 
-def _client(text: str) -> tuple[str, Role]:
+def _client(text: str) -> tuple[str, ClientRole]:
     name, equals, role = text.partition("=")
-    if not equals or role not in Role.__members__.values():
+    if not equals or role not in ClientRole.__members__.values():
         raise click.UsageError(f"--client {text!r}: write NAME=ROLE, with the role read, append or admin")
     _check_name("--client", name)
-    return name, Role(role)
+    return name, ClientRole(role)
 
 
 def _check_name(option: str, name: str) -> None:
     if not _NAME.fullmatch(name) or name == AUTHORITY:
         raise click.UsageError(
-            f"{option}: {name!r} cannot be the name of a certificate: write letters, digits, '_', '-' and '.', "
-            f"at most 63, and not {AUTHORITY!r}"
+            f"{option}: {name!r} cannot be the name of a certificate: write at most 63 letters, digits, '_', "
+            f"'-' and '.', and not {AUTHORITY!r}"
         )
 
 
 def _authority(directory: Path, days: int) -> CertifiedKey:
-    from dledger.base.certificates import CertifiedKey, make_authority
+    from dledger.base.tls.certificates import CertifiedKey, make_authority
 
     certificate, key = directory / f"{AUTHORITY}.pem", directory / f"{AUTHORITY}.key"
     if certificate.exists() != key.exists():

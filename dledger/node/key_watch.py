@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
-from dledger.base.securing import Securing
+from dledger.base.tls.securing import Securing
 
 #: A certificate that ends within this many seconds is named in the log, once in L{SAY_AGAIN_S}.
 SOON_S = 30 * 86400

@@ -29,8 +29,8 @@ from dledger.base.disk.disk import DiskSpace
 from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
-from dledger.base.securing import Securing
 from dledger.base.threads import RunInThread
+from dledger.base.tls.securing import Securing
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev

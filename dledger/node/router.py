@@ -15,7 +15,7 @@ Rule 2: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on 
 member that they name; the first message that names its sender introduces the connection.
 Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
 answered, and the connection ends before any other of its requests is heard (L{dledger.node.greeting}).
-Rule 4: with TLS, the certificate of a connection says for which members it may speak, and what it may do as a
+Rule 4: with TLS, the certificate of a connection names the members for which it may speak, and the roles of a
 client (L{dledger.base.rights}). A request beyond that is answered FORBIDDEN (440); a connection that claims
 to be another member ends.
 Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost;
@@ -33,7 +33,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.rights import ALL_RIGHTS, Rights, Role
+from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core.effects import Report
 from dledger.core.inputs import (
     Input,
@@ -72,10 +72,10 @@ _PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.P
 
 #: What a client must be allowed to do for these requests. METADATA needs nothing.
 _NEEDED = {
-    RequestCode.GET: Role.READ,
-    RequestCode.PULL: Role.READ,
-    RequestCode.APPEND: Role.APPEND,
-    RequestCode.LEADERSHIP_TRANSFER: Role.ADMIN,
+    RequestCode.GET: ClientRole.READ,
+    RequestCode.PULL: ClientRole.READ,
+    RequestCode.APPEND: ClientRole.APPEND,
+    RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
 }
 
 

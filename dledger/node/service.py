@@ -33,8 +33,8 @@ from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
-from dledger.base.securing import Securing, secured
 from dledger.base.threads import DiskThreads
+from dledger.base.tls.securing import Securing, secured
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Terms
 from dledger.node.health import UNSURE

@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.base.test_tls -*-
 """Keys and certificates for tests."""
 
 from __future__ import annotations
@@ -5,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dledger.base.certificates import CertifiedKey, issue, make_authority
-from dledger.base.rights import Role
+from dledger.base.rights import ClientRole
+from dledger.base.tls.certificates import CertifiedKey, issue, make_authority
 from dledger.base.tls_files import TlsFiles
 
 
@@ -23,7 +24,7 @@ class KeyRoom:
         """Keys of a member."""
         return self.keep(member_id, issue(self.authority, member_id, members=(member_id,), days=days))
 
-    def client(self, name: str, *roles: Role, hosts: Iterable[str] = ()) -> TlsFiles:
+    def client(self, name: str, *roles: ClientRole, hosts: Iterable[str] = ()) -> TlsFiles:
         """Keys of a client."""
         return self.keep(name, issue(self.authority, name, roles=roles, hosts=hosts, days=30))
 

@@ -1,10 +1,11 @@
+# -*- test-case-name: tests.base.test_rights -*-
 """What a certificate allows."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.rights import ALL_RIGHTS, Rights, Role, rights_of
+from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights, rights_of
 
 
 def of(*, dns_names: tuple[str, ...] = (), uris: tuple[str, ...] = ()) -> Rights:
@@ -19,16 +20,16 @@ class RightsTests(SynchronousTestCase):
         """A DNS name that is a member's id; a member may do what a client may."""
         rights = of(dns_names=("n1", "example.org"))
         self.assertEqual(rights.members, {"n1"})
-        self.assertEqual(rights.roles, set(Role))
+        self.assertEqual(rights.roles, set(ClientRole))
         self.assertEqual((rights.speak_for("n1"), rights.speak_for("n0"), rights.speak_for("n9")),
                          (True, False, False))
 
     def test_roles(self) -> None:
         """A URI names a role; a stronger one includes the weaker ones; what is unknown means nothing."""
         for uri, roles in (
-            ("dledger:role:read", {Role.READ}),
-            ("dledger:role:append", {Role.READ, Role.APPEND}),
-            ("dledger:role:admin", set(Role)),
+            ("dledger:role:read", {ClientRole.READ}),
+            ("dledger:role:append", {ClientRole.READ, ClientRole.APPEND}),
+            ("dledger:role:admin", set(ClientRole)),
             ("dledger:role:READ", set()),
             ("dledger:role:", set()),
             ("read", set()),
@@ -46,4 +47,4 @@ class RightsTests(SynchronousTestCase):
     def test_all(self) -> None:
         """Without TLS, everybody may speak for everybody."""
         self.assertTrue(ALL_RIGHTS.speak_for("n7"))
-        self.assertEqual(ALL_RIGHTS.roles, set(Role))
+        self.assertEqual(ALL_RIGHTS.roles, set(ClientRole))

@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.base.test_securing -*-
 """TLS files in a configuration, and what is said when something is missing."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.securing import dialling, secured
+from dledger.base.tls.securing import dialling, secured
 from dledger.base.tls_files import TlsFiles, tls_files
 from tests.base.keys import KeyRoom
 
@@ -19,9 +20,8 @@ class SecuringTests(SynchronousTestCase):
         """No file: no TLS. Some files: a sentence that names those that are missing."""
         self.assertIs(tls_files(certificate="", key="", authority=""), None)
         self.assertIs(secured(None), None)
-        self.assertEqual(
-            tls_files(certificate="a", key="b", authority="c"), TlsFiles(certificate="a", key="b", authority="c")
-        )
+        three = {"certificate": "a", "key": "b", "authority": "c"}
+        self.assertEqual(tls_files(**three), TlsFiles(**three))
         error = self.assertRaises(ValueError, tls_files, certificate="a", key="", authority="")
         self.assertEqual(str(error), "TLS needs three files; missing: tls_key, tls_authority")
 
@@ -35,9 +35,9 @@ class SecuringTests(SynchronousTestCase):
 
     def test_missing_package(self) -> None:
         """The sentence says what to install."""
-        there = sys.modules.pop("dledger.base.tls", None)
-        self.addCleanup(sys.modules.update, {"dledger.base.tls": there} if there else {})
-        self.addCleanup(sys.modules.pop, "dledger.base.tls", None)
-        sys.modules["dledger.base.tls"] = None  # type: ignore[assignment]
+        there = sys.modules.pop("dledger.base.tls.keys", None)
+        self.addCleanup(sys.modules.update, {"dledger.base.tls.keys": there} if there else {})
+        self.addCleanup(sys.modules.pop, "dledger.base.tls.keys", None)
+        sys.modules["dledger.base.tls.keys"] = None  # type: ignore[assignment]
         error = self.assertRaises(ValueError, secured, TlsFiles(certificate="a", key="b", authority="c"))
         self.assertIn("pip install 'dledger[tls]'", str(error))

@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.base.test_tls -*-
 """TLS connections between two ends in memory, and the files of their keys."""
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from twisted.test.iosim import FakeTransport, connect
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from dledger.base.rights import ALL_RIGHTS, Role
-from dledger.base.tls import FIRST_BYTE_S, TlsKeys
+from dledger.base.rights import ALL_RIGHTS, ClientRole
+from dledger.base.tls.keys import FIRST_BYTE_S, TlsKeys
 from dledger.base.tls_files import TlsFiles
 from protocols.connection import TLS_LOSS, loss_sentence
 from tests.base.keys import KeyRoom
@@ -48,6 +49,13 @@ class Kept:
         return succeed(self.built)
 
 
+def dialled(keys: TlsKeys, end: End, name: str) -> Any:
+    """A protocol that speaks TLS for C{end}, to a member called C{name}."""
+    endpoint = Kept()
+    keys.dial(endpoint, name).connect(Factory.forProtocol(lambda: end))  # type: ignore[arg-type]
+    return endpoint.built
+
+
 class TlsCase(SynchronousTestCase):
     """Two ends and their keys."""
 
@@ -61,16 +69,12 @@ class TlsCase(SynchronousTestCase):
     ) -> tuple[End, End]:
         """A connection on which the client, plain without keys, has said something. @return: both ends."""
         mine, theirs = End(), End()
-        listening = TlsKeys(server).listen(
-            ServerFactory.forProtocol(lambda: mine),  # type: ignore[arg-type]
-            plain_hosts=plain_hosts, clock=self.clock,
-        )
+        factory = ServerFactory.forProtocol(lambda: mine)  # type: ignore[arg-type]
+        listening = TlsKeys(server).listen(factory, plain_hosts=plain_hosts, clock=self.clock)
         built = listening.buildProtocol(IPv4Address("TCP", host, 4711))
         outer: Any = theirs
         if client is not None:
-            endpoint = Kept()
-            TlsKeys(client).dial(endpoint, name).connect(Factory.forProtocol(lambda: theirs))  # type: ignore[arg-type]
-            outer = endpoint.built
+            outer = dialled(TlsKeys(client), theirs, name)
         self.carrier = FakeTransport(built, isServer=True)
         pump = connect(built, self.carrier, outer, FakeTransport(outer, isServer=False))
         theirs.transport.write(says)
@@ -114,14 +118,12 @@ class HandshakeTests(TlsCase):
         keys = TlsKeys(other)
         keys._root = TlsKeys(self.room.member("n1"))._root
         mine, theirs = End(), End()
-        listening = TlsKeys(self.room.member("n0")).listen(
-            ServerFactory.forProtocol(lambda: mine), plain_hosts=(), clock=self.clock,  # type: ignore[arg-type]
-        )
-        endpoint = Kept()
-        keys.dial(endpoint, "n0").connect(Factory.forProtocol(lambda: theirs))  # type: ignore[arg-type]
+        factory = ServerFactory.forProtocol(lambda: mine)  # type: ignore[arg-type]
+        listening = TlsKeys(self.room.member("n0")).listen(factory, plain_hosts=(), clock=self.clock)
+        outer = dialled(keys, theirs, "n0")
         built = listening.buildProtocol(IPv4Address("TCP", "10.0.0.7", 4711))
         pump = connect(built, FakeTransport(built, isServer=True),
-                       endpoint.built, FakeTransport(endpoint.built, isServer=False))
+                       outer, FakeTransport(outer, isServer=False))
         theirs.transport.write(b"hello")
         pump.flush()
         self.assertEqual(mine.heard, b"")
@@ -190,8 +192,8 @@ class RightsOfConnectionsTests(TlsCase):
     def test_names(self) -> None:
         """A member, a client, a client that may nothing, and one that calls itself a member's host."""
         self.assertEqual(self.rights(self.room.member("n1")).members, {"n1"})
-        reader = self.rights(self.room.client("bob", Role.READ))
-        self.assertEqual((reader.roles, reader.members, reader.who), ({Role.READ}, set(), "CN=bob"))
+        reader = self.rights(self.room.client("bob", ClientRole.READ))
+        self.assertEqual((reader.roles, reader.members, reader.who), ({ClientRole.READ}, set(), "CN=bob"))
         self.assertEqual(self.rights(self.room.client("eve", hosts=("n0.example.org",))).roles, set())
 
     def test_plain(self) -> None:

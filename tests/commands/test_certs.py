@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.commands.test_certs -*-
 """C{dledger certs}: keys for a first secured group."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 
 from dledger.base.rights import ROLE_URI
-from dledger.base.tls import TlsKeys
+from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls_files import TlsFiles
 from tests.commands.fakes import CliCase
 
@@ -36,8 +37,9 @@ class CertsTests(CliCase):
 
     def test_first_group(self) -> None:
         """An authority, members and clients; all load, and keys are their owner's."""
-        done = self.run_cli("certs", str(self.directory), "--members", "n0-h:1;n1-h:2", "--client", "app=append")
-        self.assertExit(done, 0, "a new authority", "n0.pem: member n0", "app.pem: client, may append", "keep")
+        words = ("--members", "n0-h:1;n1-h:2", "--client", "app=append")
+        done = self.run_cli("certs", str(self.directory), *words)
+        self.assertExit(done, 0, "a new authority", "n0.pem: member n0", "app.pem: client, may append")
         for name in ("n0", "n1", "app"):
             TlsKeys(self.files(name))
         self.assertEqual(self.names("n1"), (["n1"], []))
@@ -80,7 +82,8 @@ class CertsTests(CliCase):
             (("--members", "n0", "--client", "n0=read"), 64, "'n0' is named twice"),
             (("--members", "n0", "--days", "0"), 64, "--days"),
         ):
-            self.assertExit(self.run_cli("certs", str(self.directory / str(len(words))), *words), status, sentence)
+            done = self.run_cli("certs", str(self.directory / str(len(words))), *words)
+            self.assertExit(done, status, sentence)
 
     def test_half_an_authority(self) -> None:
         """It is not replaced."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
-from dledger.base.rights import ALL_RIGHTS, Rights, Role
+from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core import inputs as ev
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
@@ -412,10 +412,12 @@ class RightsTests(SynchronousTestCase):
     def test_roles(self) -> None:
         """Each request needs its role, METADATA none; a refused append is certainly not in the log."""
         requests = {
-            Role.READ: (GetRequest, {"begin_index": 99}), Role.APPEND: (AppendRequest, {"bodies": (b"a",)}),
-            Role.ADMIN: (LeadershipTransferRequest, {"transfer_id": "n0", "transferee_id": "n7"}),
+            ClientRole.READ: (GetRequest, {"begin_index": 99}),
+            ClientRole.APPEND: (AppendRequest, {"bodies": (b"a",)}),
+            ClientRole.ADMIN: (LeadershipTransferRequest, {"transfer_id": "n0", "transferee_id": "n7"}),
         }
-        for roles in (frozenset[Role](), {Role.READ}, {Role.READ, Role.APPEND}, set(Role)):
+        read, append = ClientRole.READ, ClientRole.APPEND
+        for roles in (set[ClientRole](), {read}, {read, append}, set(ClientRole)):
             rig = Rig().lead()
             client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset(roles), who="CN=bob"))
             for needed, (request_class, facts) in requests.items():
@@ -438,17 +440,18 @@ class RightsTests(SynchronousTestCase):
     def test_pipelined(self) -> None:
         """What is allowed in one read is answered, too."""
         rig = Rig().lead()
-        client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset({Role.READ})))
+        client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset({ClientRole.READ})))
         client.send(AppendRequest(bodies=(b"a",), **rig.base()), MetadataRequest(**rig.base()))
         self.assertEqual([answer.code for answer in client.answers()], [ResponseCode.FORBIDDEN, 200])
 
     def test_claims(self) -> None:
-        """A connection is taken for the members that its certificate names, and ends when it claims another."""
+        """A connection is taken for members that its certificate names; it ends when it claims another."""
         beat = HeartBeatRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=5)
-        for members, is_taken in ((frozenset({"n1"}), True), (frozenset({"n2"}), False), (frozenset(), False)):
+        for members, is_taken in (({"n1"}, True), ({"n2"}, False), (set[str](), False)):
             rig = Rig(peers=PEERS)
             rig.node.start()
-            client = self.client_with(rig, Rights(members=frozenset(members), roles=frozenset(Role), who="CN=x"))
+            rights = Rights(members=frozenset(members), roles=frozenset(ClientRole), who="CN=x")
+            client = self.client_with(rig, rights)
             client.send(beat)
             self.assertEqual([answer.code for answer in client.answers()], [200] if is_taken else [], members)
             self.assertEqual(client.connection.is_lost, not is_taken)

@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.processes.test_tls -*-
 """Real members with TLS: they elect and replicate as without, and strangers change nothing."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 import dledger
-from dledger.base.rights import Role
+from dledger.base.rights import ClientRole
 from dledger.client.blocking import Log
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import HeartBeatRequest, Request, VoteRequest
@@ -53,12 +54,16 @@ class TlsCase(SynchronousTestCase):
             peer_id, self.group.peers, self.directory / peer_id, options={**FILES, **options}
         )
 
-    def log(self, *roles: Role, room: KeyRoom | None = None, timeout: float = LONG_S) -> Log:
+    def log(self, *roles: ClientRole, room: KeyRoom | None = None, timeout: float = LONG_S) -> Log:
         """A client with these roles."""
         files = (room or self.room).client("-".join(roles) or "nobody", *roles)
         log = dledger.connect(peers_text(self.group.peers), timeout=timeout, tls=files)
         self.addCleanup(log.close)
         return log
+
+    def wait_said(self, member: Member, text: str) -> None:
+        """Wait until C{text} is in the log of a member."""
+        wait_until(lambda: text in member.log_path.read_text(), seconds=LONG_S, what=text)
 
     def settled(self, log: Log, *, leader: str | None = None) -> str:
         """Wait until all members are in step. @return: the leader."""
@@ -81,7 +86,7 @@ class TlsGroupTests(TlsCase):
     def test_life(self) -> None:
         """Appends, a dead leader, its return, new keys without a restart, a clean stop."""
         self.begin()
-        log = self.log(Role.ADMIN)
+        log = self.log(ClientRole.ADMIN)
         bodies = [b"entry %d" % number for number in range(300)]
         log.append_many(bodies)
         leader = self.settled(log)
@@ -94,8 +99,7 @@ class TlsGroupTests(TlsCase):
         for peer_id in self.group.peers:
             self.room.member(peer_id, days=20)
         for member in self.group.members.values():
-            wait_until(lambda one=member: "new TLS keys are in use" in one.log_path.read_text(),  # type: ignore[misc]
-                       seconds=LONG_S, what="new keys")
+            self.wait_said(member, "new TLS keys are in use")
         follower = min(set(self.group.peers) - {self.settled(log)})
         self.group.members[follower].stop()
         self.group.members[follower].start()
@@ -122,14 +126,15 @@ class TlsGroupTests(TlsCase):
                     self.group.members[peer_id].stop()
                     self.put(peer_id, {**self.options(peer_id), **more})
                     self.group.members[peer_id].start()
-                    self.settled(self.log(Role.READ) if not more else plain)
+                    self.settled(self.log(ClientRole.READ) if not more else plain)
                 if more:
                     plain.append(str(more).encode())
-        log = self.log(Role.APPEND)
+        log = self.log(ClientRole.APPEND)
         log.append(b"TLS")
         bodies = [entry.body for entry in log.tail(0) if entry.body]
         self.assertEqual((bodies[0], bodies[-1], len(bodies)), (b"plain", b"TLS", 4))
-        self.assertRaises(dledger.DLedgerError, dledger.connect(self.group.peers_text, timeout=2.0).append, b"")
+        plain = dledger.connect(self.group.peers_text, timeout=2.0)
+        self.assertRaises(dledger.DLedgerError, plain.append, b"")
 
 
 class StrangerTests(TlsCase):
@@ -150,7 +155,7 @@ class StrangerTests(TlsCase):
             pass
         return heard
 
-    def context(self, name: str | None, *roles: Role) -> ssl.SSLContext:
+    def context(self, name: str | None, *roles: ClientRole) -> ssl.SSLContext:
         """A program that checks nothing, and shows the certificate of C{name}, if any."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -160,9 +165,9 @@ class StrangerTests(TlsCase):
         return context
 
     def test_strangers(self) -> None:
-        """Forged votes and heartbeats, wrong keys, no keys, too few rights: refused, and the group serves."""
+        """Forged votes and heartbeats, wrong or no keys, too few rights: refused, and the group serves."""
         self.begin()
-        log = self.log(Role.APPEND)
+        log = self.log(ClientRole.APPEND)
         log.append(b"first")
         leader = self.settled(log)
         term = log.append(b"term").term
@@ -175,13 +180,13 @@ class StrangerTests(TlsCase):
                              term=term + 5),
         ]
         for context in (
-            None, self.context(None), self.context("ops", Role.ADMIN), self.context(leader),
+            None, self.context(None), self.context("ops", ClientRole.ADMIN), self.context(leader),
         ):
             for request in forged:
                 self.assertEqual(self.ask(self.group.peers[target], context, request), b"")
-        self.assertRaises(dledger.DLedgerError, self.log(room=KeyRoom(self.directory / "other"), timeout=2.0).append,
-                          b"of another authority")
-        for roles in ((), (Role.READ,)):
+        elsewhere = self.log(room=KeyRoom(self.directory / "other"), timeout=2.0)
+        self.assertRaises(dledger.DLedgerError, elsewhere.append, b"of another authority")
+        for roles in ((), (ClientRole.READ,)):
             error = self.assertRaises(dledger.AppendFailed, self.log(*roles).append, b"not allowed")
             self.assertIs(error.code, ResponseCode.FORBIDDEN)
         self.assertIs(
@@ -200,7 +205,7 @@ class StrangerTests(TlsCase):
     def test_stolen_name(self) -> None:
         """A process with the keys of one member that starts as another is not believed."""
         self.begin()
-        log = self.log(Role.APPEND)
+        log = self.log(ClientRole.APPEND)
         log.append(b"first")
         leader = self.settled(log)
         victim = min(set(self.group.peers) - {leader})
@@ -208,8 +213,7 @@ class StrangerTests(TlsCase):
         self.group.members[victim].stop()
         self.put(victim, self.options(thief))
         self.group.members[victim].start()
-        wait_until(lambda: "of another name" in self.group.members[leader].log_path.read_text(),
-                   seconds=LONG_S, what="the leader refuses it")
+        self.wait_said(self.group.members[leader], "of another name")
         self.assertNotEqual(log.append(b"second").index, -1)
         self.group.members[victim].stop()
         self.put(victim, self.options(victim))

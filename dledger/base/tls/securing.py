@@ -17,14 +17,14 @@ from dledger.base.tls_files import TlsFiles
 
 
 class Dialling(Protocol):
-    """See L{TlsKeys <dledger.base.tls.TlsKeys>}."""
+    """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
 
     def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
         """An endpoint by TLS, whose other end must prove that it is C{name}."""
 
 
 class Securing(Dialling, Protocol):
-    """See L{TlsKeys <dledger.base.tls.TlsKeys>}."""
+    """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
 
     @property
     def files(self) -> TlsFiles:
@@ -54,7 +54,7 @@ def secured(files: TlsFiles | None) -> Securing | None:
     if files is None:
         return None
     try:
-        from dledger.base.tls import TlsKeys
+        from dledger.base.tls.keys import TlsKeys
     except ImportError as error:
         raise ValueError(f"TLS needs further packages ({error}): pip install 'dledger[tls]'") from None
     return TlsKeys(files)

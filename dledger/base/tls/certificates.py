@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dledger.base.rights import ROLE_URI, Role
+from dledger.base.rights import ROLE_URI, ClientRole
 
 #: A certificate is valid from this many minutes before it is made: clocks differ.
 _EARLIER_MIN = 10
@@ -47,7 +47,7 @@ def make_authority(name: str, *, days: int) -> CertifiedKey:
 
 
 def issue(
-    authority: CertifiedKey, name: str, *, members: Iterable[str] = (), roles: Iterable[Role] = (),
+    authority: CertifiedKey, name: str, *, members: Iterable[str] = (), roles: Iterable[ClientRole] = (),
     hosts: Iterable[str] = (), days: int,
 ) -> CertifiedKey:
     """
