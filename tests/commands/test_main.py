@@ -26,14 +26,16 @@ class GlobalTests(CliCase):
         """Peers, group, time-out, wire and keys go to the client."""
         self.log.bodies = [b"a"]
         self.run_cli("--peers", "n0-x:2", "--group", "g", "--timeout", "3", "--wire", "remoting", "get", "0")
-        self.assertEqual(self.opened, [("n0-x:2", {"group": "g", "timeout": 3.0, "wire": "remoting", "tls": None})])
+        options = {"group": "g", "timeout": 3.0, "wire": "remoting", "tls": None}
+        self.assertEqual(self.opened, [("n0-x:2", options)])
         self.assertTrue(self.log.is_closed)
 
     def test_environment(self) -> None:
         """C{DLEDGER_PEERS} and C{DLEDGER_GROUP} stand in."""
         self.log.bodies = [b"a"]
         self.run_cli("get", "0", env={"DLEDGER_PEERS": "n0-y:3", "DLEDGER_GROUP": "h"})
-        self.assertEqual(self.opened, [("n0-y:3", {"group": "h", "timeout": 10.0, "wire": "auto", "tls": None})])
+        options = {"group": "h", "timeout": 10.0, "wire": "auto", "tls": None}
+        self.assertEqual(self.opened, [("n0-y:3", options)])
 
     def test_keys(self) -> None:
         """All three files, or none."""
