@@ -61,8 +61,9 @@ def loss_sentence(reason: Failure) -> str:
     error = reason.value
     assert error is not None
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    if kind == "OpenSSL.SSL.Error" and error.args and isinstance(error.args[0], (list, tuple)):
-        reasons = [str(entry[-1]) for entry in error.args[0] if isinstance(entry, tuple) and entry]
+    if kind == "OpenSSL.SSL.Error":
+        queue = error.args[0] if error.args else ()
+        reasons = [str(entry[-1]) for entry in queue if isinstance(entry, tuple) and entry]
         return f"{TLS_LOSS}{', '.join(reasons) or 'handshake failed'}"
     if kind.endswith("VerificationError"):
         return f"{TLS_LOSS}the certificate at the other end is of another name: {error}"
