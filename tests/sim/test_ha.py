@@ -73,9 +73,9 @@ class ScheduleTests(SynchronousTestCase):
         """
         Seeds that failed once: 81095 (a copying thread lost its writes), 80822 (an old disk with rot),
         911434 (no room for the first file of an emptied slave), 9100102 (a cut that was killed, and set aside
-        twice).
+        twice), 7720075 (an old disk with rot), 7720077 (an empty slave of a master that came back empty).
         """
-        for seed in (81095, 80822, 911434, 9100102):
+        for seed in (81095, 80822, 911434, 9100102, 7720075, 7720077):
             self.assertEqual(run_ha_schedule(seed).failure, "", f"seed {seed}")
 
     def test_slaves_mend_their_master(self) -> None:

@@ -187,6 +187,9 @@ class SlaveSession:
         self._fruitless = 0 if self.frames else self._fruitless + 1
         if not self.frames and self._start_offset <= self._lowest:
             self._lowest_tries += 1
+        if not self.frames and self._start_offset:
+            # The offset was of an earlier master: one that has come back empty refuses it.
+            self._wants_offset = 0
         self.expected_offset = self._disputed_at = self._differs_at = -1
         self._disputed.clear()
 

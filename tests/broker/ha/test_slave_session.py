@@ -231,6 +231,15 @@ class HistoryTests(SynchronousTestCase):
         self.follower.end()
         self.assertEqual(self.follower.begin(), 1)
 
+    def test_master_comes_back_empty(self) -> None:
+        """An offset that one master asked for is forgotten when a session with it brings nothing."""
+        self.follower.begin()
+        self.assertRaises(SessionEnded, self.follower.take, FILE_SIZE, memoryview(b""))
+        self.follower.end()
+        self.assertEqual(self.follower.begin(), 1)
+        self.follower.end()  # an empty master refuses 1
+        self.assertEqual(serve(self.follower, MemoryLog()), 0)
+
     def test_known_beginning(self) -> None:
         """A master that has deleted files is asked for its first one."""
         master = MemoryLog(stream(2 * FILE_SIZE, start=FILE_SIZE), begin=FILE_SIZE)
