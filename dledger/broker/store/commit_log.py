@@ -102,6 +102,8 @@ class CommitLog:
         try:
             end = find_log_end(segments, seen, is_slave=is_slave)
             kept = _clear_left_over(disk, segments, seen)
+            # A killed process may have left the names of mark, checkpoint and abort file in the cache only.
+            disk.sync_directory(config.store_path_root_dir)
             mark_file, _ = LogMarkFile.open(disk, path, initial)
         except OSError as error:
             segments.close()

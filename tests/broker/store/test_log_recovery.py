@@ -142,6 +142,28 @@ class BlankTests(SynchronousTestCase):
         written(disk, first + 4, b"\0\0\0\0")  # the blank itself is torn
         self.assertEqual(open_log(disk).end_offset, first)
 
+    def test_half_a_blank(self) -> None:
+        """After a crash a blank of another size is cut; in RocketMQ's log it stays if a record follows."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append([[message(bytes(3000))], [message(bytes(3000))]], 1)
+        first, end = messages_in(log)[0].size, log.end_offset
+        log.abandon()
+        for size in range(1, 4):
+            twin = disk.clone()
+            written(twin, first, bytes(size))  # the size of the blank has two bytes
+            for is_slave in (False, True):
+                again = open_log(twin.clone(), is_slave=is_slave)
+                if size < 3:
+                    self.assertEqual(again.end_offset, end)
+                else:
+                    self.assertEqual(again.end_offset, first)
+                    self.assertIn(f"log at {first}: a blank of", again.why_recovered)
+            twin.unlink(f"base/{LOG_MARK_NAME}")
+            self.assertEqual(open_log(twin.clone()).end_offset, end)
+            twin.unlink(f"base/commitlog/{LOG_SIZE:020d}")
+            self.assertEqual(open_log(twin).end_offset, LOG_SIZE if size < 3 else first)
+
 
 class JavaTests(SynchronousTestCase):
     """A directory without our mark."""
