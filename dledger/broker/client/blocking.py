@@ -68,8 +68,8 @@ class PutSummary:
 
 class _Stream:
     """
-    The messages of one L{Broker.put_many}, on the reactor's thread. Behind a message that was not acknowledged
-    it sends nothing more: so the program knows of every hole.
+    The messages of one L{Broker.put_many}, on the reactor's thread. Behind a message that was not
+    acknowledged it sends nothing more, so the program knows of every hole.
     """
 
     def __init__(

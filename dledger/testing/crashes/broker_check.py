@@ -210,7 +210,7 @@ def check_store(disk: CrashDisk, promise: StorePromise, *, is_slave: bool) -> Ru
     return running
 
 
-def check_goes_on(disk: CrashDisk, running: RunningStore, *, is_slave: bool) -> None:
+def check_store_goes_on(disk: CrashDisk, running: RunningStore, *, is_slave: bool) -> None:
     """
     A recovered store takes a message, and has it after a flush, a checkpoint and a kill.
 

@@ -15,8 +15,8 @@ from dledger.testing.crashes.broker_check import (
     LOG_BYTES,
     RunningStore,
     StorePromise,
-    check_goes_on,
     check_store,
+    check_store_goes_on,
     new_message,
 )
 from dledger.testing.crashes.disk import CrashDisk
@@ -151,7 +151,7 @@ class BrokerStory:
         """See L{Story.check}."""
         running = check_store(disk, promise, is_slave=self.is_slave)
         if goes_on():
-            check_goes_on(disk, running, is_slave=self.is_slave)
+            check_store_goes_on(disk, running, is_slave=self.is_slave)
         running.store.abandon()
 
 
