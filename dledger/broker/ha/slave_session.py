@@ -59,12 +59,18 @@ _CHUNK = 512
 
 
 def _has_holes(ours: bytes, theirs: bytes | bytearray) -> bool:
-    """Whether our bytes are theirs, except for zeroes."""
+    """
+    Whether our bytes are theirs, except for zeroes. A single bit is no hole: it may have flipped in theirs.
+    """
+    bits = 0
     for at in range(0, len(ours), _CHUNK):
         one, two = ours[at : at + _CHUNK], theirs[at : at + _CHUNK]
-        if one != two and any(mine and mine != other for mine, other in zip(one, two, strict=True)):
-            return False
-    return True
+        if one != two:
+            differing = [(mine, other) for mine, other in zip(one, two, strict=True) if mine != other]
+            if any(mine for mine, _ in differing):
+                return False
+            bits += sum(other.bit_count() for _, other in differing)
+    return bits > 1
 
 
 class SessionEnded(Exception):
