@@ -406,9 +406,12 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="crashes",
         covers=("dledger.testing.crashes",),
-        ours=(*VALUES, "dledger.base.disk", "dledger.config", "dledger.storage", *LEDGER_WIRE),
-        third=(*ATTRS, "click"),
-        refused=("socket", "logging", "asyncio"),
+        ours=(
+            *VALUES, "dledger.base.disk", "dledger.config", "dledger.storage", "dledger.broker.store",
+            "dledger.broker.common.events", *LEDGER_WIRE, *ROCKETMQ_WIRE,
+        ),
+        third=(*TWISTED, "click"),
+        refused=("twisted.internet.reactor", "socket", "logging", "asyncio"),
     ),
     Layer(
         name="search",

@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.put_status import PutStatus
+from dledger.broker.ha.slave_session import SlaveSession
 from dledger.testing.brokers.invariants import HAInvariantError, HAInvariants, needed_at_least
 from dledger.testing.brokers.runner import main
 from dledger.testing.brokers.schedule import (
@@ -73,9 +74,9 @@ class ScheduleTests(SynchronousTestCase):
         """
         Seeds that failed once: 81095 (a copying thread lost its writes), 80822 (an old disk with rot),
         911434 (no room for the first file of an emptied slave), 9100102 (a cut that was killed, and set aside
-        twice).
+        twice), 7720075 (an old disk with rot), 7720077 (an empty slave of a master that came back empty).
         """
-        for seed in (81095, 80822, 911434, 9100102):
+        for seed in (81095, 80822, 911434, 9100102, 7720075, 7720077):
             self.assertEqual(run_ha_schedule(seed).failure, "", f"seed {seed}")
 
     def test_slaves_mend_their_master(self) -> None:
@@ -87,6 +88,17 @@ class ScheduleTests(SynchronousTestCase):
         mended = sum(outcome.mended for outcome in found)
         self.assertGreater(mended, 5)
         self.assertLessEqual(sum(outcome.resolved for outcome in found), mended)
+
+    def test_holes_need_no_operator(self) -> None:
+        """A slave that lost power in the middle of a record goes on by itself; pieces end inside heads."""
+        settings = {"slave": {"flush_disk_type": "ASYNC_FLUSH", "ha_flush_interval": 2000}, "piece_size": 50,
+                    "put_us": 60_000}  # fmt: skip
+        focus = HAFocus(settings=settings, faults=("power_slave",), pace_s=0.7)
+        torn = mock.patch.object(SlaveSession, "_is_torn", autospec=True, side_effect=SlaveSession._is_torn)
+        with torn as asked:
+            found = [run_ha_schedule(seed, focus=focus) for seed in (2, 3, 5, 6)]
+        self.assertEqual([(outcome.failure, outcome.resolved) for outcome in found], [("", 0)] * 4)
+        self.assertTrue(asked.called)
 
     def test_focus(self) -> None:
         """A focus replaces what it names, and only that."""

@@ -18,12 +18,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
 from dledger.base.addresses import parse_address
 from dledger.base.bodies import BytesLike, as_body
@@ -62,6 +64,33 @@ class PutSummary:
     def rate(self) -> float:
         """Messages per second."""
         return self.count / self.seconds if self.seconds > 0 else 0.0
+
+
+class _Stream:
+    """
+    The messages of one L{Broker.put_many}, on the reactor's thread. Behind a message that was not
+    acknowledged it sends nothing more, so the program knows of every hole.
+    """
+
+    def __init__(
+        self, producer: BrokerProducer, topic: str, queue_id: int, properties: Mapping[str, str] | bytes,
+        flag: int,
+    ) -> None:
+        self._put = partial(producer.put_many, topic, queue_id=queue_id, properties=properties, flag=flag,
+                            stream=self)  # fmt: skip
+        self._error: PutError | None = None
+
+    def put(self, bodies: Sequence[bytes]) -> Deferred[tuple[Stored, ...]]:
+        """See L{BrokerProducer.put_many}."""
+        if self._error is not None:
+            reason = "an earlier message was not acknowledged"
+            return fail(PutRefused(self._error.code, refused=len(bodies), reason=reason))
+        return self._put(bodies).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> Failure:
+        if isinstance(failure.value, PutError):
+            self._error = self._error or failure.value
+        return failure
 
 
 class Broker:
@@ -112,9 +141,9 @@ class Broker:
         """
         Store every body that C{bodies} yields, in order, with up to C{window} under way.
 
-        @raise PutError: a message was not acknowledged. The call then pulls no more bodies and waits for
-            those under way. L{PutUnknown} if any message may be stored without an acknowledgement, else
-            L{PutRefused}. The fact C{acknowledged} is the number of stored messages.
+        @raise PutError: a message was not acknowledged. The call then pulls no more bodies, sends nothing
+            more, and waits for the messages under way. L{PutUnknown} if any message may be stored without an
+            acknowledgement, else L{PutRefused}. The fact C{acknowledged} is the number of stored messages.
         """
         if window < 1:
             raise ValueError(f"window={window} must be at least 1")
@@ -125,10 +154,10 @@ class Broker:
         failures: list[PutError] = []
         pending = 0
 
+        stream = _Stream(self._producer, topic, queue_id, properties, flag)
+
         def send(chunk: Sequence[bytes]) -> Future[tuple[Stored, ...]]:
-            return self._thread.start(lambda: self._producer.put_many(
-                topic, chunk, queue_id=queue_id, properties=properties, flag=flag
-            ))  # fmt: skip
+            return self._thread.start(lambda: stream.put(chunk))
 
         def settle() -> int:
             count, future = under_way.popleft()

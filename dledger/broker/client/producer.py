@@ -130,22 +130,26 @@ class BrokerProducer:
 
     def put_many(
         self, topic: str, bodies: Sequence[BytesLike], *, queue_id: int = -1,
-        properties: Mapping[str, str] | bytes = b"", flag: int = 0,
+        properties: Mapping[str, str] | bytes = b"", flag: int = 0, stream: object = None,
     ) -> Deferred[tuple[Stored, ...]]:
         """
         Store messages that differ in their bodies only, in order. With C{queue_id} -1 they may be spread over
         several queues, in runs.
 
+        @param stream: calls with the same object belong together: when a message of one was not acknowledged,
+            the unsent ones of all fail. None: on its own.
         @return: as of L{put}, with all runs.
         """
         waiter: Deferred[tuple[Stored, ...]] = Deferred()
         done = partial(fire_all, waiter)
-        self.submit(topic, bodies, done, queue_id=queue_id, properties=properties, flag=flag)
+        self.submit(
+            topic, bodies, done, queue_id=queue_id, properties=properties, flag=flag, stream=stream
+        )
         return waiter
 
     def submit(
         self, topic: str, bodies: Sequence[BytesLike], done: PutDone, *, queue_id: int = -1,
-        properties: Mapping[str, str] | bytes = b"", flag: int = 0,
+        properties: Mapping[str, str] | bytes = b"", flag: int = 0, stream: object = None,
     ) -> None:
         """
         As L{put_many}. C{done} is called once, and within this call only if there are no messages or they are
@@ -157,7 +161,7 @@ class BrokerProducer:
         kept = as_bodies(bodies)
         size = total_bytes(kept)
         self._used_s = self._clock.seconds()
-        call: _Call = SendCall(kept, size, done, self._used_s + self._timeout_s)
+        call: _Call = SendCall(kept, size, done, self._used_s + self._timeout_s, stream=stream)
         try:
             raw = properties if isinstance(properties, bytes) else encode_properties(properties)
         except ValueError as error:

@@ -42,6 +42,17 @@ class LogPort(Protocol):
     def flushed_offset(self) -> int:
         """Every byte below this offset is on stable storage."""
 
+    @property
+    def doubtful(self) -> range:
+        """
+        The bytes of a slave that a start after a crash found by parsing, and that are still in the log; not
+        known to have been on stable storage before. A power cut may have left holes (zeroes) in them. They
+        stay doubtful, also over a further crash, until L{compared}.
+        """
+
+    def compared(self) -> None:
+        """All bytes equal the master's: none is doubtful any more."""
+
     def read(self, offset: int, size: int) -> bytes:
         """
         Read C{size} bytes from C{offset} on, or fewer at the end of the file that holds C{offset} or at

@@ -13,6 +13,8 @@ that crashed may hold less than it seems, a master that crashed may have come ba
 the first record differs, the next session begins further below.
 Rule 2a: at a difference the log is cut to the last whole record before it, if the master's record is sound
 and no whole record that we lose was ever reported. (What a process finds at its start counts as reported.)
+Rule 2b: it is cut, too, by at most L{TORN_CUT_MAX} bytes, if our record was not on stable storage when we
+crashed, and is the master's with holes: a power cut leaves zeroes where it lost a part of a write.
 Otherwise the log stays as it is and replication stops until an operator decides: our record may be the only
 copy of an acknowledged message.
 Rule 3: a reported offset covers only bytes that equal the master's log and, with C{SYNC_FLUSH}, are on
@@ -35,6 +37,7 @@ from dledger.broker.ha.ports import LogPort
 from dledger.broker.ha.tail import FIRST_REPORT_MIN, first_difference, verification_start
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.ha import Piece
+from protocols.wire.rocketmq.layout import MAGIC_BLANK, START
 
 #: Factor for the size of the next comparison after one that began with a difference.
 WIDENING = 16
@@ -47,6 +50,27 @@ FRUITLESS_MAX = 2
 
 #: A difference counts as the first one after this many sessions without a frame at the lowest offset.
 LOWEST_TRIES_MAX = 3
+
+
+#: At most this many bytes are cut for a record with a hole that a power cut has left.
+TORN_CUT_MAX = 1024 * 1024
+
+_CHUNK = 512
+
+
+def _has_holes(ours: bytes, theirs: bytes | bytearray) -> bool:
+    """
+    Whether our bytes are theirs, except for zeroes. A single bit is no hole: it may have flipped in theirs.
+    """
+    bits = 0
+    for at in range(0, len(ours), _CHUNK):
+        one, two = ours[at : at + _CHUNK], theirs[at : at + _CHUNK]
+        if one != two:
+            differing = [(mine, other) for mine, other in zip(one, two, strict=True) if mine != other]
+            if any(mine for mine, _ in differing):
+                return False
+            bits += sum(other.bit_count() for _, other in differing)
+    return bits > 1
 
 
 class SessionEnded(Exception):
@@ -187,6 +211,9 @@ class SlaveSession:
         self._fruitless = 0 if self.frames else self._fruitless + 1
         if not self.frames and self._start_offset <= self._lowest:
             self._lowest_tries += 1
+        if not self.frames and self._start_offset:
+            # The offset was of an earlier master: one that has come back empty refuses it.
+            self._wants_offset = 0
         self.expected_offset = self._disputed_at = self._differs_at = -1
         self._disputed.clear()
 
@@ -313,6 +340,7 @@ class SlaveSession:
         elif offset + same >= self.log.end_offset:
             self._size = self.verify_size
             self._lowest_tries = 0
+            self.log.compared()
 
     def _judge(self, offset: int, data: memoryview) -> None:
         """Gather the master's record at the difference, and decide when it is complete."""
@@ -329,7 +357,9 @@ class SlaveSession:
         log, at, common_end = self.log, self._differs_at, self._disputed_at
         our_problem = log.problem_at(common_end)
         if not master_problem and self._was_never_reported(common_end, our_problem):
-            self._cut(at)
+            self._cut(at, "were never reported as held")
+        if not master_problem and self._is_torn(common_end):
+            self._cut(at, "were not on stable storage when this slave crashed")
         lowest = self._lowest
         if common_end <= self._start_offset and self._start_offset > lowest:
             # Not one whole record was equal: the first difference may be further below.
@@ -345,6 +375,20 @@ class SlaveSession:
             return True
         # Behind a record that is not sound, no end of a record is known.
         return not our_problem and self.log.record_end_below(reported) == common_end
+
+    def _is_torn(self, common_end: int) -> bool:
+        """Whether our record at C{common_end} is the master's, with holes that our power cut has left."""
+        log = self.log
+        size, magic = START.unpack_from(self._disputed)
+        if magic == MAGIC_BLANK:
+            size = log.file_size - common_end % log.file_size
+        doubtful, end = log.doubtful, common_end + size
+        if not doubtful.start <= common_end < end <= doubtful.stop:
+            return False
+        if log.end_offset - common_end > TORN_CUT_MAX:
+            return False
+        size = min(size, len(self._disputed))  # of a blank, the rest may not have come yet
+        return _has_holes(log.read(common_end, size), self._disputed[:size])
 
     def difference(self, at: int, common_end: int, our_problem: str, master_problem: str) -> Difference:
         """What is known of a difference at C{at}, in words."""
@@ -363,7 +407,7 @@ class SlaveSession:
             our_problem=our_problem, master_problem=master_problem,
         )  # fmt: skip
 
-    def _cut(self, offset: int) -> None:
+    def _cut(self, offset: int, why: str) -> None:
         log = self.log
         was = log.end_offset
         end = log.cut(max(offset, log.begin_offset))
@@ -373,5 +417,5 @@ class SlaveSession:
             self._size *= WIDENING
         raise Diverged(
             f"our log differs from the master's at {offset}; it ended at {was}, and was cut to {end}, "
-            "the end of the last common whole record; the bytes behind it were never reported as held"
+            f"the end of the last common whole record; the bytes behind it {why}"
         )

@@ -102,6 +102,8 @@ class CommitLog:
         try:
             end = find_log_end(segments, seen, is_slave=is_slave)
             kept = _clear_left_over(disk, segments, seen)
+            # A killed process may have left the names of mark, checkpoint and abort file in the cache only.
+            disk.sync_directory(config.store_path_root_dir)
             mark_file, _ = LogMarkFile.open(disk, path, initial)
         except OSError as error:
             segments.close()
@@ -114,7 +116,8 @@ class CommitLog:
         mark = attrs.evolve(initial, end_offset=end.offset, dispatched_offset=dispatched,
                             checkpoint_crc=crc, previous_checkpoint_crc=crc)
         log = OpenLog(segments, end.offset)
-        flusher = LogFlusher(log, mark_file, mark, run_in_thread)
+        sure_end = seen.mark.end_offset if is_slave and seen.crashed and seen.mark is not None else end.offset
+        flusher = LogFlusher(log, mark_file, mark, run_in_thread, range(sure_end, end.offset))
         try:
             kept = _settle(log, flusher, seen) or kept
         except BaseException:
@@ -156,6 +159,15 @@ class CommitLog:
     def flushed_record_end(self) -> int:
         """End of the last whole record on stable storage."""
         return self.flusher.flushed_record_end
+
+    @property
+    def doubtful(self) -> range:
+        """See L{LogFlusher}."""
+        return self.flusher.doubtful
+
+    def compared(self) -> None:
+        """All bytes equal the master's: none is doubtful any more."""
+        self.flusher.doubtful = range(0)
 
     @property
     def broken(self) -> str:
@@ -456,7 +468,7 @@ class CommitLog:
         assert len(self._segments.offsets) > 1, "the last file stays"
         assert self._segments.offsets[1] <= self.flushed_record_end, "the log would begin behind its mark"
         path = self._segments.path(self._segments.offsets[0])
-        self.flusher.record()
+        self.flusher.expire(self._segments.offsets[1])
         with self._storing("deleting an old file"):
             self._segments.drop_first()
         return path

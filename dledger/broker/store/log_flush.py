@@ -45,15 +45,20 @@ class LogFlusher:
 
     @ivar flushed_offset: every byte below it is on stable storage.
     @ivar flushed_record_end: end of the last whole record on stable storage.
+    @ivar doubtful: the bytes that a slave's start found by parsing behind the mark, after a crash, and that
+        are still in the log. The mark stays before them, so that a further crash does not end the doubt; a
+        comparison with the master's bytes does, and empties the range.
     """
 
     def __init__(
-        self, log: OpenLog, mark_file: LogMarkFile, mark: LogMark, run_in_thread: RunInThread
+        self, log: OpenLog, mark_file: LogMarkFile, mark: LogMark, run_in_thread: RunInThread,
+        doubtful: range = range(0),
     ) -> None:
         self._log = log
         self._mark_file = mark_file
         self._mark = mark
         self.flushed_offset = self.flushed_record_end = log.end
+        self.doubtful = doubtful
         self._job: LogFlush | None = None
         self._flushes = 0
         self._group = GroupFlush(self, run_in_thread)
@@ -117,6 +122,7 @@ class LogFlusher:
         self._log.epoch += 1
         self.flushed_offset = min(self.flushed_offset, end)
         self.flushed_record_end = min(self.flushed_record_end, end)
+        self.doubtful = range(self.doubtful.start, min(self.doubtful.stop, end))
         self._mark = attrs.evolve(self._mark, dispatched_offset=min(self._mark.dispatched_offset, end))
         self.record()
 
@@ -124,7 +130,13 @@ class LogFlusher:
         """The log is empty and begins at C{offset}. @raise StoreError: the mark could not be written."""
         self._log.epoch += 1
         self.flushed_offset = self.flushed_record_end = offset
+        self.doubtful = range(0)
         self._mark = attrs.evolve(self._mark, dispatched_offset=offset)
+        self.record()
+
+    def expire(self, begin: int) -> None:
+        """The log will begin at C{begin}. @raise StoreError: the mark could not be written."""
+        self.doubtful = range(max(self.doubtful.start, begin), self.doubtful.stop)
         self.record()
 
     def sync(self) -> None:
@@ -186,7 +198,10 @@ class LogFlusher:
         return self._mark_file.datasync
 
     def _write_mark(self, *, anyway: bool = False, durably: bool = False, clean: bool = False) -> None:
-        mark = attrs.evolve(self._mark, end_offset=self.flushed_record_end, clean=clean)
+        end = self.flushed_record_end
+        if self.doubtful and not clean:
+            end = min(end, self.doubtful.start)
+        mark = attrs.evolve(self._mark, end_offset=end, clean=clean)
         if mark == self._mark and not (anyway or durably):
             return
         self._mark = mark

@@ -7,6 +7,9 @@ RocketMQ finds the end of its log by parsing, with a checksum that covers bodies
 properties were cut by a crash passes, and a slave that resumes behind it differs from its master for
 ever. So this file records the end of the last record that reached stable storage.
 
+A slave that found records by parsing after a crash leaves the mark before them until they are compared with
+the master's: no checksum covers all of a record.
+
 Two slots, see L{dledger.base.disk.two_slots}.
 
 Rule: the mark is trusted only if no other program has opened the store since. RocketMQ rewrites

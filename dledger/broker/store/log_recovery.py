@@ -9,6 +9,8 @@ Rule 3: after a crash a record with zeroes in its topic or properties is in doub
 the write leaves such a record, and no checksum covers these fields. The log ends before it: our masters store
 no such record, and a slave receives it again. In a log that RocketMQ wrote it stays if a sound record
 follows.
+Rule 3a: after a crash a blank is in doubt, too, if its size is not that of the rest of its file: a part of it
+was written.
 Rule 4: a blank at the end stays, although RocketMQ would drop it: slaves may have it already.
 Rule 5: the bytes behind the end are zeroed, durably, before an append.
 
@@ -140,13 +142,13 @@ def find_end(segments: SegmentList, start: int, *, crashed: bool, is_strict: boo
     """
     Find the end of the sound records from C{start} on, where a record begins.
 
-    @param crashed: rule 3 applies.
+    @param crashed: rules 3 and 3a apply.
     @param is_strict: drop a record in doubt even if a sound record follows.
     """
     sure = offset = start
-    why = ""
+    why = doubt = ""
     data, data_at = b"", start
-    while segments.has(segments.base(offset)):
+    while segments.has(segments.base(offset)) and not (doubt and is_strict):
         room = segments.file_size - offset % segments.file_size
         have = len(data) - (offset - data_at)
         if have < min(_READ_BYTES // 4, room):
@@ -156,22 +158,20 @@ def find_end(segments: SegmentList, start: int, *, crashed: bool, is_strict: boo
         if not size and not magic:
             break
         if magic == MAGIC_BLANK and room >= MIN_BLANK_SIZE:
-            offset += room
-            sure = offset
-            continue
-        if at + size > len(data) and 0 < size <= room:
-            data, data_at, at = segments.pread(size, offset), offset, 0
-        try:
-            size, is_beyond_doubt = check_record(data, at, offset, room - MIN_BLANK_SIZE)
-        except WireError as error:
-            why = str(error)
-            break
-        offset += size
+            is_beyond_doubt = size == room
+            problem, size = f"a blank of {size} bytes where {room} are left in the file", room
+        else:
+            problem = "zeroes in the topic or properties of the last record"
+            if at + size > len(data) and 0 < size <= room:
+                data, data_at, at = segments.pread(size, offset), offset, 0
+            try:
+                size, is_beyond_doubt = check_record(data, at, offset, room - MIN_BLANK_SIZE)
+            except WireError as error:
+                why = str(error)
+                break
         if is_beyond_doubt or not crashed:
-            sure = offset
-        elif is_strict:
-            why = f"log at {offset - size}: zeroes in the topic or properties of the last record"
-            break
-    if sure < offset:
-        why = why or f"log at {sure}: zeroes in the topic or properties of the last record"
-    return LogEnd(offset=sure, why=why)
+            sure, doubt = offset + size, ""
+        else:
+            doubt = doubt or f"log at {offset}: {problem}"
+        offset += size
+    return LogEnd(offset=sure, why=why or doubt)

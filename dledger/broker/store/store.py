@@ -419,7 +419,8 @@ def _open_queues(
     else:
         known = end
     queues = ConsumeQueues.open(
-        config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None, crashed=seen.crashed
+        config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None,
+        crashed=seen.crashed, read=log.read,
     )
     if begin == end:
         try:

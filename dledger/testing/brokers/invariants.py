@@ -12,8 +12,9 @@ H4. Every put is answered, once, in time.
 H5. A slave with C{SYNC_FLUSH} that comes back holds the bytes that it reported, up to the last record's end.
 H6. After all faults every slave is connected, once, and equal to the master.
 H7. A master that comes back holds its old log, except for an unflushed tail after a power cut.
-H8. A slave loses no whole record that it has reported, except an unflushed one in its own power cut; or an
-operator takes it away, and then it is in a directory beside the log.
+H8. A slave loses no whole record that it has reported, except an unflushed one in its own power cut, or
+behind a hole that this power cut left; or an operator takes it away, and then it is in a directory beside the
+log.
 
 The disk of the master may be replaced by an empty or an older one, or damaged (C{master_replaced}); then H3
 and H7 say nothing, and H8 is the promise.
@@ -60,6 +61,8 @@ class _Held:
     @ivar shadow: the content of its log, from C{shadow_begin} on, as last seen.
     @ivar reported_offset: the highest report of any of its processes, below the end of its log.
     @ivar is_resolving: an operator takes its log away at present.
+    @ivar sure_end: before a power cut it had flushed its log up to here, and since then the log was not equal
+        to the master's; -1: there was none, or it was.
     """
 
     end: int = -1
@@ -74,6 +77,7 @@ class _Held:
     shadow_begin: int = 0
     reported_offset: int = 0
     is_resolving: bool = False
+    sure_end: int = -1
 
 
 @attrs.define(eq=False)
@@ -294,6 +298,8 @@ class HAInvariants:
             kept = _floor(held.shadow, begin, min(held.reported_offset, was_end))
             if power_lost:
                 kept = min(kept, _floor(held.shadow, begin, min(held.flushed_offset, was_end)))
+            if self._is_torn(held, end):
+                kept = min(kept, end)
             is_lost = kept > begin and end < kept or (log.begin_offset > begin and kept > begin)
             aside = slave.contents_aside()
             is_kept = held.is_resolving and all(
@@ -312,9 +318,23 @@ class HAInvariants:
         while (at := held.shadow_begin + len(held.shadow)) < end:
             held.shadow += log.read(at, end - at)
 
+    def _is_torn(self, held: _Held, end: int) -> bool:
+        """Whether the slave's record at C{end} was the master's with holes, which its power cut had left."""
+        if not 0 <= held.sure_end <= end or not held.shadow_begin <= end:
+            return False
+        theirs = self.history[end:]
+        size, magic = START.unpack_from(theirs.ljust(START_SIZE, b"\0"))
+        size = FILE_SIZE - end % FILE_SIZE if magic == MAGIC_BLANK else size
+        ours = held.shadow[end - held.shadow_begin :][:size]
+        differing = {mine for mine, other in zip(ours, theirs[:size], strict=False) if mine != other}
+        return differing == {0}
+
     def slave_started(self, slave: SimBroker) -> None:
         """A process of the slave has recovered its log."""
         held = self._held[slave.host]
+        if held.power_lost:
+            flushed = _floor(held.shadow, held.shadow_begin, held.flushed_offset)
+            held.sure_end = flushed if held.sure_end < 0 else min(held.sure_end, flushed)
         held.end = held.old_session = -1
         self._check_loss(slave, held, power_lost=held.power_lost)
         if held.power_lost:
@@ -342,6 +362,8 @@ class HAInvariants:
         held.flushed_offset = log.flushed_offset
         reported = slave.service.slave.reported_offset if slave.service.slave is not None else -1
         self._check_loss(slave, held)
+        if not held.is_divergent:
+            held.sure_end = -1
         held.reported_offset = max(held.reported_offset, min(reported, end))
         if not held.is_divergent and reported > held.promised_offset:
             held.promised_offset = min(reported, held.best_end)

@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.sim.test_crashes -*-
 """
-Crashes and flipped bits, all of them::
+Crashes of a member's store and of a broker's, and flipped bits of a member's, all of them::
 
     python -m dledger.testing.crashes cuts --jobs 2                       # 10 minutes of a processor
     python -m dledger.testing.crashes cuts --jobs 2 --second-share 1      # an hour
@@ -15,11 +15,13 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 import click
 
-from dledger.testing.crashes.engine import CrashTally, Enumeration
+from dledger.testing.crashes.broker_stories import broker_stories
+from dledger.testing.crashes.engine import CrashTally, Enumeration, Story
 from dledger.testing.crashes.ledger_flips import Flipping, FlipTally, situations
 from dledger.testing.crashes.ledger_stories import ledger_stories
 
@@ -46,10 +48,15 @@ class FlipsWanted:
     offset: int
 
 
+def all_stories() -> list[Story[Any]]:
+    """The workloads of a ledger and of a broker's store; each has promises of its own kind."""
+    return [*ledger_stories(), *broker_stories()]
+
+
 def cut_story(wanted: CutsWanted) -> tuple[str, CrashTally, float]:
     """Look at all crashes of one workload. @return: its name, the sums and the seconds of this processor."""
     began = time.process_time()
-    story = ledger_stories()[wanted.number]
+    story = all_stories()[wanted.number]
     run = Enumeration(story, seed=wanted.seed, share=wanted.share, second_share=wanted.second_share)
     return story.name, run.run(), time.process_time() - began
 
@@ -74,7 +81,7 @@ def _chosen(names: Sequence[str], only: Sequence[str]) -> Iterator[int]:
 
 @click.group()
 def main() -> None:
-    """Crash a member in every changing call of its disk, or flip every bit of its files, and check it."""
+    """Crash a member or a broker in every changing call of its disk, or flip bits of a member's files."""
 
 
 @main.command()
@@ -86,7 +93,7 @@ def main() -> None:
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 def cuts(only: tuple[str, ...], seed: int, share: float, second_share: float, jobs: int) -> None:
     """Crashes and power cuts in every changing disk call of every workload."""
-    names = [story.name for story in ledger_stories()]
+    names = [story.name for story in all_stories()]
     wanted = [CutsWanted(number=number, seed=seed, share=share, second_share=second_share)
               for number in _chosen(names, only)]
     whole, seconds = CrashTally(), 0.0

@@ -399,10 +399,10 @@ class CrashDisk:
 
     def makedirs(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.makedirs}."""
-        while path not in self._directories:
+        if path not in self._directories:
+            self.makedirs(os.path.dirname(path))
             self.tell(WatchedCall("mkdir", path))
             self._directories[path] = DirectoryState({}, {})
-            path = os.path.dirname(path)
 
     def unlink(self, path: str) -> None:
         """See L{dledger.base.disk.disk.Disk.unlink}."""

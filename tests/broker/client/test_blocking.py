@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from twisted.internet.protocol import ServerFactory
@@ -12,6 +14,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import ReactorThread
 from dledger.broker.client.blocking import Broker
+from dledger.broker.client.producer import PutLimits
 from dledger.broker.client.values import PutRefused, PutUnknown
 from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.log_reads import LogReads
@@ -173,6 +176,40 @@ class BrokerTests(SynchronousTestCase):
                 assert isinstance(acknowledged, int)
                 self.assertTrue(400 <= acknowledged <= 600, acknowledged)
         self.assertRaises(ValueError, self.opened().put_many, "T1", [], window=0)
+
+    def test_put_many_leaves_no_hole(self) -> None:
+        """Behind an unknown message nothing follows that was not sent with it, however much was pulled."""
+        plain, live = self.live._put, self.live
+        is_sent, all_pulled = threading.Event(), threading.Event()
+        seen: list[PutRequest] = []
+
+        def bodies() -> Iterator[bytes]:
+            yield from (b"first" for _ in range(250))
+            is_sent.wait(10.0)
+            yield from (b"%d" % number for number in range(500))
+            all_pulled.set()
+            yield b"last"
+
+        def put(request: PutRequest) -> PutAnswer:
+            seen.append(request)
+            is_sent.set()
+            all_pulled.wait(10.0)
+            live.refuses = {b"first": 1} if len(seen) == 1 else {}
+            return plain(request)
+
+        live._put = put  # type: ignore[method-assign]
+        with self.opened(limits=PutLimits(frames_in_flight_max=1)) as broker:
+            error = self.assertRaises(PutUnknown, broker.put_many, "T1", bodies(), window=1000)
+        self.assertEqual((error.unknown, error.facts["acknowledged"]), (250, 0))
+        self.assertGreaterEqual(error.refused, 250)
+        self.assertEqual(len(seen), 1)
+
+    def test_put_many_again(self) -> None:
+        """The failure of one call does not end the next one."""
+        self.live.refuses = {b"bad": 1}
+        with self.opened() as broker:
+            self.assertRaises(PutUnknown, broker.put_many, "T1", [b"bad"])
+            self.assertEqual(broker.put_many("T1", [b"good"] * 9, window=4).count, 9)
 
     def test_follow(self) -> None:
         """Over the end of the broker: what comes is seen once, and trouble is told."""

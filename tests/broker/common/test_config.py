@@ -91,7 +91,8 @@ class ValueTests(SynchronousTestCase):
         self.refused("a slave has one above 0", role="slave", broker_id=0)
         self.refused("follows no master", ha_master_address="a:1")
         self.refused("a slave has one master", role="slave", ha_master_address="a:1;b:1")
-        self.refused("one host:port", role="slave", ha_master_address="a:1;")
+        for address in ("a:1;", " a:1;", ";"):
+            self.refused("one host:port", role="slave", ha_master_address=address)
         self.refused("is not an address", namesrv_addr="localhost")
         self.refused("is not an address", namesrv_addr="localhost:70000")
         self.refused("letters, digits", broker_name="a b")

@@ -71,11 +71,16 @@ class MemoryLog:
         self.cuts: list[int] = []
         self.asides: list[bytes] = []
         self.append_calls = 0
+        self.doubtful = range(0)
 
     @property
     def end_offset(self) -> int:
         """See the port."""
         return self.begin_offset + len(self.data)
+
+    def compared(self) -> None:
+        """See the port."""
+        self.doubtful = range(0)
 
     def read(self, offset: int, size: int) -> bytes:
         """See the port."""
@@ -134,6 +139,7 @@ class MemoryLog:
         end = self.record_end_below(offset)
         del self.data[end - self.begin_offset :]
         self.flushed_offset = min(self.flushed_offset, end)
+        self.doubtful = range(self.doubtful.start, min(self.doubtful.stop, end))
         self.cuts.append(end)
         return end
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -16,6 +18,7 @@ from dledger.broker.ha.slave_session import (
     SlaveSession,
 )
 from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.layout import MAGIC_BLANK
 from tests.broker.ha.fakes import FILE_SIZE, MemoryLog, record, stream
 
 FRAME = 600
@@ -230,6 +233,15 @@ class HistoryTests(SynchronousTestCase):
         self.assertRaises(SessionEnded, self.follower.take, FILE_SIZE, memoryview(b""))
         self.follower.end()
         self.assertEqual(self.follower.begin(), 1)
+
+    def test_master_comes_back_empty(self) -> None:
+        """An offset that one master asked for is forgotten when a session with it brings nothing."""
+        self.follower.begin()
+        self.assertRaises(SessionEnded, self.follower.take, FILE_SIZE, memoryview(b""))
+        self.follower.end()
+        self.assertEqual(self.follower.begin(), 1)
+        self.follower.end()  # an empty master refuses 1
+        self.assertEqual(serve(self.follower, MemoryLog()), 0)
 
     def test_known_beginning(self) -> None:
         """A master that has deleted files is asked for its first one."""
@@ -460,6 +472,66 @@ class DifferenceTests(SynchronousTestCase):
         follower.reported_offset = self.end
         self.assertRaises(ReplicationStopped, serve, follower, MemoryLog(self.data))
         self.assertEqual(log.data, ours)
+
+    def torn(self, at: int, size: int) -> MemoryLog:
+        """Our log after a power cut that lost these bytes; all from C{self.record} on was not flushed."""
+        data = bytearray(self.data)
+        data[at : at + size] = bytes(size)
+        log = MemoryLog(bytes(data))
+        log.doubtful = range(self.record, len(data))
+        return log
+
+    def test_hole_of_our_power_cut(self) -> None:
+        """A record with zeroes that the master's lacks is cut and fetched again, without an operator."""
+        for at in range(self.record, self.record + 95):
+            for frame in (20, FRAME):
+                log = self.torn(at, 9)
+                if sum(byte.bit_count() for byte in self.data[at : at + 9]) < 2:
+                    continue  # it cannot be told from a flipped bit of the master's
+                follower, sessions = SlaveSession(log), 0
+                while log.data != self.data:
+                    sessions += 1
+                    self.assertLess(sessions, 4)
+                    with contextlib.suppress(Diverged):
+                        serve(follower, MemoryLog(self.data), frame=frame)
+
+    def test_hole_of_a_blank(self) -> None:
+        """The same for the size of a blank at the end of a file."""
+        data = stream(FILE_SIZE) + stream(300, start=FILE_SIZE)
+        at = data.index(MAGIC_BLANK.to_bytes(4, "big", signed=True)) - 4
+        log = MemoryLog(data[:at] + bytes(4) + data[at + 4 :])
+        log.doubtful = range(at, len(data))
+        follower = SlaveSession(log)
+        self.assertRaises(Diverged, serve, follower, MemoryLog(data), frame=50)
+        self.assertEqual(log.end_offset, at)
+
+    def test_flipped_bit_of_the_master(self) -> None:
+        """A bit of the master's that no checksum covers, where ours is zero: nothing is cut."""
+        queue_id = self.record + 15
+        self.assertEqual(self.data[queue_id], 0)
+        log = self.torn(queue_id, 1)
+        self.assertRaises(ReplicationStopped, serve, SlaveSession(log), MemoryLog(self.flipped(queue_id)))
+        self.assertEqual(log.data, self.data)
+
+    def test_not_of_our_power_cut(self) -> None:
+        """Flushed bytes, other bytes than zeroes, a master's rot, and a long tail need an operator."""
+        body = self.data.index(b"hello", self.record)
+        flushed = self.torn(body, 3)
+        flushed.doubtful = range(self.record + 1, len(self.data))
+        since = self.torn(body, 3)
+        since.doubtful = range(self.record, body)
+        other = self.torn(body, 3)
+        other.data[body + 4] ^= 1
+        for log in (flushed, since, other):
+            was = bytes(log.data)
+            self.assertRaises(ReplicationStopped, serve, SlaveSession(log), MemoryLog(self.data))
+            self.assertEqual(log.data, was)
+        rotten = MemoryLog(self.flipped(body))
+        self.assertRaises(ReplicationStopped, serve, SlaveSession(self.torn(body + 1, 3)), rotten)
+        with mock.patch("dledger.broker.ha.slave_session.TORN_CUT_MAX", len(self.data) - self.record - 1):
+            log = self.torn(body, 3)
+            self.assertRaises(ReplicationStopped, serve, SlaveSession(log), MemoryLog(self.data))
+            self.assertEqual(log.cuts, [])
 
     def test_reports_nothing_behind_it(self) -> None:
         """While the master's record is incomplete, nothing from the difference on is reported."""

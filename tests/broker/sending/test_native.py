@@ -141,6 +141,14 @@ class NativeTests(SynchronousTestCase):
         self.assertTrue(all(one.remark for one in refused))
         self.assertEqual([one.body for one in self.broker.stored()], [b"a", b"b", b"c"])
 
+    def test_as_other_sends(self) -> None:
+        """Flags of transactions are refused, and a delay counts, for the topic of a retry, too."""
+        answers = self.ask(*(PutRequest(topic="T1", bodies=(b"no",), sys_flag=flag) for flag in (4, 8, 12)))
+        self.assertEqual([one.code for one in answers], [16] * 3)
+        self.ask(PutRequest(topic="%RETRY%G", bodies=(b"a",), queue_id=0, properties=b"DELAY\x013\x02"))
+        (stored,) = self.broker.stored()
+        self.assertEqual((stored.topic, stored.queue_id), ("SCHEDULE_TOPIC_XXXX", 2))
+
     def test_delayed(self) -> None:
         """It waits where messages wait; the producer is told the queue where it goes."""
         (answer,) = self.ask(PutRequest(topic="T1", bodies=(b"a",), queue_id=1, properties=b"DELAY\x013\x02"))

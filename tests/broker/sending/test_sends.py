@@ -295,8 +295,8 @@ class IllegalTests(SendCase):
         """By property and by flag."""
         self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden",
                      properties="TRAN_MSG\x01true\x02")  # fmt: skip
-        self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", sysFlag=4)
-
+        for flag in (4, 8, 12):
+            self.refused(Code.NO_PERMISSION, "sending transaction message is forbidden", sysFlag=flag)
 
     def test_timers(self) -> None:
         """A delay of any length, as 5.x has it, is refused, not passed over; what comes back is taken."""

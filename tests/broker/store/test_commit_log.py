@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -12,8 +13,10 @@ from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.log_mark import LOG_MARK_NAME
 from dledger.broker.store.records import size_of
 from dledger.broker.store.store_config import StoreConfig
+from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.disk import SimDisk
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
@@ -48,6 +51,23 @@ def filled(log: CommitLog, count: int = 60, seed: int = 1) -> None:
         batch = [some_message(rng) for _ in range(rng.choice([1, 1, 3]))]
         log.append([batch], NOW + count)
         count -= len(batch)
+
+
+class NamesTests(SynchronousTestCase):
+    """Names that a killed process left in the system's cache."""
+
+    def test_start_makes_them_durable(self) -> None:
+        """Mark, checkpoint and abort file are there after the next start and a power cut."""
+        disk = CrashDisk()
+        disk.makedirs("base")
+        with mock.patch.object(CrashDisk, "sync_directory"):
+            log = open_log(disk)
+            disk.write_file("base/checkpoint", b"c")
+        names = {f"base/{name}" for name in (LOG_MARK_NAME, "abort", "checkpoint")}
+        self.assertEqual(names & set(disk.image().after_power_cut(()).contents()), set())
+        log.abandon()
+        open_log(disk)
+        self.assertEqual(names - set(disk.image().after_power_cut(()).contents()), set())
 
 
 class LogContract(_Case):

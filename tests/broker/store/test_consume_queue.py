@@ -32,7 +32,7 @@ class QueueContract(_Case):
     def open(self, **options: int) -> ConsumeQueue:
         """The queue as it is on the disk."""
         values = {"log_begin": 0, "log_end": NO_END, "is_trusted": False, "crashed": False,
-                  **options}
+                  "is_record": lambda unit: True, **options}
         return ConsumeQueue.open(self.disk, self.root, QUEUE_SIZE, **values)  # type: ignore[arg-type]
 
     def units(self, queue: ConsumeQueue) -> list[tuple[int, int, int, int]]:
@@ -241,7 +241,7 @@ class QueueContract(_Case):
         for size in (100, 400):
             with self.assertRaises(DirectoryError):
                 ConsumeQueue.open(self.disk, self.root, size, log_begin=0, log_end=NO_END, is_trusted=False,
-                                  crashed=False)
+                                  crashed=False, is_record=lambda unit: True)
         self.assertEqual(self.open().next_index, 35)
 
 

@@ -24,7 +24,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
     def open(self, log_end: int = 1 << 60) -> ConsumeQueues:
         """As they are on the disk."""
         return ConsumeQueues.open(config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=False,
-                                  crashed=False)
+                                  crashed=False, read=lambda offset, size: b"")
 
     def put(self, topic: str, queue_id: int, index: int, offset: int) -> bool:
         """The unit of a record of 10 bytes."""

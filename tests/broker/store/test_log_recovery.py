@@ -142,6 +142,28 @@ class BlankTests(SynchronousTestCase):
         written(disk, first + 4, b"\0\0\0\0")  # the blank itself is torn
         self.assertEqual(open_log(disk).end_offset, first)
 
+    def test_half_a_blank(self) -> None:
+        """After a crash a blank of another size is cut; in RocketMQ's log it stays if a record follows."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append([[message(bytes(3000))], [message(bytes(3000))]], 1)
+        first, end = messages_in(log)[0].size, log.end_offset
+        log.abandon()
+        for size in range(1, 4):
+            twin = disk.clone()
+            written(twin, first, bytes(size))  # the size of the blank has two bytes
+            for is_slave in (False, True):
+                again = open_log(twin.clone(), is_slave=is_slave)
+                if size < 3:
+                    self.assertEqual(again.end_offset, end)
+                else:
+                    self.assertEqual(again.end_offset, first)
+                    self.assertIn(f"log at {first}: a blank of", again.why_recovered)
+            twin.unlink(f"base/{LOG_MARK_NAME}")
+            self.assertEqual(open_log(twin.clone()).end_offset, end)
+            twin.unlink(f"base/commitlog/{LOG_SIZE:020d}")
+            self.assertEqual(open_log(twin).end_offset, LOG_SIZE if size < 3 else first)
+
 
 class JavaTests(SynchronousTestCase):
     """A directory without our mark."""
@@ -224,6 +246,92 @@ class TrustTests(SynchronousTestCase):
         self.assertEqual(open_log(disk).end_offset, end)
 
 
+class DoubtfulTests(SynchronousTestCase):
+    """Which bytes a start has found by parsing."""
+
+    def test_after_a_crash(self) -> None:
+        """All behind the flushed ones; a cut takes its part away, and new bytes are not among them."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        self.assertEqual(len(log.doubtful), 0)
+        log.append([[message()]], 1)
+        self.successResultOf(log.flush())
+        flushed = log.end_offset
+        log.append([[message()], [message()]], 1)
+        end, last = log.end_offset, messages_in(log)[-1].physical_offset
+        log.abandon()
+        for _ in range(2):  # a further crash changes nothing
+            log = open_log(disk, is_slave=True)
+            self.assertEqual(log.doubtful, range(flushed, end))
+            log.append([[message()]], 1)
+            self.successResultOf(log.flush())
+            self.assertEqual(log.doubtful, range(flushed, end))
+            log.cut(end)
+            log.abandon()
+        log = open_log(disk, is_slave=True)
+        log.cut(last)
+        self.assertEqual(log.doubtful, range(flushed, last))
+        log.append([[message()]], 1)
+        self.assertEqual(log.doubtful, range(flushed, last))
+        log.cut(0)
+        log.append_raw(LOG_SIZE, b"\0")
+        self.assertEqual(len(log.doubtful), 0)
+
+    def test_after_a_close(self) -> None:
+        """None after an orderly end; none in RocketMQ's log, of which it is not known what was flushed."""
+        disk = MemoryDisk()
+        log = open_log(disk)
+        log.append([[message()]], 1)
+        close_log(log, disk)
+        log = open_log(disk)
+        self.assertEqual(len(log.doubtful), 0)
+        log.append([[message()]], 1)
+        log.abandon()
+        self.assertEqual(len(open_log(disk.clone()).doubtful), 0)  # a master compares nothing
+        self.assertGreater(len(open_log(disk.clone(), is_slave=True).doubtful), 0)
+        disk.unlink(f"base/{LOG_MARK_NAME}")
+        self.assertEqual(len(open_log(disk, is_slave=True).doubtful), 0)
+
+    def test_compared(self) -> None:
+        """Bytes that equal the master's are not doubtful any more, and the mark goes on."""
+        disk = MemoryDisk()
+        log = open_log(disk, is_slave=True)
+        log.append([[message()]], 1)
+        log.abandon()
+        for is_compared in (False, True):
+            log = open_log(disk, is_slave=True)
+            self.assertEqual(log.doubtful, range(log.end_offset))
+            if is_compared:
+                log.compared()
+            log.append([[message()]], 1)
+            self.successResultOf(log.flush())
+            mark = read_log_mark(disk, f"base/{LOG_MARK_NAME}")
+            assert mark is not None
+            self.assertEqual(mark[1].end_offset, log.end_offset if is_compared else 0)
+            log.abandon()
+        self.assertEqual(len(open_log(disk, is_slave=True).doubtful), 0)
+
+    def test_expired(self) -> None:
+        """The mark is not before the beginning of the log."""
+        disk = MemoryDisk()
+        log = open_log(disk, is_slave=True)
+        filled(log, 3)
+        log.abandon()
+        log = open_log(disk, is_slave=True)
+        second, end = log.second_file, log.end_offset
+        assert second is not None
+        log.expire_first()
+        self.assertEqual(log.doubtful, range(second, end))
+        log.abandon()
+        log = open_log(disk, is_slave=True)
+        self.assertEqual((log.begin_offset, log.end_offset, log.doubtful.start), (second, end, second))
+        self.successResultOf(log.idle())
+        log.clean_close()
+        AbortFile(disk, "base").remove()
+        log = open_log(disk, is_slave=True)
+        self.assertEqual((log.end_offset, len(log.doubtful)), (end, 0))
+
+
 class PowerTests(SynchronousTestCase):
     """Power cuts at any moment."""
 
@@ -269,6 +377,7 @@ class PowerTests(SynchronousTestCase):
                 try:
                     log = open_log(disk, is_slave=is_slave)
                     self.assertGreaterEqual(log.end_offset, promised, seed)
+                    self.without_holes(log, stream, promised, is_slave=is_slave)
                     self.assertEqual(log_bytes(log), stream[: log.end_offset], seed)
                     self.assertTrue(log.end_offset in ends or log.end_offset % LOG_SIZE == 0, seed)
                     promised = log.flushed_record_end
@@ -290,5 +399,20 @@ class PowerTests(SynchronousTestCase):
             disk.disarm()
             log = open_log(disk, is_slave=is_slave)
             self.assertGreaterEqual(log.end_offset, promised, seed)
+            self.without_holes(log, stream, promised, is_slave=is_slave)
             self.assertEqual(log_bytes(log), stream[: log.end_offset], seed)
         self.assertGreater(deaths, 150)
+
+    def without_holes(self, log: CommitLog, stream: bytes, promised: int, *, is_slave: bool) -> None:
+        """
+        Cut a log at its first hole, as a slave does when it has compared it: no checksum covers the head of a
+        record that came in two pieces. A hole is of zeroes, behind all that was flushed.
+        """
+        found = log_bytes(log)
+        wrong = [at for at, byte in enumerate(found) if byte != stream[at]]
+        if wrong:
+            self.assertEqual({found[at] for at in wrong}, {0})
+            self.assertGreaterEqual(wrong[0], promised)
+            if is_slave:
+                self.assertTrue(set(wrong) <= set(log.doubtful))
+            log.cut(wrong[0])

@@ -12,8 +12,10 @@ from dledger.base.disk.disk import DiskSpace, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError, DLedgerError, StoreError
 from dledger.broker.store.checkpoint import decode_checkpoint
+from dledger.broker.store.consume_queue import UNIT
 from dledger.broker.store.log_mark import LOG_MARK_NAME
-from dledger.broker.store.store import TICK_S
+from dledger.broker.store.store import CHECKPOINT_TICKS, TICK_S
+from dledger.broker.store.store_config import UNIT_SIZE
 from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled, SimDisk
 from protocols.wire.ledger.codes import ResponseCode
 from tests.broker.store.test_reput import expected
@@ -325,6 +327,52 @@ def death_of(disk: SimDisk, kind: type[MemberDied]) -> type[MemberDied]:
             disk.life += 1
 
     return Death
+
+
+class TornUnitTests(SynchronousTestCase):
+    """A power cut leaves the end of a unit without its beginning, so that it points below its record."""
+
+    def setUp(self) -> None:
+        self.disk = MemoryDisk(modified_s=0.0)
+        opened = Opened(self.disk)
+        opened.settle()
+        for number in range(6):
+            opened.store.append_plain(plain([message(topic=f"T{number % 2}")]), 1)
+        opened.settle()
+        opened.clock.pump([TICK_S] * CHECKPOINT_TICKS)
+        opened.settle()
+        for number in range(6):
+            opened.store.append_plain(plain([message(bytes(100), topic=f"T{number % 2}")]), 1)
+        opened.settle()
+        opened.store.queues.write()
+        self.log, self.units = log_bytes(opened.store.log), opened.units()
+        self.assertLess(opened.store.log.flusher.dispatched_offset, opened.store.log.end_offset)
+        opened.store.abandon()
+
+    def test_every_beginning(self) -> None:
+        """Whichever bytes are lost, of one unit or of two: they are put again, each message once."""
+        for first, second in ((3, 3), (3, 4), (3, 5), (4, 4), (5, 5)):
+            for lost in range(1, UNIT_SIZE + 1):
+                disk = self.disk.clone()
+                file = disk.open(f"base/consumequeue/T1/0/{0:020d}")
+                for index in (first, second):
+                    file.pwrite(bytes(lost), index * UNIT_SIZE)
+                opened = Opened(disk)
+                opened.settle()
+                self.assertEqual(opened.units(), self.units, (first, second, lost))
+                self.assertEqual(log_bytes(opened.store.log), self.log)
+
+    def test_looks_like_a_sound_one(self) -> None:
+        """Units that point to records of the other queue, or to earlier ones of their own."""
+        for key in (("T0", 0), ("T1", 0)):
+            for _, offset, size, tags_code in self.units[key][:3]:
+                disk = self.disk.clone()
+                file = disk.open(f"base/consumequeue/T1/0/{0:020d}")
+                for index in (3, 4):
+                    file.pwrite(UNIT.pack(offset, size, tags_code), index * UNIT_SIZE)
+                opened = Opened(disk)
+                opened.settle()
+                self.assertEqual(opened.units(), self.units, (key, offset))
 
 
 class CrashTests(SynchronousTestCase):
