@@ -48,12 +48,15 @@ class Outlet:
 
     Invariant: while C{_is_drained}, the transport's buffer is empty.
 
-    @param transport: any transport; if it is not a plain TCP socket (TLS, test), C{write} is used.
+    @param transport: any transport; if it is not a plain TCP socket (TLS, test), C{write} is used, and the
+        socket beneath TLS is offered the result.
     """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._is_socket = _is_socket(transport)
+        beneath = getattr(transport, "transport", None)  # of TLS: the socket that carries it
+        self._beneath = beneath if _is_socket(beneath) and hasattr(beneath, "doWrite") else None
         self._is_drained = True
         if self._is_socket:
             transport.SEND_LIMIT = SEND_BYTES_MAX
@@ -71,6 +74,9 @@ class Outlet:
         size = sum(map(len, parts))
         if not self._is_socket:
             transport.write(b"".join(parts))
+            beneath = self._beneath
+            if beneath is not None and not beneath.producerPaused:
+                beneath.doWrite()
             return size
         if self._is_drained and size <= AT_ONCE_BYTES_MAX:
             data = b"".join(parts)

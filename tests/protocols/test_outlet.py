@@ -207,6 +207,24 @@ class ReadDirectlyTests(SynchronousTestCase):
         Outlet(secure).send(b"not in the clear")
         self.assertEqual((secure.calls, secure.sent), (["write"], b""))
 
+    def test_socket_beneath_tls(self) -> None:
+        """What TLS makes of the bytes is offered to the socket at once, if it takes any."""
+        class Secure:
+            """TLS over a socket."""
+
+            def __init__(self) -> None:
+                self.transport = Socket()
+
+            def write(self, data: bytes) -> None:
+                """Passed on, changed."""
+                self.transport.write(data.upper())
+
+        for is_paused, sent in ((False, b"HELLO"), (True, b"")):
+            secure = Secure()
+            secure.transport.producerPaused = is_paused
+            self.assertEqual(Outlet(secure).send(b"he", b"llo"), 5)
+            self.assertEqual(secure.transport.sent, sent)
+
     def test_tls_is_not(self) -> None:
         """A transport that makes something of the bytes keeps its protocol."""
         ours, between = Protocol(), Protocol()
