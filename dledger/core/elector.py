@@ -142,7 +142,7 @@ class LeaderElector:
     _stray_leader_id: str | None = None
     _stray_beats: int = 0
     _stray_since_ms: int = 0
-    _behind: tuple[str, int, int] = ("", 0, 0)
+    _behind: dict[str, tuple[int, int]] = attrs.Factory(dict)
     _expected: tuple[str, int, int] | None = None
     _asked_ms: dict[str, int] = attrs.Factory(dict)
     _java_deposed_ms: int = -JAVA_SPARED_MS
@@ -442,10 +442,10 @@ class LeaderElector:
         member, now_ms = self.member, self.member.out.now_ms
         if not member.config.never_lead or member.leader_id is not None or candidate_id is None:
             return
-        known_id, since_ms, last_ms = self._behind
-        if candidate_id != known_id or now_ms - last_ms >= WARD_MEMORY_MS:
+        since_ms, last_ms = self._behind.get(candidate_id, (now_ms, now_ms))
+        if now_ms - last_ms >= WARD_MEMORY_MS:
             since_ms = now_ms
-        self._behind = (candidate_id, since_ms, now_ms)
+        self._behind[candidate_id] = (since_ms, now_ms)
         if now_ms - since_ms >= self.patience_ms() and member.ward_id is None:
             member.ward_id = candidate_id
             member.out.report("standing-in", candidate_id=candidate_id, term=member.term,
@@ -583,7 +583,7 @@ class LeaderElector:
     def followed(self) -> None:
         """A leader was found: the round under way is void."""
         self._stray_leader_id = None
-        self._behind = ("", 0, 0)
+        self._behind.clear()
         self._jitter = self.rng.random()
         self._end_round()
         self.heard_leader()
