@@ -239,7 +239,7 @@ class MemberService(MultiService):
         vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.has_terms)
         store.note_terms()
         for warning in terms.warnings:
-            self.log.warn("member {self_id}: {warning}", self_id=self.config.self_id, warning=warning)
+            self.log.warn("member {self_id}: {reason}", self_id=self.config.self_id, reason=warning)
         return vote
 
     def _is_listening(self, port: IListeningPort) -> None:
