@@ -41,7 +41,7 @@ from dledger.node.health import told_health
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
-from dledger.node.router import Refusals, RequestRouter
+from dledger.node.router import Refusals, RequestRouter, Told
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.storage.store_flush import LedgerFlush
@@ -162,6 +162,7 @@ class Node:
         self._ended: list[Deferred[None]] = []
         self._tokens = 0
         self._last_leader_id: object = None
+        self._told: Told | None = None
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
         self._next_check_point_s = self._started_s + config.check_point_interval / 1000
@@ -198,6 +199,7 @@ class Node:
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
             appends=self._appends, reads=self._reads, note=self.note,
+            told=self._tell_about_me,
         )
 
     def _next_token(self) -> int:
@@ -303,7 +305,13 @@ class Node:
         self._server.sweep(now_s)
         self._reads.sweep(now_s)
         self._reports.sweep(now_s)
-        self.router.tell(admin=self.told_admin, health=told_health(self.status()))
+        self._told = None
+
+    def _tell_about_me(self) -> Told:
+        """Made at most once between two sweeps, however often METADATA is asked for."""
+        if self._told is None:
+            self._told = Told(self.told_admin, told_health(self.status()))
+        return self._told
 
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S

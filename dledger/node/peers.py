@@ -283,7 +283,7 @@ class _Peer(Factory):
         request = MetadataRequest(
             group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION
         )
-        connection.ask(request, PROBE)
+        connection.ask(request, PROBE, is_sign_of_life=True)
 
     # -- AnswerSink of the connection --------------------------------------------------------
 
