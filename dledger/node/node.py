@@ -35,7 +35,7 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
-from dledger.node.driver import Driver, Ledger, Terms
+from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.flush import LedgerFlusher
 from dledger.node.health import told_health
 from dledger.node.peers import Peers
@@ -65,6 +65,10 @@ STALL_WARNING_S = 0.25
 
 #: A peer silent for this many milliseconds no longer holds back the expiry of files.
 PEER_MEMORY_MS = 60_000
+
+
+#: Makes the driver of a core.
+MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 
 class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
@@ -131,11 +135,13 @@ class Node:
         run_in_thread: RunInThread,
         wall_clock: Callable[[], tuple[float, int]],
         disk_space: Callable[[], DiskSpace] | None = None,
+        make_driver: MakeDriver = Driver,
     ) -> None:
         """
         @param clock: monotonic.
         @param run_in_thread: runs fsyncs, one at a time.
         @param wall_clock: seconds since 1970, and the local hour.
+        @param make_driver: the simulator's driver checks each step.
         """
         self.config = config
         self.counters = Counters()
@@ -171,7 +177,7 @@ class Node:
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
             is_unsure=store.is_unsure,
         )
-        self._driver = Driver(self._core, store, terms, self)
+        self._driver = make_driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
 
     def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
