@@ -58,6 +58,12 @@ _FORM = SlotForm(
 read_identity = _FORM.read
 
 
+def decode_identity(data: bytes) -> Identity | None:
+    """Content of the file: its newest sound slot; None without one."""
+    found = _FORM.newest(data)
+    return None if found is None else found[1]
+
+
 class IdentityFile(SlotFile[Identity]):
     """The open file."""
 

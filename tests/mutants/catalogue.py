@@ -35,6 +35,9 @@ SEGMENT = "dledger.base.disk.segment"
 DIRECTORY = "dledger.storage.directory"
 TERMS = "dledger.storage.term_file"
 SERVER = "dledger.node.server"
+NODE_READS = "dledger.node.reads"
+NODE_APPENDS = "dledger.node.appends"
+CLIENT_APPENDER = "dledger.client.appender"
 DAMAGE = "dledger.testing.group.damage"
 
 ASYNC: Mapping[str, object] = {"flush_disk_type": "async", "flush_file_interval": 3000}
@@ -285,9 +288,33 @@ _STORAGE = (
        group={"delay_us": 50_000, "spread_us": 50_000}, load={"think_us": 300_000, "bodies_max": 3}),
 )
 
+_CONNECTIONS = (
+    Mutant("read-index-ignored", "a get shows entries that are not known to be committed", (
+        Patch(NODE_READS, "        self._check_index(index, read_index)\n        entries =",
+              "        self._check_index(index, self._store.ledger_end_index)\n        entries ="),
+    ), load=READING),
+    Mutant("pull-beyond-commit", "a reader that follows is sent entries that are not committed", (
+        Patch(NODE_READS, "end_index = min(read_index, store.ledger_end_index)",
+              "end_index = store.ledger_end_index"),
+    ), load={"follows": 2.0, "think_us": 200_000}),
+    Mutant("callers-share-an-index", "callers that share a proposal are told the same index", (
+        Patch(NODE_APPENDS, "            index += bodies\n            pos += size", "            pos += size"),
+    ), load={"clients": 8, "think_us": 50_000}, group={"turn_us": 20_000}),
+    Mutant("lost-append-repeated", "an append on a connection that was lost is sent again", (
+        Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
+              " reason=str(result)))",
+              "self._refused(frame, DLedgerError(ResponseCode.LEADER_NOT_READY))"),
+    ), load={"think_us": 200_000}),
+    Mutant("lost-append-called-refused", "an append on a connection that was lost counts as refused", (
+        Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
+              " reason=str(result)))",
+              "self.sender.settle_failed(frame, DLedgerError(ResponseCode.NETWORK_ERROR))"),
+    ), load={"think_us": 200_000}),
+)
+
 _HA = tuple(
     Mutant(name, says, patches, settings=settings, faults=faults, is_ha=True)
     for name, says, patches, settings, faults in HA_MUTANTS
 )
 
-MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _HA
+MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA

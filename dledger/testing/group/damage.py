@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dledger.base.disk.two_slots import SLOT_SIZE
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
 from dledger.storage.hole_list import HOLES_NAME
+from dledger.storage.identity import IDENTITY_NAME, decode_identity
 from dledger.storage.properties import LEDGER_CHECKPOINT_NAME
 from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, decode_term_twin
 from dledger.testing.group.cluster import SimCluster
@@ -25,7 +26,7 @@ from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
 #: Whether a file of two slots is sound in both; None for a file that may rot anywhere.
 _SLOTS: dict[str, Callable[[bytes], object] | None] = {
     TERM_FILE_NAME: None, TERM_TWIN_NAME: decode_term_twin, COMMIT_MARK_NAME: decode_mark,
-    LEDGER_CHECKPOINT_NAME: None, HOLES_NAME: None,
+    LEDGER_CHECKPOINT_NAME: None, HOLES_NAME: None, IDENTITY_NAME: decode_identity,
 }
 
 

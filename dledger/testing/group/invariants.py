@@ -473,7 +473,7 @@ class GroupInvariants:
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
 
     def bounded(self, member: CheckedMember) -> None:
-        """Tables and queues of a member keep their bounds. Checked at each checkpoint."""
+        """Tables and queues of a member keep their bounds."""
         core, config = member.core, member.config
         followers = len(config.peers) - 1
         asked = followers * (config.max_inflight_pushes + 8) + 64

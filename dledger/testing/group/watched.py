@@ -21,6 +21,9 @@ from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import PushEntryRequest, Request, Response
 
+#: The bounds of queues and tables are checked once in this number of ticks.
+BOUNDED_TICKS = 10
+
 
 class WatchedWorld(Protocol):
     """The parts of the world that a step needs."""
@@ -63,6 +66,7 @@ class WatchedDriver(Driver):
         self.reads: dict[int, int] = {}
         self.pushes: dict[tuple[str, PushType], int] = {}
         self._seen: tuple[object, ...] = ()
+        self._ticks = 0
         self._awaited: list[tuple[Request, Callable[[Response], None]]] = []
         self._listeners: dict[int, Callable[[Response], None]] = {}
         member.core, member.ledger = core, ledger
@@ -89,9 +93,13 @@ class WatchedDriver(Driver):
         world = member.world
         self._before(happened)
         effects = self.watched.step(happened, now_ms)
-        if not effects and type(happened) is ev.Ticked:
-            world.trace.steps += 1  # nothing changes without an effect that says so
-            return effects
+        if type(happened) is ev.Ticked:
+            self._ticks += 1
+            if self._ticks % BOUNDED_TICKS == 0:
+                world.invariants.bounded(member)
+            if not effects:
+                world.trace.steps += 1  # nothing changes without an effect that says so
+                return effects
         state = self.watched._member
         world.trace.step(world.clock.now_us, member.number, member.member_id, self.watched, happened, effects)
         seen = (state.term, state.role, state.leader_id, state.committed_index, state.repair_end_index)
