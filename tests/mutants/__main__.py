@@ -72,16 +72,18 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = F
 
 
 def _run_of(mutant: Mutant) -> Callable[[int], str]:
+    from dledger.testing.bugs import be_quiet
     from dledger.testing.group.schedule import Focus, run_schedule
 
+    be_quiet()
     focus = Focus(settings=mutant.settings, faults=mutant.faults, load=mutant.load, pace_s=mutant.pace_s,
                   group=mutant.group)
     return lambda seed: run_schedule(seed, focus=focus, seconds=40).failure
 
 
 def _ha_run_of(mutant: Mutant) -> Callable[[int], str]:
-    from dledger.testing.brokers.runner import be_quiet
     from dledger.testing.brokers.schedule import HAFocus, run_ha_schedule
+    from dledger.testing.bugs import be_quiet
 
     be_quiet()
     focus = HAFocus(settings=mutant.settings, faults=mutant.faults, pace_s=mutant.pace_s)
