@@ -428,7 +428,9 @@ class LeaderElector:
         if result is VoteResult.ACCEPT and not request.pre_vote:
             assert request.leader_id is not None
             member.vote(request.leader_id)
-            self._wait_for_round(self.patience_ms())
+            if not (member.is_unsure and request.wire_version < 1):
+                # (A Java candidate cannot win with such a vote. It must not keep this member from standing.)
+                self._wait_for_round(self.patience_ms())
         elif result in _LONGER_LOG:
             self._refused_its_log(request.leader_id)
         elif result in _BEHIND_IN_TERM and self._is_better_java(request):

@@ -312,13 +312,13 @@ def pushes(
 
 def vote_request(
     candidate: str = "n1", term: int = 2, *, end_index: int = -1, end_term: int = -1, pre_vote: bool = False,
-    transfer: bool = False,
+    transfer: bool = False, wire_version: int = 1,
 ) -> VoteRequest:
     """A candidate asks n0."""
     return VoteRequest(
         group="g", remote_id="n0", local_id=candidate, leader_id=candidate, term=term,
         ledger_end_index=end_index, ledger_end_term=end_term, pre_vote=pre_vote, transfer=transfer,
-        wire_version=1,
+        wire_version=wire_version,
     )
 
 

@@ -32,6 +32,19 @@ class VoteTests(SynchronousTestCase):
         self.assertIs(reply.response.vote_result, VoteResult.UNKNOWN)
         self.assertEqual(reply.response.wire_version, WIRE_VERSION | WIRE_FLAG_UNSURE_VOTE)
 
+    def test_java_candidate(self) -> None:
+        """It cannot win with such a vote, so it does not keep this member from standing itself."""
+        for wire_version, stands in ((0, True), (WIRE_VERSION, False)):
+            bench = unsure(1)
+            term = 3
+            for _ in range(40):
+                bench.now_ms += 100
+                bench.request(vote_request("n1", term, end_index=5, end_term=2, wire_version=wire_version))
+                bench.tick()
+            asked = [one for one in sent(bench.seen, VoteRequest)] + [
+                one for one in sent(bench.seen, MetadataRequest)]
+            self.assertEqual(bool(asked), stands, wire_version)
+
     def elected(self, is_unsure: bool, *answers: tuple[str, bool]) -> str:
         """Role of a candidate of three after these votes: from whom, and whether for sure."""
         bench = Bench.make(ListLedger.of(1), term=2, is_unsure=is_unsure, pre_vote=False)

@@ -250,7 +250,9 @@ class Stage:
         else:
             self.member = Member(SELF, self.peers, directory, group=GROUP, options={
                 "mapped_file_size_for_entry_data": DATA_FILE_BYTES,
-                "mapped_file_size_for_entry_index": INDEX_FILE_BYTES, **(ours or {}),
+                "mapped_file_size_for_entry_index": INDEX_FILE_BYTES,
+                "bootstrap": True,  # the parts that tests play never vote all together
+                **(ours or {}),
             })
 
     @property
