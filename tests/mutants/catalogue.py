@@ -298,7 +298,8 @@ _CONNECTIONS = (
               "end_index = store.ledger_end_index"),
     ), load={"follows": 2.0, "think_us": 200_000}),
     Mutant("callers-share-an-index", "callers that share a proposal are told the same index", (
-        Patch(NODE_APPENDS, "            index += bodies\n            pos += size", "            pos += size"),
+        Patch(NODE_APPENDS, "            index += bodies\n            pos += size",
+              "            pos += size"),
     ), load={"clients": 8, "think_us": 50_000}, group={"turn_us": 20_000}),
     Mutant("lost-append-repeated", "an append on a connection that was lost is sent again", (
         Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
