@@ -41,7 +41,8 @@ def _config(directory: Path, port: int) -> DLedgerConfig:
     return DLedgerConfig(store_base_dir=str(directory), self_id="n0", peers=f"n0-127.0.0.1:{port}")
 
 
-def _flush(store: FileStore) -> None:
+def flush_store(store: FileStore) -> None:
+    """Bring everything that was appended to stable storage."""
     job = store.prepare_flush()
     if job is not None:
         job.run()
@@ -65,7 +66,7 @@ def build(directory: Path, size_bytes: int, body_bytes: int, *, clean: bool) -> 
         store.append_bodies(bodies, 1)
         if store.end_position - flushed > _FLUSH_BYTES:
             store.record_commit(store.ledger_end_index)
-            _flush(store)
+            flush_store(store)
             store.check_point()
             flushed = store.end_position
     if clean:

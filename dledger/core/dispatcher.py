@@ -40,7 +40,7 @@ IDLE_COMMIT_INTERVAL_MS = 1000
 BACK_OFF_MAX = 8
 #: What all followers that are behind may be sent together in one turn of the reactor: reading millions of
 #: small entries at a time would keep heartbeats and votes waiting. Followers that keep up are not limited.
-TURN_ENTRIES_MAX = 2000
+TURN_ENTRIES_MAX = 4096
 TURN_BYTES_MAX = 1024 * 1024
 #: Unanswered pushes to a follower after a set-back; each acknowledgement doubles them again, up to half of
 #: the number that was too much, and then adds one.

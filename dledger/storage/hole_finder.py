@@ -155,9 +155,11 @@ class HoleFinder:
             return found
         for offset in reversed(ledger.data.offsets):
             first = scanner.first_record(offset)
-            if first is not None and first[2] == offset and ledger.begin_index <= first[0] < index and (
-                ledger.holes.at(first[0]) is None and scanner.agreed_unit(first[0]) is not None
-            ):
+            if first is None or first[2] != offset or not ledger.begin_index <= first[0] < index:
+                continue
+            # Its header may be damaged, and name another entry, which is sound at its own place.
+            unit = scanner.agreed_unit(first[0]) if ledger.holes.at(first[0]) is None else None
+            if unit is not None and unit[1] == offset:
                 return first[0], offset
         return ledger.begin_index, ledger.data.offsets[0]
 

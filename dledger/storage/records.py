@@ -20,6 +20,7 @@ from construct import Int32sb, Struct
 
 from dledger.base.errors import DLedgerError
 from dledger.config import MAX_RECORD_BYTES
+from dledger.storage.runs import check_run, run_at
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import (
@@ -145,6 +146,15 @@ def check_batch(
     @param previous_chain_crc: C{chainCrc} of the record before; None if that record is not known.
     @raise DLedgerError: INCONSISTENT_STATE: index, term, size, magic, pos or a checksum does not fit.
     """
+    place = first_index, last_term, end_position, previous_chain_crc, file_size
+    return _uniform_batch(batch, *place) or _any_batch(batch, *place)
+
+
+def _any_batch(
+    batch: EntryBatch, first_index: int, last_term: int, end_position: int, previous_chain_crc: int | None,
+    file_size: int,
+) -> Layout:
+    """L{check_batch}, record by record."""
     unpack, unit_of, word_of = ENTRY_HEADER.unpack_from, INDEX_UNIT.pack, _WORD.pack
     records, view, total = batch.records, memoryview(batch.records), len(batch.records)
     size_max = min(MAX_RECORD_BYTES, file_size - MIN_BLANK_SIZE)
@@ -192,6 +202,31 @@ def check_batch(
                   end_position=position, chain_crc=chain or 0, terms=terms)
 
 
+def _uniform_batch(
+    batch: EntryBatch, first_index: int, last_term: int, end_position: int, previous_chain_crc: int | None,
+    file_size: int,
+) -> Layout | None:
+    """As L{check_batch}, for records of one size and one term in one file; None for any other batch."""
+    records, count = batch.records, batch.count
+    found_count, size = run_at(records, 0, count)
+    room = file_size - end_position % file_size - MIN_BLANK_SIZE
+    if not found_count == count > 0 or len(records) != count * size:
+        return None
+    if len(records) > room or size > MAX_RECORD_BYTES:
+        return None
+    found = check_run(
+        records, 0, count=count, size=size, index=first_index, position=end_position, term_min=last_term,
+        chain_crc=previous_chain_crc,
+    )
+    if found is None:
+        return None
+    return Layout(
+        runs=[(end_position, records)], records=records, units=found.units, positions=list(found.positions),
+        end_position=end_position + len(records), chain_crc=found.chain_crc,
+        terms=[] if found.term == last_term else [(first_index, found.term)],
+    )
+
+
 class DamagedRecord(Exception):
     """
     A stored record differs from the record that was written.
@@ -227,6 +262,26 @@ class Walk:
     length: int = 0
 
 
+def _walk_run(
+    data: bytes, at: Walk, *, max_count: int, one_term: bool, size_max: int, units: list[bytes] | None
+) -> bool:
+    """Pass over sound records of one size and one term. @return: whether there were some."""
+    count, size = run_at(data, at.length, max_count - at.count)
+    if not count or size > size_max:
+        return False
+    found = check_run(
+        data, at.length, count=count, size=size, index=at.index, position=at.position, term_min=at.term,
+        chain_crc=at.chain_crc,
+    )
+    if found is None or (one_term and at.count and found.term != at.term):
+        return False
+    if units is not None:
+        units.append(found.units)
+    at.index, at.position, at.term = at.index + count, at.position + count * size, found.term
+    at.chain_crc, at.count, at.length = found.chain_crc, at.count + count, at.length + count * size
+    return True
+
+
 def walk_records(
     data: bytes, at: Walk, *, max_count: int, one_term: bool, size_max: int, units: list[bytes] | None = None
 ) -> None:
@@ -238,6 +293,8 @@ def walk_records(
     @param units: list that receives the index units.
     @raise DamagedRecord: a record is not sound; C{at} then points at it.
     """
+    while _walk_run(data, at, max_count=max_count, one_term=one_term, size_max=size_max, units=units):
+        pass
     unpack, word_of, unit_of = ENTRY_HEADER.unpack_from, _WORD.pack, INDEX_UNIT.pack
     view = memoryview(data)
     total = len(data)

@@ -73,8 +73,8 @@ class CatchUpTests(SynchronousTestCase):
         bench = self.leader(count=1)
         bench.match("n2")
         bench.core._turn_budget.is_spent = True
-        _, effects = propose(bench, *[0] * (3 * TURN_ENTRIES_MAX))
-        self.assertEqual(entries_in(effects, "n2"), 3 * TURN_ENTRIES_MAX)
+        _, effects = propose(bench, *[0] * (2 * TURN_ENTRIES_MAX))
+        self.assertEqual(entries_in(effects, "n2"), 2 * TURN_ENTRIES_MAX)
 
     def test_smaller_bursts_after_a_set_back(self) -> None:
         """A time-out means that the last burst was too much; acknowledgements open the window again."""

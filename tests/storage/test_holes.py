@@ -228,6 +228,19 @@ class ReadTests(StoreCase):
                 last = ENTRY_HEADER.unpack_from(self.copies[59].records)
                 self.assertEqual(self.store._ledger.chain_crc, last[6])
 
+    def test_first_header_names_another_entry(self) -> None:
+        """A flipped index in the first header is no place to walk from: the index keeps the truth about the
+        entry that it names (seed 4201566)."""
+        self.flip(11, 60)
+        self.assertRaises(DamagedEntryError, entry_at, self.store, 11)
+        self.flip(0, 15, 0x02)
+        self.flip(12, 60)
+        for _ in range(2):  # the walk to 12 comes to 0 first
+            self.assertRaises(DamagedEntryError, entry_at, self.store, 12)
+        for index in range(1, 11):
+            self.assertEqual(entry_at(self.store, index), self.copies[index])
+        self.assertEqual(ranges(self.store), [(0, 0), (11, 12)])
+
     def test_shown_behind_a_hole(self) -> None:
         """While the hole is there, the record behind it is shown as it was, or refused."""
         for at in range(48):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from dledger.broker.store.equal_bodies import are_bodies_right, equal_records
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import BODY_PART, FIXED_PARTS, MAGIC_BLANK, START, START_SIZE, SysFlag
 
@@ -65,6 +66,10 @@ class BodyCheck:
         at = self._take(view, 0) if self._left else 0
         at = max(at, min(self._end - start, size))
         while at < size:
+            count, length = equal_records(view, at)
+            while count and are_bodies_right(view, at, count, length):
+                at += count * length
+                count, length = equal_records(view, at)
             at = self._short_road(view, at, start)
             if at < size:
                 at = self._begin(view, at, start)

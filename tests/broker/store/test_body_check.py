@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.broker.store import body_check
 from dledger.broker.store.body_check import BodyCheck
+from dledger.broker.store.equal_bodies import RUN_MIN, are_bodies_right, equal_records
 from dledger.broker.store.records import problem_of
 from dledger.testing.disk import SimDisk
 from protocols.wire.errors import WireError
-from tests.broker.support import LOG_SIZE, log_bytes, open_log, some_message
+from tests.broker.support import LOG_SIZE, config_of, log_bytes, message, open_log, some_message
+
+BIG = 1 << 20
 
 
 def log_of(seed: int) -> tuple[bytes, list[tuple[int, int]]]:
@@ -97,3 +103,61 @@ class BodyCheckTests(SynchronousTestCase):
         log.append_raw(LOG_SIZE, data[LOG_SIZE : LOG_SIZE + 60])
         self.assertEqual(log.cut(log.end_offset), LOG_SIZE)
         log.append_raw(LOG_SIZE, data[LOG_SIZE : LOG_SIZE + 300])
+
+
+def equal_log(count: int, body: int, *, others: int = 0) -> bytes:
+    """Records of one size, then some of all kinds."""
+    rng = random.Random(body)
+    log = open_log(SimDisk(rng), config=config_of(mapped_file_size_commit_log=BIG))
+    for number in range(count):
+        log.append([[message(rng.randbytes(body), properties={"KEYS": f"{number:04d}"})]], 1)
+    for _ in range(others):
+        log.append([[some_message(rng)]], 1)
+    return log_bytes(log)
+
+
+def outcome(data: bytes, *, is_slow: bool) -> str:
+    """What a check of all these bytes finds; empty: all is well."""
+    walk = BodyCheck(BIG, 0)
+    with mock.patch.object(body_check, "equal_records", lambda *_: (0, 0)) if is_slow else nullcontext():
+        try:
+            walk.feed(data)
+        except WireError as error:
+            return str(error)
+    return f"fed {walk.fed}, {walk._end}, {walk._left}, {walk._head!r}"
+
+
+class EqualRecordsTests(SynchronousTestCase):
+    """Many records of one size are checked together, with the result of the check one by one."""
+
+    def assertAlike(self, data: bytes, what: object = "") -> None:
+        """Both roads."""
+        self.assertEqual(outcome(data, is_slow=False), outcome(data, is_slow=True), what)
+
+    def test_sound(self) -> None:
+        """Few and many, with others behind, cut anywhere near the end."""
+        for count in (1, RUN_MIN - 1, RUN_MIN, 3 * RUN_MIN + 1):
+            for body in (0, 1, 100):
+                for others in (0, 5):
+                    data = equal_log(count, body, others=others)
+                    for cut in (0, 1, 50, 90, 100, 150, 300):
+                        self.assertAlike(data[: len(data) - cut], (count, body, cut))
+
+    def test_every_damaged_byte(self) -> None:
+        """Of one record in the middle, and of the first."""
+        data = equal_log(RUN_MIN + 4, 30)
+        size = int.from_bytes(data[:4], "big")
+        for at in (*range(size), *range(9 * size, 10 * size)):
+            for bit in (0, 7):
+                damaged = bytearray(data)
+                damaged[at] ^= 1 << bit
+                self.assertAlike(bytes(damaged), (at, bit))
+
+    def test_taken(self) -> None:
+        """The fast road is."""
+        data = memoryview(equal_log(4 * RUN_MIN, 100))
+        count, size = equal_records(data, 0)
+        self.assertEqual((count, count * size), (4 * RUN_MIN, len(data)))
+        self.assertTrue(are_bodies_right(data, 0, count, size))
+        self.assertEqual(equal_records(data[: RUN_MIN * size - 1], 0), (0, 0))
+        self.assertEqual(equal_records(memoryview(bytes(9000)), 0), (0, 0))

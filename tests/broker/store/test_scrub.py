@@ -61,6 +61,29 @@ class ScrubTests(SynchronousTestCase):
         self.rounds(self.scrub(), 2)
         self.assertEqual(self.bad.offsets(), victims)
 
+    def test_looks_again(self) -> None:
+        """Behind a head that was mended, in this round; while a piece is read, after it."""
+        messages = messages_in(self.log)
+        first, second = messages[3].physical_offset, messages[5].physical_offset
+        self.flip(first, 0)  # its length: the rest of the file cannot be checked
+        self.flip(second, 90)
+        threads = Threads()
+        scrub = self.scrub(rate=1 << 20, run_in_thread=threads)
+        for _ in range(50):
+            scrub.tick()
+            if first in self.bad.offsets():
+                break
+            if threads.waiting:  # there is none at the end of a round
+                threads.run()
+        self.assertEqual(self.bad.offsets(), [first])
+        scrub.tick()
+        self.flip(first, 0)
+        scrub.check_from(first)
+        threads.run()
+        scrub.tick()
+        threads.run()
+        self.assertEqual(self.bad.offsets(), [first, second])
+
     def test_last_files_first(self) -> None:
         """The first round begins with the third last file."""
         first = messages_in(self.log)[0].physical_offset

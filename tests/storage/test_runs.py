@@ -1,0 +1,182 @@
+# -*- test-case-name: tests.storage.test_runs -*-
+"""Runs of equal records are checked at once, with the result of the check record by record."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from unittest import mock
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DLedgerError
+from dledger.storage import records
+from dledger.storage.records import (
+    DamagedRecord,
+    Layout,
+    Walk,
+    chain_of,
+    check_batch,
+    pack_bodies,
+    walk_records,
+)
+from dledger.storage.runs import RUN_MAX, RUN_MIN, check_run, run_at
+from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.messages import EntryBatch
+
+FILE = 1 << 20
+PREVIOUS = 77
+
+
+def packed(bodies: list[bytes], *, term: int = 3, position: int = 500, previous: int = PREVIOUS) -> Layout:
+    """Records from index 10 on."""
+    return pack_bodies(bodies, first_index=10, term=term, end_position=position,
+                       previous_chain_crc=previous, file_size=FILE)  # fmt: skip
+
+
+def bare(data: bytes, size: int) -> bytes:
+    """The same records without checksums, as Java writes them."""
+    found = bytearray(data)
+    for at in range(0, len(data), size):
+        found[at + 36 : at + 44] = bytes(8)
+    return bytes(found)
+
+
+def rechained(data: bytearray, size: int, from_record: int) -> None:
+    """Correct the C{chainCrc} of every record from that one on."""
+    for at in range(from_record * size, len(data), size):
+        before = ENTRY_HEADER.unpack_from(data, at - size)[6] if at else PREVIOUS
+        fields = list(ENTRY_HEADER.unpack_from(data, at))
+        fields[6] = chain_of(bytes(data[at : at + ENTRY_HEADER_SIZE]), before)
+        ENTRY_HEADER.pack_into(data, at, *fields)
+
+
+def walked(data: bytes, *, count: int, one_term: bool, chain_crc: int | None, is_slow: bool) -> object:
+    """What a walk finds, where it stops, and why."""
+    walk = Walk(index=10, position=500, term=2, chain_crc=chain_crc)
+    units: list[bytes] = []
+    what = ""
+    with mock.patch.object(records, "run_at", lambda *_: (0, 0)) if is_slow else nullcontext():
+        try:
+            walk_records(data, walk, max_count=count, one_term=one_term, size_max=FILE, units=units)
+        except DamagedRecord as error:
+            what = str(error.args), error.is_chain_broken  # type: ignore[assignment]
+    return attrs.astuple(walk), b"".join(units), what
+
+
+def checked(data: bytes, *, count: int, chain_crc: int | None, is_slow: bool, position: int = 500) -> object:
+    """What a follower makes of a batch."""
+    batch = EntryBatch(first_index=10, count=count, term=3, records=data)
+    with mock.patch.object(records, "run_at", lambda *_: (0, 0)) if is_slow else nullcontext():
+        try:
+            found = check_batch(batch, first_index=10, last_term=2, end_position=position,
+                                previous_chain_crc=chain_crc, file_size=FILE)  # fmt: skip
+        except DLedgerError as error:
+            return str(error)
+    return attrs.astuple(found)
+
+
+class TwinTests(SynchronousTestCase):
+    """Fast and slow road, on the same bytes."""
+
+    def assertAlike(self, data: bytes, count: int, what: object = "") -> None:
+        """Both roads, with and without a known record before, find the same."""
+        for chain_crc in (PREVIOUS, None, 5):
+            for one_term in (True, False):
+                fast, slow = (
+                    walked(data, count=count, one_term=one_term, chain_crc=chain_crc, is_slow=is_slow)
+                    for is_slow in (False, True)
+                )
+                self.assertEqual(fast, slow, what)
+            fast, slow = (checked(data, count=count, chain_crc=chain_crc, is_slow=is_slow)
+                          for is_slow in (False, True))  # fmt: skip
+            self.assertEqual(fast, slow, what)
+
+    def test_sound(self) -> None:
+        """Of many sizes and numbers, with checksums and without, cut anywhere near the end."""
+        for body in (0, 1, 52, 300):
+            for count in (1, RUN_MIN - 1, RUN_MIN, RUN_MIN + 1, 3 * RUN_MIN):
+                data = packed([bytes([number]) * body for number in range(count)]).records
+                for one in (data, bare(data, body + 48)):
+                    self.assertAlike(one, count)
+                    self.assertAlike(one, count + 1)
+                    self.assertAlike(one, count - 1)
+                    self.assertAlike(one[:-1], count)
+                    self.assertAlike(one + bytes(100), count + 100)
+
+    def test_longer_than_a_piece(self) -> None:
+        """A walk takes piece after piece; a batch of this size goes record by record."""
+        data = packed([b""] * (RUN_MAX + 100)).records
+        self.assertAlike(data, RUN_MAX + 100)
+
+    def test_every_damaged_byte(self) -> None:
+        """Of a record in the middle, and of the first and the last."""
+        for body, numbers in ((0, (0, 20, RUN_MIN)), (9, (7,))):
+            count, size = RUN_MIN + 1, body + 48
+            data = packed([bytes([number]) * body for number in range(count)]).records
+            for kind in (data, bare(data, size)):
+                for number in numbers:
+                    for at in range(number * size, number * size + size):
+                        damaged = bytearray(kind)
+                        damaged[at] ^= 0x11
+                        self.assertAlike(bytes(damaged), count, (body, number, at))
+
+    def test_changed_and_chained_anew(self) -> None:
+        """A field that the chain covers is another one, and the chain is right: the fields decide."""
+        count = RUN_MIN + 4
+        data = packed([b""] * count).records
+        for field in (0, 1, 2, 3, 4, 5, 7, 8):
+            for value in (0, 1, 2, 4, 48, 49, 1 << 20):
+                changed = bytearray(data)
+                fields = list(ENTRY_HEADER.unpack_from(changed, 9 * 48))
+                fields[field] = value
+                ENTRY_HEADER.pack_into(changed, 9 * 48, *fields)
+                rechained(changed, 48, 9)
+                self.assertAlike(bytes(changed), count, (field, value))
+
+    def test_mixed(self) -> None:
+        """Other sizes, terms, and Java's records in between, by chance."""
+        rng = random.Random(5)
+        for _ in range(200):
+            bodies = [bytes(rng.choice((0, 0, 7))) for _ in range(rng.randrange(1, 200))]
+            if rng.random() < 0.5:
+                bodies.sort(key=len)
+            first = packed(bodies)
+            second = pack_bodies(
+                [b""] * 80, first_index=10 + len(bodies), term=4, end_position=first.end_position,
+                previous_chain_crc=first.chain_crc, file_size=FILE,
+            )  # fmt: skip
+            tail = bare(second.records, 48) if rng.random() < 0.5 else second.records
+            self.assertAlike(first.records + tail, len(bodies) + 80)
+
+    def test_end_of_a_file(self) -> None:
+        """A batch that does not fit into the file is laid out with a blank."""
+        for left in (0, 8, 47, 48, 60, RUN_MIN * 48, RUN_MIN * 48 + 8):
+            position = FILE - left
+            data = packed([b""] * RUN_MIN, position=position).records
+            fast, slow = (checked(data, count=RUN_MIN, chain_crc=PREVIOUS, is_slow=is_slow, position=position)
+                          for is_slow in (False, True))  # fmt: skip
+            self.assertEqual(fast, slow, left)
+
+
+class RunTests(SynchronousTestCase):
+    """The fast road is taken."""
+
+    def test_taken(self) -> None:
+        """By runs of one size, whole or in front of other records."""
+        data = packed([b"x"] * 200 + [b"yy"] * 5).records
+        count, size = run_at(data, 0, 1000)
+        self.assertEqual((count, size), (102, 49))
+        found = check_run(data, 0, count=count, size=size, index=10, position=500, term_min=3,
+                          chain_crc=PREVIOUS)  # fmt: skip
+        assert found is not None
+        self.assertEqual((len(found.positions), found.term), (102, 3))
+
+    def test_not_taken(self) -> None:
+        """Too few, too short, too long for the data."""
+        data = packed([b"x"] * 200).records
+        self.assertEqual(run_at(data, 0, RUN_MIN - 1), (0, 0))
+        self.assertEqual(run_at(data[: RUN_MIN * 49 - 1], 0, 1000), (0, 0))
+        self.assertEqual(run_at(b"", 0, 1000), (0, 0))
+        self.assertEqual(run_at(bytes(5000), 0, 1000), (0, 0))
