@@ -403,6 +403,13 @@ LAYERS: tuple[Layer, ...] = (
         refused=("socket", "logging", "asyncio"),
     ),
     Layer(
+        name="search",
+        covers=("dledger.testing.search",),
+        ours=(*VALUES, "dledger.config", "dledger.core", "dledger.node.driver", *LEDGER_WIRE),
+        third=(*ATTRS, "click"),
+        refused=("socket", "logging", "asyncio"),
+    ),
+    Layer(
         name="simulated group, by name",
         covers=("dledger.testing.__main__",),
         ours=("dledger.testing.group",),
@@ -414,7 +421,7 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "click", "rich"),
         refused=(
             "dledger.testing.group", "dledger.testing.brokers", "dledger.testing.crashes",
-            "twisted.internet.reactor", "logging", "asyncio",
+            "dledger.testing.search", "twisted.internet.reactor", "logging", "asyncio",
         ),
     ),
     # This package imports at first use, and for type checkers: C{import dledger.core} runs it, too.

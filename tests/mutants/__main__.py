@@ -25,6 +25,9 @@ from tests.mutants.catalogue import MUTANTS, Mutant
 
 ROOT = Path(__file__).parent.parent.parent
 
+#: States of a search that a second is good for, at least.
+_STATES_PER_SECOND = 3000
+
 #: Exit statuses of a child.
 NOTICED, SURVIVED, OUT_OF_DATE = 0, 3, 4
 
@@ -58,6 +61,8 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = F
         return OUT_OF_DATE
     if not sound:
         patching.install(mutant.patches)
+    if mutant.script or mutant.test or mutant.search is not None:
+        return _hunt_once(mutant, seconds)
     run = _ha_run_of(mutant) if mutant.is_ha else _run_of(mutant)
     began, seed = time.monotonic(), first_seed
     while time.monotonic() - began < seconds:
@@ -69,6 +74,50 @@ def hunt(mutant: Mutant, *, seconds: float, first_seed: int = 1, sound: bool = F
         seed += 1
     click.echo(f"survived {seed - first_seed} schedules")
     return SURVIVED
+
+
+def _hunt_once(mutant: Mutant, seconds: float) -> int:
+    """As L{hunt}, for a mutant with a scenario, a test or a search, which need no second attempt."""
+    if mutant.script:
+        failure = _scenario_of(mutant)
+    else:
+        failure = _test_of(mutant) if mutant.test else _search_of(mutant, seconds)
+    click.echo(failure.strip().splitlines()[0][:150] if failure else "survived")
+    return NOTICED if failure else SURVIVED
+
+
+def _scenario_of(mutant: Mutant) -> str:
+    from dledger.testing.group.scenario import Scenario
+
+    script = ROOT / "tests" / "scenarios" / f"{mutant.script}.txt"
+    try:
+        Scenario(script.read_text(), name=script.name).run()
+    except AssertionError as failed:
+        return str(failed) or "an assertion failed"
+    return ""
+
+
+def _test_of(mutant: Mutant) -> str:
+    from twisted.trial.reporter import TestResult
+    from twisted.trial.runner import TestLoader
+
+    result = TestResult()
+    TestLoader().loadByName(mutant.test).run(result)
+    if result.wasSuccessful():
+        return ""
+    test, failure = (*result.failures, *result.errors)[0]
+    said = failure if isinstance(failure, str) else failure.getErrorMessage()
+    return f"{test.id()}: {said}"
+
+
+def _search_of(mutant: Mutant, seconds: float) -> str:
+    from dledger.testing.search.explore import explore
+    from dledger.testing.search.group import Bounds
+
+    assert mutant.search is not None
+    bounds = Bounds(**mutant.search)  # type: ignore[arg-type]
+    found = explore(bounds, states_max=int(seconds * _STATES_PER_SECOND))
+    return f"{found.broken}, after {len(found.way)} moves" if found.broken else ""
 
 
 def _run_of(mutant: Mutant) -> Callable[[int], str]:

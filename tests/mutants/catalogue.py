@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from tests.mutants.ha_catalogue import HA_MUTANTS
+from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.patching import Patch
 
 ELECTOR = "dledger.core.elector"
@@ -66,6 +67,10 @@ class Mutant:
     @ivar settings, faults, load, group, pace_s: see L{dledger.testing.group.schedule.Focus}.
     @ivar is_ha: a mutant of master/slave replication; settings and faults are those of
         L{dledger.testing.brokers.schedule.HAFocus}.
+    @ivar script: name of the scenario that fails, instead of schedules.
+    @ivar test: name of the unit test that fails, instead of schedules.
+    @ivar search: bounds of the exhaustive search that finds it, instead of schedules, see
+        L{dledger.testing.search.group.Bounds}.
     """
 
     name: str
@@ -77,6 +82,9 @@ class Mutant:
     group: Mapping[str, object] = attrs.Factory(dict)
     pace_s: float = 0.0
     is_ha: bool = False
+    script: str = ""
+    test: str = ""
+    search: Mapping[str, object] | None = None
 
 
 _ELECTIONS = (
@@ -318,4 +326,11 @@ _HA = tuple(
     for name, says, patches, settings, faults in HA_MUTANTS
 )
 
-MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA
+_HISTORY = tuple(
+    Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
+    for name, says, patches, fields in HISTORY_MUTANTS
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY
+)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -11,9 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.testing.group.clients import Load
 from dledger.testing.group.cluster import GroupOptions
 from dledger.testing.group.schedule import Focus
+from dledger.testing.search.group import Bounds
 from tests.mutants import patching
 from tests.mutants.__main__ import ROOT
 from tests.mutants.catalogue import MUTANTS
+from tests.mutants.history_catalogue import HISTORY_MUTANTS
 from tests.mutants.patching import Patch, PatternNotFound
 
 
@@ -36,6 +39,27 @@ class CatalogueTests(SynchronousTestCase):
         for mutant in MUTANTS:
             focus = Focus(settings=mutant.settings, load=mutant.load, group=mutant.group)
             focus.narrow(GroupOptions(), Load())
+
+
+class HistoryTests(SynchronousTestCase):
+    """docs/history.md names what there is."""
+
+    def test_commands(self) -> None:
+        """Every command is a mutant, and every mutant that bears an issue's number is in the table."""
+        rows = [line for line in (ROOT / "docs" / "history.md").read_text().splitlines()
+                if line.startswith(("| [", "| PySync"))]
+        named = {name for row in rows for name in re.findall("`([^`]+)`", row.split("|")[4])}
+        self.assertEqual(named - {mutant.name for mutant in MUTANTS}, set())
+        self.assertEqual({row[0] for row in HISTORY_MUTANTS} - named, set())
+        self.assertEqual(len(rows), 15)
+
+    def test_scenarios(self) -> None:
+        """The scenarios are there, and the bounds are bounds."""
+        for mutant in MUTANTS:
+            if mutant.script:
+                self.assertTrue((ROOT / "tests" / "scenarios" / f"{mutant.script}.txt").exists(), mutant.name)
+            if mutant.search is not None:
+                Bounds(**mutant.search)  # type: ignore[arg-type]
 
 
 class PatchTests(SynchronousTestCase):
