@@ -61,8 +61,7 @@ from protocols.wire.ledger.messages import (
 HEART_BEAT_INTERVAL_MIN_MS = 100
 HEART_BEAT_INTERVAL_MAX_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
-#: Term of a VOTE that binds no Java peer: Java compares the logs first, then refuses an old term and changes
-#: nothing; its terms begin at 0.
+#: Term of a VOTE that binds no Java peer: Java compares the logs, then refuses it; its terms begin at 0.
 PROBE_TERM = -1
 
 #: A Java leader of a lower term has a quorum if it sends this many heartbeats over this many milliseconds:
@@ -432,8 +431,7 @@ class LeaderElector:
         if result is VoteResult.ACCEPT and not request.pre_vote:
             assert request.leader_id is not None
             member.vote(request.leader_id)
-            if not (member.is_unsure and request.wire_version < 1):
-                # (A Java candidate cannot win with such a vote. It must not keep this member from standing.)
+            if not member.is_unsure or request.wire_version >= 1:  # else it cannot win with such a vote
                 self._wait_for_round(self.patience_ms())
         elif result in _LONGER_LOG:
             self._refused_its_log(request.leader_id)

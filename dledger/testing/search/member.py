@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
@@ -74,6 +75,20 @@ class Fixed(random.Random):
     def randint(self, a: int, b: int) -> int:
         """The lowest."""
         return a
+
+
+@attrs.frozen
+class SearchedIdentity:
+    """No member of the search is unsure, and all know the id of their group."""
+
+    is_unsure: bool = False
+    group_name: GroupName = GroupName("0" * 32, 0, True)
+
+    def end_unsure(self) -> None:
+        """Never needed."""
+
+    def record_group(self, name: GroupName) -> None:
+        """Never needed."""
 
 
 @attrs.define
@@ -170,8 +185,10 @@ class SearchedLedger:
     def end_repair(self) -> None:
         """No member of the search is damaged."""
 
-    def end_unsure(self) -> None:
-        """No member of the search is unsure."""
+    @property
+    def identity(self) -> SearchedIdentity:
+        """The same for all."""
+        return SearchedIdentity()
 
 
 @attrs.define
@@ -219,7 +236,7 @@ class SearchedMember:
         """A process starts on these files."""
         core = DLedgerCore(
             config=config, view=ledger, rng=CHANCE, term=terms.term, voted_for=terms.voted_for,
-            committed_index=ledger.committed_index,
+            committed_index=ledger.committed_index, group_name=ledger.identity.group_name,
         )
         member = cls(config, core, ledger, terms)
         StepRun(member).feed(ev.Started())
