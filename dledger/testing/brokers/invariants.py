@@ -123,10 +123,14 @@ class HAInvariants:
         """The master's process is about to end, or has ended."""
         self._power_lost = self._power_lost or power
 
-    def master_replaced(self) -> None:
-        """The master's disk was replaced while its process was down."""
+    def master_replaced(self, flips: dict[int, int]) -> None:
+        """
+        The master's disk was replaced while its process was down.
+
+        @param flips: the flipped bits of the new disk, as C{flips}.
+        """
         self._was_replaced = True
-        self._flips = {}
+        self._flips = dict(flips)
 
     def master_flipped(self, offset: int, mask: int) -> None:
         """Bits of the byte at C{offset} were flipped on the master's disk; no slave may take that byte."""

@@ -199,6 +199,7 @@ class HAWorld:
         self.invariants = HAInvariants(self.master, self.slaves)
         self.resolved = 0
         self._old_disk: HADisk | None = None
+        self._old_flips: dict[int, int] = {}
         self._noticed: set[str] = set()
 
     def _broker(self, host: str, config: Mapping[str, Any]) -> SimBroker:
@@ -392,25 +393,26 @@ class HAWorld:
         self.clock.after(int(self._fault_rng.random() * 3e6), setattr, self.network, "spread_us",
                          self.options.spread_us)
 
-    def _replaced(self, disk: HADisk) -> None:
+    def _replaced(self, disk: HADisk, flips: dict[int, int]) -> None:
         """The master's process ends, and comes back on another disk."""
         if self.master.is_up:
             self._tell_end(self.master, power=False)
             self.master.kill()
             self._restart_later(self.master)
-        self.invariants.master_replaced()
+        self.invariants.master_replaced(flips)
         self.master.replace_disk(disk)
 
     def _empty_master(self) -> None:
-        self._replaced(HADisk(random.Random(self._fault_rng.random())))
+        self._replaced(HADisk(random.Random(self._fault_rng.random())), {})
 
     def _older_master(self) -> None:
         """The first time, the disk is copied; the next time, the copy comes back."""
         old, self._old_disk = self._old_disk, None
         if old is not None:
-            self._replaced(old)
+            self._replaced(old, self._old_flips)
         elif self.master.is_open:
             self._old_disk = self.master.disk.copied(random.Random(self._fault_rng.random()))
+            self._old_flips = dict(self.invariants.flips)
 
     def _flip_master(self) -> None:
         """One bit of one body of the master's log flips while its process is down."""
