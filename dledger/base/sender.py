@@ -10,7 +10,9 @@ Rule 1: bodies are sent in the order of the calls; neighbours with the same key 
 Rule 2: a held (refused) frame waits until every frame sent after it is settled. Its bodies are sent again
 only if all of those were refused, too; else they fail, as sending them again would break the order.
 Rule 3: only bodies that are certainly not in the log fail or are sent again.
-Rule 4: everything is bounded: pending bodies and bytes, waiting calls, frames in flight.
+Rule 4: calls of one stream belong together: when a body of one is unknown or has failed, the bodies of the
+stream that are in no frame fail, too. So nothing follows a hole that the program does not know yet.
+Rule 5: everything is bounded: pending bodies and bytes, waiting calls, frames in flight.
 
 The target (L{SendTarget}) has the connections and the codec, and it judges the answers: its rule tells
 whether a frame is stored, unknown, failed or held.
@@ -65,17 +67,18 @@ class SendCall(Generic[_R]):
 
     __slots__ = (
         "bodies", "deadline_s", "done", "error", "failed", "is_admitted", "is_finished", "key", "open",
-        "results", "sent", "size", "unknown",
+        "results", "sent", "size", "stream", "unknown",
     )  # fmt: skip
 
     def __init__(
         self, bodies: Sequence[bytes], size: int, done: Callable[[Any], None], deadline_s: float,
-        key: object = None,
+        key: object = None, stream: object = None,
     ) -> None:
         self.bodies = bodies
         self.size = size  # bytes of all bodies
         self.done = done  # called once, with the outcome that the target makes
         self.deadline_s = deadline_s
+        self.stream = stream  # of several calls in order; None: on its own
         self.key = key  # neighbours share a frame only if their keys are equal
         self.sent = 0  # bodies that are or were in frames; the next to send is bodies[sent]
         self.open = 0  # bodies in frames without an outcome
@@ -197,6 +200,10 @@ class _Pending(Generic[_R]):
         """Queue the waiting calls for which there is room."""
         while self.waiting and self.admit(self.waiting[0]):
             self.waiting.popleft()
+
+    def of_stream(self, stream: object) -> list[SendCall[_R]]:
+        """The calls of a stream that have unsent bodies."""
+        return [call for call in chain(self.queue, self.waiting) if call.stream is stream]
 
     def forget_finished(self) -> None:
         """Drop finished calls at the beginning of both queues."""
@@ -443,7 +450,7 @@ class WindowedSender(Generic[_R]):
         for call, _first, count in frame.parts:
             if not call.is_finished:
                 call.unknown += count
-                call.error = call.error or error
+                self._break(call, error, finished)
                 self._close_part(call, count, finished)
         self._fail_overtaken(overtaken, finished)
         self._tell(finished)
@@ -499,8 +506,19 @@ class WindowedSender(Generic[_R]):
         for call, _first, count in frame.parts:
             if not call.is_finished:
                 call.failed += count
-                call.error = call.error or error
+                self._break(call, error, finished)
                 self._close_part(call, count, finished)
+
+    def _break(self, call: SendCall[_R], error: DLedgerError, finished: list[SendCall[_R]]) -> None:
+        """A body of a call was not stored: nothing more of the call is sent, nor of its stream."""
+        had_error, call.error = call.error is not None, call.error or error
+        if had_error or call.stream is None:
+            return
+        for later in self._pending.of_stream(call.stream):
+            if later.error is None and not later.is_finished:
+                later.error = error
+                if not later.open:
+                    self._finish(later, finished)
 
     def _close_part(self, call: SendCall[_R], count: int, finished: list[SendCall[_R]]) -> None:
         call.open -= count
@@ -555,7 +573,9 @@ class WindowedSender(Generic[_R]):
         held = held_counts.get(call, 0)
         call.failed += held
         call.unknown += call.open - held
-        call.error = self._target.overdue(call)
+        error = self._target.overdue(call)
+        self._break(call, error, finished)
+        call.error = error
         self._finish(call, finished)
 
     def close(self) -> None:

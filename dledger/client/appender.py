@@ -158,17 +158,21 @@ class Appender:
         self._backoff = Backoff(rng=members.rng, most_s=_PAUSE_MAX_S)
         self._refusal: DLedgerError | None = None
 
-    def submit(self, bodies: Sequence[BytesLike], done: AppendDone) -> None:
+    def submit(self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None) -> None:
         """
         Append C{bodies} in order. C{done} is called once, and within this call only if C{bodies} is
         empty or refused here. The sequence must not be changed afterwards.
+
+        @param stream: see L{LogClient.submit<dledger.client.client.LogClient.submit>}.
         """
         if not bodies:
             done(())
             return
         kept = as_bodies(bodies)
         size = total_bytes(kept)
-        call: _Call = SendCall(kept, size, done, self._clock.seconds() + self._timeout_s)
+        call: _Call = SendCall(
+            kept, size, done, self._clock.seconds() + self._timeout_s, stream=stream
+        )
         problem = misfit(kept, size, BODY_BYTES_MAX)
         if problem:
             self.sender.refuse(call, ResponseCode.UNEXPECTED_ARGUMENT, problem)

@@ -165,11 +165,11 @@ class Log:
         @param window: maximum number of bodies under way.
         @param progress: called in the calling thread, repeatedly and at the end, with the number of
             bodies acknowledged so far.
-        @raise AppendError: a body was not acknowledged. The call then pulls no more bodies and waits
-            for those under way. L{UnknownOutcome} if any body may be in the log without an
-            acknowledgement, else L{AppendFailed}. The fact C{acknowledged} is the number of bodies
-            before the first one without acknowledgement; C{acknowledged_later}, if present, is the
-            number of acknowledged bodies behind that one.
+        @raise AppendError: a body was not acknowledged. The call then pulls no more bodies, sends none of
+            those that were pulled, and waits for those that were sent. L{UnknownOutcome} if any body may
+            be in the log without an acknowledgement, else L{AppendFailed}. The fact C{acknowledged} is
+            the number of bodies before the first one without acknowledgement; C{acknowledged_later}, if
+            present, is the number of acknowledged bodies behind that one, sent before its outcome was known.
         @raise AppendInterrupted: Ctrl-C; the exception carries the counts.
         """
         self._reactor.check_process()
@@ -366,8 +366,13 @@ class _Feed:
         with self._lock:
             self._is_scheduled = False
             bodies, self._gathered = self._gathered, []
-            offset = self._put - len(bodies)
-        self._client.submit(bodies, lambda outcome: self._settled(bodies, offset, outcome))
+            offset, error = self._put - len(bodies), self._error
+        if error is not None:  # an earlier body was not acknowledged: there may be a hole before these
+            self._settled(bodies, offset, AppendFailed(
+                error.code, failed=len(bodies), reason="an earlier body was not acknowledged"
+            ))
+            return
+        self._client.submit(bodies, lambda outcome: self._settled(bodies, offset, outcome), stream=self)
 
     def _settled(self, bodies: list[bytes], offset: int, outcome: AppendOutcome) -> None:
         runs = outcome.appended if isinstance(outcome, AppendError) else outcome

@@ -135,15 +135,17 @@ class LogClient:
         """Number of bodies without an outcome."""
         return self._appender.sender.pending_count
 
-    def submit(self, bodies: Sequence[BytesLike], done: AppendDone) -> None:
+    def submit(self, bodies: Sequence[BytesLike], done: AppendDone, stream: object = None) -> None:
         """
         Append C{bodies} in order, with one callback for all of them. This call has the least overhead.
 
         @param bodies: 0 to 4194256 bytes each; the sequence must not be changed afterwards.
         @param done: called once with a tuple of L{Appended}, or with an L{AppendError}; within this
             call only if there are no bodies or they are refused here (pending full, not bytes, too large).
+        @param stream: calls with the same object belong together: when a body of one was not acknowledged,
+            the unsent bodies of later ones fail. Without it, only those of the same call do.
         """
-        self._appender.submit(bodies, done)
+        self._appender.submit(bodies, done, stream)
 
     def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
         """

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from dledger.base.errors import DLedgerError
+from dledger.base.errors import DirectoryError, DLedgerError
 from dledger.client.values import AppendError, Entry, UnknownOutcome
 from protocols.wire.fastjson import JsonObject
 
@@ -35,7 +35,9 @@ def say(text: str) -> None:
 
 
 def describe_error(error: DLedgerError) -> str:
-    """One line: code, reason and facts of an error."""
+    """One line: code, reason and facts of an error; of a directory that cannot be opened, the sentence."""
+    if isinstance(error, DirectoryError):
+        return str(error)
     facts = {name: value for name, value in error.facts.items() if value not in (None, "")}
     reason = facts.pop("reason", None)
     acknowledged = facts.pop("acknowledged", None)

@@ -23,6 +23,7 @@ from dledger.storage.group_setup import (
     force_new_group,
     prepare_member,
     seen_member,
+    survivor,
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -151,8 +152,7 @@ def force_new(
     empty directories.
     """
     config = _config(context, store, node_id, members, settings)
-    seen = seen_member(config, ReadOnlyDisk())
-    click.echo("\n".join(_lines(seen)))
+    click.echo("\n".join(_lines(survivor(config, ReadOnlyDisk()))))
     click.echo(f"new members    {', '.join(sorted(config.peers))}")
     click.echo(
         "Given up: entries that only other members hold, also those that they committed behind the end of "

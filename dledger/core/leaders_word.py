@@ -9,10 +9,12 @@ L{dledger.core.elector}.
 Rule: it asks the leader of its term where that leader's ledger ends. The answer is younger than this process,
 so every entry that an earlier process acknowledged to that leader lies at or below that end. When the ledgers
 are equal up to there, nothing is missing. A Java leader does not tell its end; it sends COMMIT only when its
-follower has acknowledged everything. Entries of a term that began after the start need no question: their
-leader was elected without a plain vote of this member.
+follower has acknowledged everything. A member without an entry asks it GET of the first index: 410 says that
+this leader, too, has none. Entries of a term that began after the start need no question: their leader was
+elected without a plain vote of this member.
 
 Source: KIP-966 of Kafka treats unclean shutdowns alike; Java DLedger has no such state.
+DLedgerMmapFileStore.indexCheck for Java's answer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ import attrs
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
-from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
+from protocols.wire.ledger.messages import (
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+)
 
 
 @attrs.define
@@ -35,6 +43,7 @@ class LeadersWord:
     _term: int = -1
     _end_index: int = -2
     _asked_ms: int = -(1 << 40)
+    _java_asked_id: int = -1
 
     def tick(self) -> None:
         """Time passed: ask the leader, if its end is not known yet."""
@@ -52,15 +61,37 @@ class LeadersWord:
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:
         """A member answered. It counts if it leads this member's term."""
+        if isinstance(response, GetResponse):
+            self._java_answered(peer_id, request_id, response.code)
+            return
         member = self.member
-        if (
+        if not (
             isinstance(response, MetadataResponse) and response.code is ResponseCode.SUCCESS
-            and peer_id == response.leader_id == member.leader_id and response.term == member.term
-            and response.end_index >= -1
+            and peer_id == response.leader_id == member.leader_id
         ):  # fmt: skip
+            return
+        if response.term == member.term and response.end_index >= -1:
             self._term, self._end_index = member.term, response.end_index
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
+        elif response.wire_version < 1 and member.ledger_end_index < 0:  # Java, which does not tell its term
+            self._java_asked_id = member.out.send(peer_id, GetRequest(
+                group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=0
+            ), self)
+
+    def _java_answered(self, peer_id: str, request_id: int, code: ResponseCode) -> None:
+        """
+        A Java leader answered GET of index 0.
+
+        Only a leader answers 410, and only for an index behind its end. Whatever its term is by now: no entry
+        of an earlier term was ever committed, nor acknowledged by an earlier process of this member.
+        """
+        member = self.member
+        if (
+            code is ResponseCode.INDEX_OUT_OF_RANGE and request_id == self._java_asked_id
+            and peer_id == member.leader_id and member.ledger_end_index < 0
+        ):  # fmt: skip
+            self.sure()
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
         """It is asked again later."""

@@ -228,7 +228,10 @@ class LeadershipTransfer:
         giving, self._giving = self._giving, None
         assert giving is not None
         if code is not ResponseCode.SUCCESS:
-            self._pause_until_ms = self.member.out.now_ms + FAILED_TRANSFER_PAUSE_MS
+            # Overtaken is not failed: the taker may have led meanwhile, and given leadership back at once.
+            was_overtaken = code is ResponseCode.EXPIRED_TERM and giving.term < self.member.term
+            pause_ms = TRANSFER_PAUSE_MS if was_overtaken else FAILED_TRANSFER_PAUSE_MS
+            self._pause_until_ms = self.member.out.now_ms + pause_ms
             self.elector.expect(None)
         self.member.out.report("transfer-ended", transferee_id=giving.transferee_id, code=code.name)
         if giving.token is not None and giving.request is not None:

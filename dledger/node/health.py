@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from dledger.node.status import NodeStatus
 
+#: What an operator must know about an unsure member without a leader.
+UNSURE = (
+    "unsure: its directory is new, or a loss of power may have taken entries that it acknowledged, so its "
+    "vote counts only together with those of all members: start them all, or see --bootstrap and "
+    "accept_unclean_start"
+)
+
 #: Characters of a reason that is told to others, at most.
 TOLD_CHARACTERS_MAX = 300
 
@@ -41,7 +48,7 @@ def health_problem(status: NodeStatus) -> str | None:
     if status.is_disk_full:
         return "disk full: it stores no entries until there is room"
     if member.leader_id is None:
-        return "no leader known"
+        return "no leader known" + (f"; {UNSURE}" if member.is_unsure else "")
     if member.is_unsure:
         return (
             "unsure: its directory is new, or a loss of power may have taken entries that it acknowledged; "

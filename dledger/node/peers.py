@@ -207,7 +207,7 @@ class _Peer(Factory):
             watched, self, retryPolicy=lambda attempt: policy(attempt + self._unheard), clock=clock
         )
         self._is_told = False
-        self._told_problem = ""
+        self._is_foreign = False
         self._unheard = 0
         self._connection: ClientConnection[int] | None = None
         self._refused: list[tuple[int, str]] = []
@@ -311,15 +311,17 @@ class _Peer(Factory):
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
-        for token, answer in answers:
-            if token == PROBE and isinstance(answer, MetadataResponse):
-                problem = self._greeting.problem_of_answer(answer)
+        if any(token == PROBE for token, _ in answers):
+            greetings = [answer for token, answer in answers if token == PROBE]
+            answers = [answer for answer in answers if answer[0] != PROBE]
+            for greeting in greetings:
+                assert isinstance(greeting, MetadataResponse)
+                problem = self._greeting.problem_of_answer(greeting)
                 if problem:
-                    self._foreign(connection, [one for one, _ in answers if one != PROBE], problem)
+                    self._foreign(connection, [token for token, _ in answers], problem)
                     return
-                self._told_problem = ""
+            self._is_foreign = False
         self._unheard = 0
-        answers = [answer for answer in answers if answer[0] != PROBE]
         if answers:
             self._answered(self._peer_id, answers)
 
@@ -331,8 +333,8 @@ class _Peer(Factory):
         """
         if tokens:
             self._failed(self._peer_id, [(token, problem) for token in tokens], False)
-        if problem != self._told_problem:
-            self._told_problem = problem
+        if not self._is_foreign:
+            self._is_foreign = True
             self.log.error(
                 "peer {peer_id} at {address} does not belong to this group: {problem}",
                 peer_id=self._peer_id, address=connection.address, problem=problem,

@@ -46,7 +46,7 @@ _REPEATED = {
     "dispatcher-state": ("peer_id", "old", "new"),
     "append-too-large": (),
     "claim-refused": ("peer_id", "reason"),
-    "foreign-member": ("peer_id", "reason"),
+    "foreign-member": (),
     "peer-connected": ("peer_id",),
     "peer-disconnected": ("peer_id",),
     "message-refused": ("sender_id", "kind", "fault"),

@@ -35,6 +35,7 @@ from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
+from dledger.node.health import UNSURE
 from dledger.node.node import MakeDriver, Node, Store
 from dledger.node.peers import Peers
 from dledger.node.server import CONNECTIONS_MAX, MemberServer
@@ -245,6 +246,8 @@ class MemberService(MultiService):
             make_driver=self._make_driver,
         )
         self.node.admin = self._admin
+        if store.identity.is_unsure and len(config.peers) > 1:
+            self.log.warn("member {self_id} is {unsure}", self_id=config.self_id, unsure=UNSURE)
         return self.node
 
     def _open_terms(self, store: FileStore) -> TermVote:

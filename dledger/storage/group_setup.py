@@ -79,18 +79,36 @@ def prepare_member(config: DLedgerConfig, disk: Disk, name: GroupName) -> None:
     @raise DirectoryError: there is a member's directory already; nothing has changed.
     @raise OSError: it could not be written.
     """
-    seen = seen_member(config, disk)
-    if seen.identity is not None or seen.has_ledger:
-        whose = "a ledger" if seen.identity is None else (
-            f"member {seen.identity.member_id} of group {seen.identity.group}")
-        raise DirectoryError(
-            f"{config.self_path} holds {whose} already: take another --store, or move it away"
-        )
+    _check_unused(config, disk)
     lock = lock_ledger(config, disk)
     try:
+        _check_unused(config, disk)  # before we held the lock, a member may have run here
         begin_identity(config, disk, "", name)
     finally:
         lock.close()
+
+
+def _check_unused(config: DLedgerConfig, disk: Disk) -> None:
+    seen = seen_member(config, disk)
+    if seen.identity is None and not seen.has_ledger:
+        return
+    whose = "a ledger" if seen.identity is None else (
+        f"member {seen.identity.member_id} of group {seen.identity.group}")
+    raise DirectoryError(f"{config.self_path} holds {whose} already: take another --store, or move it away")
+
+
+def survivor(config: DLedgerConfig, disk: Disk) -> MemberSeen:
+    """
+    The member whose ledger can become that of a new group; nothing is changed.
+
+    @raise DirectoryError: there is no ledger, or it must not be opened.
+    """
+    seen = seen_member(config, disk)
+    if not seen.has_ledger:
+        raise DirectoryError(
+            f"{config.self_path} holds no ledger: to begin a new group, see dledger group create"
+        )
+    return seen
 
 
 def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
@@ -106,10 +124,7 @@ def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
     @raise DirectoryError: there is no ledger, or it must not be opened; nothing has changed.
     @raise StoreError: a file cannot be read or written.
     """
-    if not seen_member(config, disk).has_ledger:
-        raise DirectoryError(
-            f"{config.self_path} holds no ledger: to begin a new group, see dledger group create"
-        )
+    survivor(config, disk)
     trusting = attrs.evolve(config, accept_new_members=True, accept_unclean_start=True)
     store = FileStore.open(trusting, disk)
     store.identity.record_group(name)

@@ -72,7 +72,8 @@ class Identity:
 _FORM = SlotForm(
     Identity, IDENTITY_DECLARATION, magic=0x444C4944, version=1,  # "DLID"
     unsound="neither slot is sound, so it is not known which member's files these are. If they are this "
-    "member's, remove this one file: the directory is adopted then",
+    "member's, remove this one file: the directory is adopted then. But if it had a new disk, or lost power, "
+    "and has not caught up since, give it an empty directory: it would vote without what it lost",
     texts=("group", "member_id", "boot_id", "group_id", "members"),
 )
 #: Bytes for the texts of a slot; a boot id has 36, the id of a group 32.

@@ -28,7 +28,7 @@ from dledger.base.disk.set_aside import SetAside
 from dledger.base.errors import DirectoryError
 from dledger.base.holes import Hole, joined_holes
 from dledger.storage.commit_mark import CommitMark
-from dledger.storage.records import DamagedRecord, Walk, record_fits, walk_records
+from dledger.storage.records import DamagedRecord, Walk, chain_of, record_fits, walk_records
 from dledger.storage.resync import Gap, RecordFinder
 from protocols.wire.ledger.bounds import INDEX_MAX, POSITION_MAX
 from protocols.wire.ledger.entry import (
@@ -201,7 +201,7 @@ class Scanner(RecordFinder):
                 is_denied = damage.is_chain_broken
                 is_unvouched = is_denied and walk.chain_crc == 0
                 ended = f"entry {damage.index} at {damage.position}: {damage.what}"
-            if not self._continues(walk, following):
+            if not self._continues(walk, following, is_blank=ended == "blank"):
                 if leaps.over(walk, is_denied=is_denied):
                     continue
                 why = ended
@@ -237,13 +237,20 @@ class Scanner(RecordFinder):
             chain_crc=header[6],
         )
 
-    def _continues(self, walk: Walk, position: int) -> bool:
-        """Whether the next expected record starts the file at C{position}, or a file after blank ones."""
+    def _continues(self, walk: Walk, position: int, *, is_blank: bool) -> bool:
+        """
+        Whether the next expected record starts the file at C{position}, or a file after blank ones.
+
+        @param is_blank: the file before ends in a blank. If not, that record must continue the chain: it may
+            be a later one with a damaged index, and the expected one be the damaged one in the file before.
+        """
         while self.data.has(position):
             header = self.data.pread(ENTRY_HEADER_SIZE, position)
-            magic, _, index, term, pos, _, _, _, _ = ENTRY_HEADER.unpack(header)
+            magic, _, index, term, pos, _, chain_crc, _, _ = ENTRY_HEADER.unpack(header)
             if magic != BLANK_MAGIC:
-                return bool(magic == MAGIC and index == walk.index and term >= walk.term and pos == position)
+                is_next = magic == MAGIC and index == walk.index and term >= walk.term and pos == position
+                is_unknown = is_blank or not chain_crc or not walk.chain_crc
+                return bool(is_next and (is_unknown or chain_crc == chain_of(header, walk.chain_crc or 0)))
             position += self.data.file_size  # a file that Java wasted
         return False
 

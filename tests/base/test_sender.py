@@ -76,10 +76,11 @@ class SenderCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual((self.sender.pending_count, self.sender.pending_bytes), (0, 0))
 
-    def submit(self, *bodies: bytes, key: object = None) -> None:
+    def submit(self, *bodies: bytes, key: object = None, stream: object = None) -> None:
         """One call; its outcome goes into C{told}."""
         deadline_s = self.clock.seconds() + 5.0
-        self.sender.submit(SendCall(bodies, sum(map(len, bodies)), self.told.append, deadline_s, key))
+        size = sum(map(len, bodies))
+        self.sender.submit(SendCall(bodies, size, self.told.append, deadline_s, key, stream))
 
     def answer(self, at: int, result: int | None = None, error: DLedgerError | None = None) -> None:
         """Settle a frame: stored with the same result for all parts, or unknown."""
@@ -186,6 +187,48 @@ class OutcomeTests(SenderCase):
         self.assertTrue(self.sender.answered(frame))
         self.assertFalse(self.sender.hold(frame, BUSY))
         self.assertEqual(self.told, [(ResponseCode.LEADER_PENDING_FULL, (9,), 3, 0)])
+
+    def test_stream(self) -> None:
+        """Behind an unknown body nothing more of its stream is sent; other calls go on."""
+        self.target.present = Window(1, 1000, 1)
+        mine = object()
+        for body, stream in ((b"a", mine), (b"b", mine), (b"c", None), (b"d", mine)):
+            self.submit(body, stream=stream)
+        self.submit(b"e", b"f", stream=mine)
+        self.clock.advance(0)
+        self.answer(0, error=DLedgerError(ResponseCode.NETWORK_ERROR))
+        self.answer(1, 7)
+        self.assertEqual(self.frames, [[b"a"], [b"c"]])
+        lost = ResponseCode.NETWORK_ERROR
+        self.assertEqual(self.told, [
+            (lost, (), 1, 0), (lost, (), 1, 0), (lost, (), 2, 0), (lost, (), 0, 1), (None, (7,), 0, 0),
+        ])
+
+    def test_stream_that_is_partly_sent(self) -> None:
+        """A later call that has begun is settled by its frames; its rest fails."""
+        self.target.present = Window(2, 1000, 1)
+        mine = object()
+        self.submit(b"a", stream=mine)
+        self.submit(b"b", b"c", stream=mine)
+        self.clock.advance(0)
+        self.answer(0, error=DLedgerError(ResponseCode.NETWORK_ERROR))
+        self.assertEqual(self.told, [(ResponseCode.NETWORK_ERROR, (), 0, 1)])
+        self.answer(1, 7)
+        self.assertEqual(self.told[1:], [(ResponseCode.NETWORK_ERROR, (7,), 1, 0)])
+        self.assertEqual(self.frames, [[b"a"], [b"b"]])
+
+    def test_stream_past_its_deadline(self) -> None:
+        """An unknown outcome for want of time ends the stream, too."""
+        self.target.present = Window(1, 1000, 1)
+        mine = object()
+        self.submit(b"a", stream=mine)
+        self.clock.advance(0)
+        self.clock.advance(4.0)
+        self.submit(b"b", stream=mine)
+        self.clock.advance(1.2)
+        self.assertEqual(self.told, [
+            (ResponseCode.TIMEOUT, (), 1, 0), (ResponseCode.TIMEOUT, (), 0, 1),
+        ])
 
     def test_deadline(self) -> None:
         """Bodies in frames are unknown, the rest have failed; a late answer is ignored."""

@@ -123,7 +123,9 @@ class _AnsweringClient:
         """As L{ReactorThread.run}."""
         self._calls.put(call)
 
-    def submit(self, bodies: Sequence[bytes], done: Callable[[AppendOutcome], None]) -> None:
+    def submit(
+        self, bodies: Sequence[bytes], done: Callable[[AppendOutcome], None], stream: object = None
+    ) -> None:
         """As L{LogClient.submit}."""
         done((Appended(index=0, term=1, pos=0, count=len(bodies), offset=0),))
 

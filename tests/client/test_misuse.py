@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.bodies import as_bodies
 from dledger.base.errors import DLedgerError
 from dledger.client.values import AppendFailed
 from tests.client.test_blocking import LiveGroup
@@ -69,6 +70,16 @@ class MisuseTests(SynchronousTestCase):
         self.log.append(memoryview(array("i", [1, 2])))
         bodies = [self.log.get(index).body for index in range(3)]
         self.assertEqual(bodies, [b"first", b"other", struct.pack("=ii", 1, 2)])
+
+    def test_mixed(self) -> None:
+        """Bytes stay as they are; buffers behind them are copied, too."""
+        buffer = bytearray(b"b")
+        kept = as_bodies([b"a", buffer, memoryview(b"c")])
+        buffer[:] = b"x"
+        self.assertEqual(kept, [b"a", b"b", b"c"])
+        self.assertEqual(set(map(type, kept)), {bytes})
+        plain = [b"a", b"b"]
+        self.assertIs(as_bodies(plain), plain)
 
     def test_not_bytes(self) -> None:
         """A clear refusal, whatever it is."""

@@ -86,5 +86,6 @@ class ForceTests(GroupCase):
 
     def test_nothing_there(self) -> None:
         """A wrong directory."""
-        self.assertExit(self.run_cli(*self.group("force-new", "--yes")), 1, "holds no ledger")
+        for more in ((), ("--yes",)):
+            self.assertExit(self.run_cli(*self.group("force-new", *more)), 1, "dledger: ", "holds no ledger")
         self.assertExit(self.run_cli(*self.group("show")), 0, "no member has run here")

@@ -70,6 +70,19 @@ class PaceTests(SynchronousTestCase):
         flushed(self.pace, 50_000, 8)
         self.assertEqual(self.pace.time_ms(50_000), 8)
 
+    def test_much_slower(self) -> None:
+        """A peer gives leadership back only if it is slow, and three times as slow as this member."""
+        for theirs, ours, least_ms, expected in (
+            (400, 100, LEAST_MS, True), (400, 200, LEAST_MS, False), (60, 1, LEAST_MS, False),
+            (400, 100, 0, False), (None, 100, LEAST_MS, False), (400, None, LEAST_MS, False),
+        ):
+            pace = FlushPace()
+            if theirs is not None:
+                pace.heard("n1", told(theirs), 1_000)
+            if ours is not None:
+                flushed(pace, 1_000, ours)
+            self.assertIs(pace.is_much_slower("n1", 1_000, least_ms), expected, (theirs, ours, least_ms))
+
     def test_one_that_does_not_end(self) -> None:
         """It counts while it runs, also when it is the first one, or for long."""
         self.pace.began(0)

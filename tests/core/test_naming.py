@@ -13,6 +13,7 @@ from dledger.base.group_name import GroupName
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from dledger.core.naming import GroupNaming
+from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
 from tests.core.helpers import make_config
 
@@ -155,6 +156,79 @@ class World:
                 self.under_way.pop(at)
             else:
                 self.deliver(at)
+
+
+class GuardTests(SynchronousTestCase):
+    """Which answers count, one by one: n0 leads term 3 of three members, or follows n1 in it."""
+
+    good: dict[str, Any] = {  # noqa: RUF012
+        "term": 3, "leader_id": "n1", "wire_version": 1, "group_id": "a" * 32, "group_term": 3,
+    }
+
+    def member(self, leader_id: str | None) -> tuple[Member, GroupNaming]:
+        """n0, which has asked once if it has a leader."""
+        world = World(3, 1)
+        member, part = world.members["n0"], world.parts["n0"]
+        member.term, member.leader_id = 3, leader_id
+        member.now_ms = INTERVAL_MS
+        part.tick()
+        return member, part
+
+    def tell(self, part: GroupNaming, peer_id: str = "n1", **facts: Any) -> None:
+        """A peer answers."""
+        part.on_response(peer_id, 0, MetadataResponse(**{**self.good, **facts}))
+
+    def test_leader(self) -> None:
+        """An answer of this term counts for the quorum; no other does."""
+        for facts in ({"term": 2}, {"term": 4}, {"code": ResponseCode.UNKNOWN_GROUP}):
+            member, part = self.member("n0")
+            self.tell(part, **facts)
+            part.tick()
+            self.assertEqual(member.writes, 0, facts)
+        member, part = self.member("n0")
+        self.tell(part, group_id="", group_term=-1)
+        part.tick()
+        self.assertEqual((member.writes, member.group_name.term), (1, 3))
+
+    def test_leader_takes_the_newest(self) -> None:
+        """Of several ids the one of the highest term, but a known one before all."""
+        for first, second, expected in (
+            (("b", 1, False), ("c", 2, False), "c"), (("b", 1, True), ("c", 2, False), "b"),
+        ):
+            member, part = self.member("n0")
+            for peer_id, (letter, term, is_known) in (("n1", first), ("n2", second)):
+                self.tell(part, peer_id, group_id=letter * 32, group_term=term, is_group_known=is_known)
+            part.tick()
+            self.assertEqual(member.group_name.id, expected * 32)
+            self.assertEqual(member.known, ["b" * 32] if first[2] else [])
+
+    def test_follower(self) -> None:
+        """It takes what the leader of its term says of an id, and nothing else."""
+        for facts in (
+            {"term": 2}, {"term": 4}, {"peer_id": "n2"}, {"leader_id": "n2"}, {"leader_id": None},
+            {"group_id": "", "group_term": -1}, {"code": ResponseCode.UNKNOWN_GROUP},
+        ):
+            member, part = self.member("n1")
+            self.tell(part, **facts)
+            self.assertEqual((member.writes, member.group_name), (0, GroupName()), facts)
+        member, part = self.member("n1")
+        for _ in range(3):
+            self.tell(part)
+        self.assertEqual((member.writes, member.group_name), (1, GroupName("a" * 32, 3, False)))
+
+    def test_known(self) -> None:
+        """It never changes, and nothing is asked any more; without a leader nothing is asked either."""
+        member, part = self.member("n1")
+        self.tell(part, is_group_known=True)
+        self.tell(part, group_id="b" * 32, group_term=9, is_group_known=True)
+        self.assertEqual((member.group_name.id, member.known), ("a" * 32, ["a" * 32]))
+        for leader_id in ("n1", "n0"):
+            member.asked.clear()
+            member.leader_id, member.now_ms = leader_id, member.now_ms + 10 * INTERVAL_MS
+            part.tick()
+            self.assertEqual(member.asked, [])
+        member, part = self.member(None)
+        self.assertEqual(member.asked, [])
 
 
 class NamingTests(SynchronousTestCase):

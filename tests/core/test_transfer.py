@@ -288,6 +288,26 @@ class GivingTests(SynchronousTestCase):
             )
             self.assertEqual((codes(bench, token), bench.core.status().transferee_id), ([], "n2"))
 
+    def test_overtaken(self) -> None:
+        """The taker led, and gave leadership back before it answered: the long pause is for failures."""
+        for code, pause_ms in (
+            (ResponseCode.EXPIRED_TERM, TRANSFER_PAUSE_MS),
+            (ResponseCode.TAKE_LEADERSHIP_FAILED, FAILED_TRANSFER_PAUSE_MS),
+        ):
+            bench = leader("n1", "n2")
+            bench.request(ask_leader())
+            peer_id, request_id, _ = sent(bench.seen, LeadershipTransferRequest)[-1]
+            bench.request(heart_beat("n1", 3))
+            bench.lead()
+            bench.step(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=(
+                LeadershipTransferResponse(group="g", code=code, term=4)
+            )))
+            for before_ms, answer in ((pause_ms - 1, ["Reply LEADER_TRANSFERRING"]), (1, [])):
+                bench.now_ms += before_ms
+                bench.core._member.last_heard_ms["n1"] = bench.now_ms
+                effects = bench.request(ask_leader(term=4))
+                self.assertEqual([one for one in kinds(effects) if one.startswith("Reply")], answer, code)
+
     def test_lost_client(self) -> None:
         """The transfer goes on without anybody to tell."""
         bench = leader("n1", "n2")

@@ -9,8 +9,21 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, WIRE_VERSION, PushType, VoteResult
-from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, VoteRequest, VoteResponse
+from protocols.wire.ledger.codes import (
+    WIRE_FLAG_UNSURE_VOTE,
+    WIRE_VERSION,
+    PushType,
+    ResponseCode,
+    VoteResult,
+)
+from protocols.wire.ledger.messages import (
+    GetRequest,
+    GetResponse,
+    MetadataRequest,
+    MetadataResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.core.helpers import Bench, ListLedger, batch, kinds, of_type, push, sent, vote_request
 
 
@@ -117,6 +130,53 @@ class WordTests(SynchronousTestCase):
         self.assertTrue(bench.core.status().is_unsure)
         bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertFalse(bench.core.status().is_unsure)
+
+    def test_java_leader_without_entries(self) -> None:
+        """A Java leader that has no entry pushes nothing and does not tell its end: GET 0 says 410."""
+        for code, is_sure in (
+            (ResponseCode.INDEX_OUT_OF_RANGE, True), (ResponseCode.SUCCESS, False),
+            (ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, False), (ResponseCode.NOT_LEADER, False),
+        ):
+            bench, request_id = self.asked_java()
+            self.get(bench, request_id + 1, ResponseCode.INDEX_OUT_OF_RANGE)
+            self.assertTrue(bench.core.status().is_unsure, "the answer to another question")
+            self.get(bench, request_id, code)
+            self.assertEqual(bench.core.status().is_unsure, not is_sure, code)
+
+    def test_java_leader_is_asked_in_time(self) -> None:
+        """Its word comes too late when this member has entries by now, or follows another leader."""
+        bench, request_id = self.asked_java()
+        bench.request(push(PushType.TRUNCATE, batch(0, 2), term=2))
+        self.assertEqual(bench.core.status().ledger_end_index, 0)
+        self.get(bench, request_id, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.assertTrue(bench.core.status().is_unsure)
+        bench, request_id = self.asked_java()
+        bench.follow("n2", 3)
+        self.get(bench, request_id, ResponseCode.INDEX_OUT_OF_RANGE)
+        self.assertTrue(bench.core.status().is_unsure)
+
+    def test_only_java_is_asked_so(self) -> None:
+        """A leader of ours answers 410 for uncommitted entries, too; a member with entries compares them."""
+        for ledger, facts in (((), {"wire_version": 1}), ((1,), {"wire_version": 0})):
+            bench = unsure(*ledger).follow("n1", 2)
+            bench.tick()
+            self.tell(bench, -2, **facts)
+            self.assertEqual(sent(bench.seen, GetRequest), [], facts)
+
+    def asked_java(self) -> tuple[Bench, int]:
+        """A follower without an entry that has asked its Java leader for index 0."""
+        bench = unsure().follow("n1", 2)
+        bench.tick()
+        self.tell(bench, -2, wire_version=0, term=-1)
+        ((peer_id, request_id, request),) = sent(bench.seen, GetRequest)
+        self.assertEqual((peer_id, request.begin_index), ("n1", 0))
+        return bench, request_id
+
+    def get(self, bench: Bench, request_id: int, code: ResponseCode) -> None:
+        """The Java leader answers a GET."""
+        bench.step(ev.ResponseReceived(
+            peer_id="n1", request_id=request_id, response=GetResponse(group="g", code=code)
+        ))
 
     def test_gives_no_hand(self) -> None:
         """It takes over from no leader."""

@@ -121,6 +121,7 @@ class PushTests(ForgedCase):
 
     def test_forged_pushes(self) -> None:
         """TRUNCATE above the end and below the commit, APPEND with high terms and commit indexes."""
+        self.calm(1.0)  # so that there are entries
         entries = self.known()
         leader = self.wait_for_leader()
         away = min(set(self.peers) - {leader})

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.interop.ha import OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, broker_port, class_path, java_command
-from tests.processes.children import TalkingChild, free_ports
+from tests.processes.children import TalkingChild, free_ports, wait_until
 
 #: The broker's default for a new topic.
 QUEUES = 4
@@ -44,6 +44,18 @@ class Consumers(TalkingChild):
         said = self.ask(line, seconds=seconds)
         assert not said.startswith("failed"), f"{line}: {said}\n{self.log_tail()}"
         return said
+
+    def pulled(self, line: str, seconds: int = PATIENCE) -> list[str]:
+        """The answer to C{line}, when the name server tells the queues of its new topic."""
+        said: list[str] = []
+
+        def is_known() -> bool:
+            said[:] = [self.ask(line, seconds=seconds)]
+            return "Can not find Message Queue" not in said[0]
+
+        wait_until(is_known, seconds=seconds, what=f"the queues for {line}", every=0.5)
+        assert not said[0].startswith("failed"), f"{line}: {said[0]}\n{self.log_tail()}"
+        return said[0].split(" ")
 
     def produce(self, topic: str, *bodies: str, tag: str = "A", level: int = 0, queue: int = -1) -> list[str]:
         """@return: the offsetMsgId of each."""
@@ -187,8 +199,8 @@ class ConsumerTests(SynchronousTestCase):
         since = int(time.time() * 1000)
         (name, *_) = java.produce("pulled", *[f"p{number}" for number in range(6)])
         everything = ["early", *[f"p{number}" for number in range(6)]]
-        self.assertEqual(java.told("lite pulled 0 7").split(" "), ["7", *everything])
-        self.assertEqual(java.told(f"lite pulled {since} 6").split(" "), ["7", *everything[1:]])
+        self.assertEqual(java.pulled("lite pulled 0 7"), ["7", *everything])
+        self.assertEqual(java.pulled(f"lite pulled {since} 6"), ["7", *everything[1:]])
         self.assertEqual(java.told(f"view pulled {name}"), "p0")
         self.assertIn("SQL92", java.push("sql", "pulled", tags="a > 1"))
 

@@ -15,7 +15,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from dledger.base.disk.disk import OsDisk
 from dledger.storage.verify import verify_directory
 from tests.interop.java import JavaMissing, class_path
-from tests.interop.mixed import JAVA, OURS, MixedGroup
+from tests.interop.mixed import DEADLINE_S, JAVA, OURS, MixedGroup
+from tests.processes.children import wait_until
 from tests.processes.ledgers import read_records
 
 LARGE_FILE_BYTES = 3 << 20
@@ -29,8 +30,8 @@ def bodies(name: str, count: int, size: int = 300) -> list[bytes]:
 class MixedGroupTests(SynchronousTestCase):
     """Three members of both kinds."""
 
-    def group_of(self, *kinds: str, **java: object) -> MixedGroup:
-        """A started group that is ended after the test."""
+    def group_of(self, *kinds: str, start: bool = True, **java: object) -> MixedGroup:
+        """A group, started if not said otherwise, that is ended after the test."""
         try:
             class_path()
         except JavaMissing as missing:
@@ -41,7 +42,8 @@ class MixedGroupTests(SynchronousTestCase):
         ours = {"mapped_file_size_for_entry_data": size} if size else {}
         group = MixedGroup(Path(held.name), kinds, java=java, ours=ours)
         self.addCleanup(group.kill)
-        group.start()
+        if start:
+            group.start()
         return group
 
     def test_one_of_ours_follows_java(self) -> None:
@@ -78,6 +80,22 @@ class MixedGroupTests(SynchronousTestCase):
         group.append_pipelined(bodies("java leads", 200))
         group.lead("n1")
         group.append_pipelined(bodies("ours leads again", 200))
+        group.check()
+
+    def test_new_member_of_an_empty_group(self) -> None:
+        """A Java leader without an entry pushes nothing: ours finds out by itself that it lacks nothing."""
+        group = self.group_of(JAVA, JAVA, OURS, start=False)
+        group.start("n0", "n1")
+        group.leader()
+        group.start("n2")
+        member = group.members["n2"]
+        wait_until(
+            lambda: "sure-again" in member.log_path.read_text(), seconds=DEADLINE_S, what="n2 being sure"
+        )
+        said = member.metadata()
+        assert said is not None
+        self.assertEqual(said.end_index, -1, "nothing was appended")
+        group.lead("n2")
         group.check()
 
     def test_large_bodies(self) -> None:

@@ -38,6 +38,8 @@ class VersionTests(SynchronousTestCase):
             raise SkipTest(str(missing)) from None
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
+        if start:  # a new group of which a member is missing
+            ours = {"bootstrap": True, **(ours or {})}
         group = MixedGroup(Path(held.name), kinds, java=java, ours=ours, version=version)
         self.addCleanup(group.kill)
         group.start(*start)

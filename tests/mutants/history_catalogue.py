@@ -19,6 +19,7 @@ MEMBER = "dledger.core.member_state"
 REPLICA = "dledger.core.replica"
 DISPATCHER = "dledger.core.dispatcher"
 SEGMENT = "dledger.base.disk.segment"
+STORE = "dledger.storage.file_store"
 VIEW = "dledger.broker.ha.slave_view"
 
 HistoryRow: TypeAlias = tuple[str, str, tuple[Patch, ...], Mapping[str, object]]
@@ -48,6 +49,10 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
               "elif len(self._durable) >= self._durable.capacity:\n            pass\n"),
     ), {"settings": {"flush_disk_type": "sync", "max_queued_pushes": 2, "max_batch_push_count": 1},
         "group": {"flush_us": 50_000}, "load": {"think_us": 100_000}}),
+    ("dledger-316", "a TRUNCATE of the leader cuts committed entries", (
+        Patch(HANDLER, "        if cuts_committed or index < self.matched_index:\n", "        if False:\n"),
+        Patch(STORE, "        if first_gone <= committed:\n", "        if False:\n"),
+    ), {"script": "w14_truncate_below_commit"}),
     ("dledger-325", "a leader takes no term from an answer: who is ahead in term stays outside", (
         Patch(REPLICA, "            self._pass_term_gate(response.term, type(response).__name__)\n",
               "            pass\n"),
@@ -60,6 +65,10 @@ HISTORY_MUTANTS: tuple[HistoryRow, ...] = (
         Patch(HANDLER, "if entries.last_index <= self.matched_index and self._holds_all(entries):",
               "if False:"),
     ), {"script": "dledger_331_lost_answer"}),
+    ("rocketmq-3015", "any number that a slave reports counts as an acknowledgement", (
+        Patch(VIEW, "            if offset > end:\n", "            if False:\n"),
+        Patch(VIEW, "        elif offset > self.transfer_offset:\n", "        elif False:\n"),
+    ), {"test": "tests.broker.ha.test_master"}),
     ("rocketmq-3388", "a slave whose next offset the master does not hold is sent heartbeats for ever", (
         Patch(VIEW, "            if offset > end:\n", "            if False:\n"),
         Patch(VIEW, "            if 0 < offset < begin:\n", "            if False:\n"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.group_name import GroupName
@@ -93,3 +94,15 @@ class CallTests(SynchronousTestCase):
             self.assertEqual((answer.group_id, sorted(answer.peers)), (OURS, ["n0", "n1", "n2"]))
             self.assertTrue(client.transport.disconnecting)
             self.assertEqual(rig.node.status().member.term, 0)
+
+    def test_log(self) -> None:
+        """Strangers that change their words do not fill the log."""
+        rig = Rig(peers=PEERS)
+        rig.node.start()
+        with capturedLogs() as logs:
+            for number in range(50):
+                rig.client().send(MetadataRequest(
+                    **rig.base(), local_id=f"x{number}", members=f"n{number};n{number + 1}"
+                ), native=False)
+        lines = [event for event in logs if "foreign-member" in str(event.get("event"))]
+        self.assertEqual(len(lines), 1)

@@ -31,6 +31,7 @@ class HealthTests(SynchronousTestCase):
             ({"is_disk_full": True}, "disk full"),
             ({"leader_id": None}, "no leader known"),
             ({"is_unsure": True}, "unsure"),
+            ({"is_unsure": True, "leader_id": None}, "no leader known; unsure: its directory is new"),
             ({"role": "follower", "leader_committed_index": 1099, "healthy_lag_entries": 999}, "behind"),
         ):
             problem = health_problem(picture(**facts))

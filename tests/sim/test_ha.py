@@ -70,9 +70,12 @@ class ScheduleTests(SynchronousTestCase):
             HAConfig(**option.slave)
 
     def test_found_seeds(self) -> None:
-        """Seeds that failed once: 81095 (a copying thread lost its writes), 80822 (an old disk with rot),
-        911434 (no room for the first file of an emptied slave)."""
-        for seed in (81095, 80822, 911434):
+        """
+        Seeds that failed once: 81095 (a copying thread lost its writes), 80822 (an old disk with rot),
+        911434 (no room for the first file of an emptied slave), 9100102 (a cut that was killed, and set aside
+        twice).
+        """
+        for seed in (81095, 80822, 911434, 9100102):
             self.assertEqual(run_ha_schedule(seed).failure, "", f"seed {seed}")
 
     def test_slaves_mend_their_master(self) -> None:

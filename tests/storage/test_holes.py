@@ -301,6 +301,27 @@ class ReadTests(StoreCase):
         self.assertEqual(ranges(self.reopen()), [(5, 5)])
         self.assertEqual(self.store.ledger_end_index, 60)
 
+    def test_next_file_takes_its_number(self) -> None:
+        """
+        The last record of a file is damaged, and the first one of the next file claims its index: that is
+        another damaged record, no proof that the place of the first one was a blank.
+        """
+        first = next(index for index in range(1, 60) if self.position[index] % DATA_SIZE == 0)
+        self.flip(first - 1, 48)
+        self.flip(first, 15, bits=first ^ (first - 1))
+        before = self.disk.contents()
+        self.store.abandon()
+        self.store = FileStore.open(config_of(), self.disk)
+        self.assertEqual((self.store.holes[0].first_index, self.store.holes[0].position),
+                         (first - 1, self.position[first - 1]))
+        name = f"{ROOT}/data/{self.position[first] - DATA_SIZE:020d}"
+        self.assertEqual(self.disk.contents()[name], before[name])
+        while self.store.holes:
+            if not self.store.look_again():
+                hole = self.store.holes[0]
+                self.store.fill_hole(self.batch(hole.first_index, hole.last_index), is_committed=True)
+        self.is_whole()
+
     def test_far_behind(self) -> None:
         """A read looks at so much, then the hole reaches to the next file; a second look shrinks it."""
         self.wipe(3, 5)

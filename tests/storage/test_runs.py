@@ -110,6 +110,24 @@ class TwinTests(SynchronousTestCase):
         data = packed([b""] * (RUN_MAX + 100)).records
         self.assertAlike(data, RUN_MAX + 100)
 
+    def test_all_wrong_alike(self) -> None:
+        """All records of a run have one wrong field, under right checksums."""
+        body, count = 9, RUN_MIN + 1
+        size = body + 48
+        sound = packed([bytes([number]) * body for number in range(count)]).records
+        for field, value in ((0, 2), (1, size + 1), (1, size - 1), (3, 1), (8, body + 1), (8, body - 1)):
+            data = bytearray(sound)
+            for at in range(0, len(data), size):
+                fields = list(ENTRY_HEADER.unpack_from(data, at))
+                fields[field] = value
+                ENTRY_HEADER.pack_into(data, at, *fields)
+            rechained(data, size, 0)
+            for one in (bytes(data), bare(bytes(data), size)):
+                self.assertAlike(one, count, (field, value))
+                found = check_run(one, 0, count=count, size=size, index=10, position=500, term_min=2,
+                                  chain_crc=PREVIOUS)  # fmt: skip
+                self.assertIsNone(found, (field, value))
+
     def test_every_damaged_byte(self) -> None:
         """Of a record in the middle, and of the first and the last."""
         for body, numbers in ((0, (0, 20, RUN_MIN)), (9, (7,))):

@@ -295,9 +295,10 @@ class HAInvariants:
             if power_lost:
                 kept = min(kept, _floor(held.shadow, begin, min(held.flushed_offset, was_end)))
             is_lost = kept > begin and end < kept or (log.begin_offset > begin and kept > begin)
-            aside = slave.content_aside()
+            aside = slave.contents_aside()
             is_kept = held.is_resolving and all(
-                aside.get(at) == byte for at, byte in enumerate(held.shadow[: kept - begin], begin)
+                any(one.get(at) == byte for one in aside)
+                for at, byte in enumerate(held.shadow[: kept - begin], begin)
                 if not log.begin_offset <= at < end
             )
             require_ha(not is_lost or is_kept, 8,

@@ -247,13 +247,14 @@ class SimBroker:
             parts.append((data or b"").ljust(self._store.mapped_file_size_commit_log, b"\0"))
         return (int(names[0]) if names else 0), b"".join(parts)
 
-    def content_aside(self) -> dict[int, int]:
-        """The bytes by offset that were set aside."""
+    def contents_aside(self) -> list[dict[int, int]]:
+        """The bytes by offset that were set aside, for each directory; two may have the same offsets."""
         disk = self.disk
-        found: dict[int, int] = {}
+        found: list[dict[int, int]] = []
         for directory in directories(disk, self._store.commit_log_path):
+            found.append({})
             for name in disk.listdir(directory):
-                found.update(enumerate(disk.cached_content(f"{directory}/{name}"), int(name)))
+                found[-1].update(enumerate(disk.cached_content(f"{directory}/{name}"), int(name)))
         return found
 
     def replace_disk(self, disk: HADisk) -> None:
