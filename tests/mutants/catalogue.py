@@ -53,8 +53,7 @@ POWER = ("cut_power", "cut_power_everywhere", "lose_power_inside")
 #: A second connection of a peer is taken at once, and the first one stays.
 OLD_KEPT = (
     Patch(SERVER, "            if self._lives(peer_id, current, now_s):\n", "            if False:\n"),
-    Patch(SERVER, "current.peer_id = None  # so that its end does not count as a disconnected peer\n"
-          '            current.abort(f"{peer_id} opened a newer connection")', "pass"),
+    Patch(SERVER, '            current.abort(f"{peer_id} opened a newer connection")\n', ""),
 )
 
 
@@ -206,7 +205,7 @@ _REPLICATION = (
         Patch(HANDLER, "anew = not holds and index - 1 > known_index", "anew = False"),
     ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
                  "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
-       pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
+       pace_s=4.0, load={"think_us": 100_000, "bodies_max": 12, "body_bytes_max": 200, "appends": 0.9}),
     Mutant("refused-write-acknowledged", "a write that the store refused is answered as done", (
         Patch(HANDLER, "request, ResponseCode.INCONSISTENT_STATE)\n        self._purge()\n",
               "request, ResponseCode.SUCCESS)\n        self._purge()\n"),
