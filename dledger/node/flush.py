@@ -66,11 +66,6 @@ class LedgerFlusher:
         reason = error.facts["reason"] if isinstance(error, StoreError) else failure.getErrorMessage()
         self._feed(StoreFailed(reason=str(reason)))
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a flush is under way."""
-        return self._group.is_running
-
     def idle(self) -> Deferred[None]:
         """@return: fires when no flush is running."""
         return self._group.idle()

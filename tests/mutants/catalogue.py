@@ -203,9 +203,7 @@ _REPLICATION = (
     Mutant("diverged-beginning-kept", "the follower keeps its entries below the leader's beginning, "
            "equal or not", (
         Patch(HANDLER, "anew = not holds and index - 1 > known_index", "anew = False"),
-    ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
-                 "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
-       pace_s=4.0, load={"think_us": 100_000, "bodies_max": 12, "body_bytes_max": 200, "appends": 0.9}),
+    ), script="diverged_beginning"),
     Mutant("refused-write-acknowledged", "a write that the store refused is answered as done", (
         Patch(HANDLER, "request, ResponseCode.INCONSISTENT_STATE)\n        self._purge()\n",
               "request, ResponseCode.SUCCESS)\n        self._purge()\n"),

@@ -138,7 +138,7 @@ class Nemesis:
                 network.cut(source, target)
                 network.lose(source, target)
                 self._clock.after(us, network.heal, source, target)
-            slow_us = int((0.1 + self._rng.random()) * SECOND_US)
+            slow_us = int((0.1 + 2 * self._rng.random()) * SECOND_US)
             self._clock.after(us - 1, self._delay, other, victim, slow_us)
             self._clock.after(us + int(4 * slow_us * self._rng.random()), self._late, other, victim, slow_us)
 
