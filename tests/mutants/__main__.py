@@ -156,7 +156,7 @@ def _judge(mutant: Mutant, seconds: float, sound: bool) -> Verdict:
 
 @click.command()
 @click.option("--only", multiple=True, help="Name of a mutant; may be given more than once.")
-@click.option("--seconds", default=60.0, show_default=True, help="Longest time of the processor for one mutant.")
+@click.option("--seconds", default=60.0, show_default=True, help="Longest time of the processor for each.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--sound", is_flag=True, help="Break nothing: the same schedules must all pass.")
 @click.option("--child", hidden=True)

@@ -131,7 +131,7 @@ class LifeTests(ClusterTestCase):
         leader = cluster.leader
         assert leader is not None
         follower = next(member for member in cluster.members.values() if member is not leader)
-        while not follower.node.flusher.is_running:
+        while follower.node.flusher.idle().called:
             self.append(cluster, b"a")
             cluster.run(0.01)
         follower.stop()
