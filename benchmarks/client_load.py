@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.load import LoadError, Meter, Sample
+from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendOutcome
 from dledger.client.client import LogClient
 from dledger.client.values import AppendError
@@ -46,7 +47,8 @@ class _Load:
 
 
 def run_client(
-    *, peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float
+    *, peers: str, group: str, body: bytes, window: int, warm_up_s: float, seconds: float,
+    tls: TlsFiles | None = None,
 ) -> Sample:
     """
     Keep C{window} appends unanswered until the time is over.
@@ -56,7 +58,7 @@ def run_client(
     from twisted.internet import reactor as _reactor
 
     reactor: Any = _reactor
-    client = LogClient(peers, group=group, reactor=reactor, wire="binary")
+    client = LogClient(peers, group=group, reactor=reactor, wire="binary", tls=tls)
     failures: list[str] = []
     meters: list[Meter] = []
 

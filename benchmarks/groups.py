@@ -15,8 +15,11 @@ from pathlib import Path
 import attrs
 
 from benchmarks.load import LoadError, Sample, load_in_child
+from dledger.base.rights import ClientRole
+from dledger.base.tls_files import TlsFiles
+from tests.base.keys import KeyRoom
 from tests.processes.children import Child, ChildError, TalkingChild
-from tests.processes.members import Group
+from tests.processes.members import Group, Member
 
 GROUP_NAME = "bench"
 
@@ -79,12 +82,24 @@ class MeasuredGroup:
 class OurGroup(MeasuredGroup):
     """Three members of ours, as C{twistd} processes."""
 
-    def __init__(self, directory: Path, *, flush: str, systems: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, *, flush: str, systems: dict[str, str], secured: bool = False
+    ) -> None:
+        """@param secured: with TLS between members, and for the generator."""
         self.flush = flush
         self.systems = systems
-        self._group = Group(
-            directory / f"ours-{flush}", name=GROUP_NAME, options={"flush_disk_type": flush}
-        )
+        self._keys: TlsFiles | None = None
+        at = directory / (f"ours-{flush}-tls" if secured else f"ours-{flush}")
+        self._group = Group(at, name=GROUP_NAME, options={"flush_disk_type": flush})
+        if secured:
+            room = KeyRoom(at / "keys")
+            self._keys = room.client("load", ClientRole.APPEND)
+            for peer_id in self._group.peers:
+                files = {f"tls_{name}": path for name, path in attrs.asdict(room.member(peer_id)).items()}
+                self._group.members[peer_id] = Member(
+                    peer_id, self._group.peers, at / peer_id, group=GROUP_NAME,
+                    options={"flush_disk_type": flush, "tls_plain_hosts": "127.0.0.1", **files},
+                )
         self._leader_id = ""
 
     @property
@@ -111,7 +126,7 @@ class OurGroup(MeasuredGroup):
         return load_in_child(
             address=self._group.peers[self._leader_id], remote_id=self._leader_id, group=GROUP_NAME,
             wire=wire, window=window, body_bytes=body_bytes, warm_up_s=warm_up_s, seconds=seconds,
-            peers=self._group.peers_text,
+            peers=self._group.peers_text, keys=self._keys,
         )
 
 
@@ -236,7 +251,7 @@ def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]
     """
     Make the groups that were asked for, without starting them.
 
-    @param peers: C{java}, C{java-batch}, C{pysyncobj}.
+    @param peers: C{java}, C{java-batch}, C{pysyncobj}; C{tls} for ours with TLS.
     @param flushes: flush types of our own groups.
     """
     groups: list[MeasuredGroup] = [
@@ -246,7 +261,11 @@ def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]
     absent = []
     for peer in peers:
         try:
-            if peer == "pysyncobj":
+            if peer == "tls":
+                groups.append(OurGroup(
+                    directory, flush="async", systems={"dledger-binary-tls": "client"}, secured=True
+                ))
+            elif peer == "pysyncobj":
                 groups.append(PySyncObjGroup(directory))
             else:
                 groups.append(JavaGroup(directory, batch_push=peer == "java-batch"))

@@ -28,6 +28,8 @@ from pathlib import Path
 import attrs
 import click
 
+from dledger.base.tls_files import TlsFiles
+
 ROOT = Path(__file__).resolve().parents[1]
 _OPAQUE = re.compile(rb'"opaque":(-?\d+)')
 _CODE = re.compile(rb'"code":(-?\d+)')
@@ -232,12 +234,13 @@ def run_window(
 
 def load_in_child(
     *, address: str, remote_id: str, group: str, wire: str, window: int, body_bytes: int, warm_up_s: float,
-    seconds: float, peers: str = "", watch: Callable[[], None] | None = None,
+    seconds: float, peers: str = "", watch: Callable[[], None] | None = None, keys: TlsFiles | None = None,
 ) -> Sample:
     """
     Run a generator in its own process.
 
     @param watch: called a few times a second while it runs.
+    @param keys: for TLS; only for the wire C{client}.
     @raise LoadError: it failed or hung.
     """
     command = [
@@ -245,6 +248,8 @@ def load_in_child(
         "--group", group, "--wire", wire, "--window", str(window), "--body-bytes", str(body_bytes),
         "--warm-up", str(warm_up_s), "--seconds", str(seconds), "--peers", peers,
     ]
+    if keys is not None:
+        command += ["--keys", keys.certificate, keys.key, keys.authority]
     deadline = time.monotonic() + warm_up_s + seconds + 30
     running = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -275,11 +280,12 @@ def load_in_child(
 @click.option("--wire", type=click.Choice(["remoting", "native", "client"]), default="remoting")
 @click.option("--window", default=64, show_default=True, help="appends in flight")
 @click.option("--body-bytes", default=100, show_default=True)
+@click.option("--keys", nargs=3, help="certificate, key and authority, for --wire client with TLS")
 @click.option("--warm-up", default=1.0, show_default=True, help="seconds before the measured span")
 @click.option("--seconds", default=3.0, show_default=True, help="length of the measured span")
 def main(
     address: str, remote_id: str, group: str, peers: str, wire: str, window: int, body_bytes: int,
-    warm_up: float, seconds: float,
+    keys: tuple[str, str, str] | None, warm_up: float, seconds: float,
 ) -> None:
     """Load one member; print one line of JSON."""
     body = random.Random(1).randbytes(body_bytes)
@@ -288,7 +294,8 @@ def main(
             from benchmarks.client_load import run_client
 
             sample = run_client(
-                peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds
+                peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds,
+                tls=TlsFiles(certificate=keys[0], key=keys[1], authority=keys[2]) if keys else None,
             )
         else:
             frames = (RemotingFrames if wire == "remoting" else NativeFrames)(

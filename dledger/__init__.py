@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.base.errors import DLedgerError
+    from dledger.base.tls_files import TlsFiles
     from dledger.client.appender import AppendLimits
     from dledger.client.blocking import AppendInterrupted, AppendSummary, Log, connect
     from dledger.client.values import (
@@ -40,6 +41,7 @@ __all__ = (
     "Log",
     "MemberInfo",
     "ResponseCode",
+    "TlsFiles",
     "UnknownOutcome",
     "connect",
 )
@@ -52,6 +54,7 @@ except PackageNotFoundError:  # the source tree is not installed
 #: Module to its names in C{__all__}; the imports above are the same table for type checkers.
 _HOMES = {
     "dledger.base.errors": ("DLedgerError",),
+    "dledger.base.tls_files": ("TlsFiles",),
     "dledger.client.blocking": ("AppendInterrupted", "AppendSummary", "Log", "connect"),
     "dledger.client.appender": ("AppendLimits",),
     "dledger.client.values": (

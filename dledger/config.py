@@ -19,6 +19,7 @@ from attrs.validators import ge, gt, in_, instance_of, le
 
 from dledger.base.addresses import checked_members
 from dledger.base.option_values import check_type, converted, listed, our_name, unknown_option
+from dledger.base.tls_files import TlsFiles, tls_files
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
 #: does not advertise its interval.
@@ -76,6 +77,11 @@ class DLedgerConfig:
     @ivar max_connections: incoming connections; 0: as many as the limit of descriptors allows, at most 4096.
     @ivar max_answer_bytes: bytes of answers to GET and PULL that clients have not read yet, all together.
     @ivar max_unfinished_bytes: bytes of frames whose end has not come, of all connections.
+    @ivar tls_certificate, tls_key, tls_authority: PEM files; with them, everything but connections of
+        C{tls_plain_hosts} is mutual TLS, see L{dledger.base.tls.keys}.
+    @ivar tls_plain_hosts: IP addresses or networks from which connections without TLS are taken, with all
+        rights: of Java members.
+    @ivar tls_plain_members: members to which this one connects without TLS: Java's.
     @ivar admin_access_log: write a log line for each request to the administration.
     @ivar preferred_leader_ids: members that receive leadership when they have caught up.
 
@@ -133,6 +139,11 @@ class DLedgerConfig:
     max_connections: int = _count(0, 0)
     max_answer_bytes: int = _count(256 * 1024 * 1024, 16 * 1024 * 1024)
     max_unfinished_bytes: int = _count(64 * 1024 * 1024, 4 * 1024 * 1024)
+    tls_certificate: str = attrs.field(default="", validator=instance_of(str))
+    tls_key: str = attrs.field(default="", validator=instance_of(str))
+    tls_authority: str = attrs.field(default="", validator=instance_of(str))
+    tls_plain_hosts: tuple[str, ...] = attrs.field(default=(), converter=_ids)
+    tls_plain_members: tuple[str, ...] = attrs.field(default=(), converter=_ids)
     admin_access_log: bool = attrs.field(default=False, validator=instance_of(bool))
     healthy_lag_entries: int = _count(100_000, 0)
 
@@ -265,6 +276,21 @@ class DLedgerConfig:
             if peer_id not in self.peers:
                 raise ValueError(f"preferred_leader_ids: {peer_id!r} is not among {sorted(self.peers)}")
 
+    @tls_authority.validator
+    def _tls_is_whole(self, _attribute: object, value: str) -> None:
+        tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=value)
+
+    @tls_plain_members.validator
+    def _plain_are_peers(self, _attribute: object, value: tuple[str, ...]) -> None:
+        for peer_id in value:
+            if peer_id not in self.peers:
+                raise ValueError(f"tls_plain_members: {peer_id!r} is not among {sorted(self.peers)}")
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """The files of this member's TLS identity; None without TLS."""
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+
     @property
     def quorum(self) -> int:
         """Number of members that form a majority, this one included."""
@@ -306,7 +332,7 @@ ALIASES: Mapping[str, str] = {
 }
 
 #: Options whose converters take several types.
-_OWN_TYPES = ("peers", "preferred_leader_ids", "admin_hosts")
+_OWN_TYPES = ("peers", "preferred_leader_ids", "admin_hosts", "tls_plain_hosts", "tls_plain_members")
 
 #: Java's defaults for options whose defaults are safer here. They apply to a Java-style file of properties.
 JAVA_FILE_DEFAULTS: Mapping[str, object] = {"file_reserved_hours": 72, "enable_disk_force_clean": True}

@@ -52,6 +52,24 @@ LOOSE_PER_READ = 4
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
 
 
+#: How L{loss_sentence} begins when TLS is the reason.
+TLS_LOSS = "TLS: "
+
+
+def loss_sentence(reason: Failure) -> str:
+    """Why a connection ended, in one line; of OpenSSL's errors only the reasons."""
+    error = reason.value
+    assert error is not None
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    if kind == "OpenSSL.SSL.Error":
+        queue = error.args[0] if error.args else ()
+        reasons = [str(entry[-1]) for entry in queue if isinstance(entry, tuple) and entry]
+        return f"{TLS_LOSS}{', '.join(reasons) or 'handshake failed'}"
+    if kind.endswith("VerificationError"):
+        return f"{TLS_LOSS}the certificate at the other end is of another name: {error}"
+    return reason.getErrorMessage()
+
+
 @implementer(IPushProducer)
 class Connection(Protocol):
     """
@@ -129,7 +147,7 @@ class Connection(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """See L{Protocol.connectionLost}."""
-        self._lose(reason.getErrorMessage())
+        self._lose(loss_sentence(reason))
 
     def close(self) -> None:
         """End the connection when all output has been sent; further input is dropped."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet.interfaces import IProtocol, ITCPTransport
+from twisted.internet.interfaces import IProtocol, ISSLTransport, ITCPTransport
 
 #: Above this size the socket does not take everything at once, and the copy would cost more than a poll.
 AT_ONCE_BYTES_MAX = 256 * 1024
@@ -35,8 +35,11 @@ def read_directly(transport: Any, protocol: IProtocol) -> None:
 
 
 def _is_socket(transport: Any) -> bool:
-    # A TLS transport provides the interface too, but not this method.
-    return ITCPTransport.providedBy(transport) and hasattr(transport, "writeSomeData")
+    # A TLS transport provides the interface of the socket beneath it too, and lends its methods.
+    return (
+        ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport)
+        and hasattr(transport, "writeSomeData")
+    )
 
 
 class Outlet:

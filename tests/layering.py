@@ -28,7 +28,7 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 WIRE = ("protocols.wire",)
 VALUES = (
     "dledger.base.addresses", "dledger.base.errors", "dledger.base.group_name", "dledger.base.holes",
-    "dledger.base.option_values",
+    "dledger.base.option_values", "dledger.base.rights", "dledger.base.tls_files",
 )
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
@@ -139,6 +139,14 @@ LAYERS: tuple[Layer, ...] = (
             "asyncio", *CLOCKS, "logging", "random", "socket", "protocols.wire.ledger",
             "protocols.wire.rocketmq",
         ),
+    ),
+    # Only its module "securing" is imported from above: the third parties may be missing.
+    Layer(
+        name="base TLS",
+        covers=("dledger.base.tls",),
+        ours=VALUES,
+        third=(*TWISTED, "OpenSSL", "cryptography"),
+        refused=("twisted.web", "logging", "asyncio", "random"),
     ),
     Layer(
         name="base",

@@ -55,6 +55,8 @@ GAUGES: tuple[tuple[str, str, _Number], ...] = (
     ("disk_total_bytes", "Size of the store's file system.", lambda s: s.disk_total_bytes),
     ("set_aside_files", "Files of cut data kept beside the ledger.", lambda s: s.set_aside_files),
     ("set_aside_bytes", "Bytes of cut data kept beside the ledger.", lambda s: s.set_aside_bytes),
+    ("tls_certificate_end_seconds", "End of the TLS certificate since 1970; -1 without.",
+     lambda s: s.tls_expires_s),
     ("uptime_seconds", "Seconds since the node started.", lambda s: s.uptime_s),
 )
 

@@ -38,6 +38,7 @@ from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.site import AdminSite
 from dledger.base.addresses import Address
 from dledger.base.reactor import Reactor
+from dledger.base.tls.securing import Securing
 from dledger.node.health import health_problem
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
@@ -56,7 +57,13 @@ _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class StatusSource(Protocol):
-    """The part of a node that this module needs."""
+    """
+    The part of a node that this module needs.
+
+    @ivar keys: with which it connects to other members; None without TLS.
+    """
+
+    keys: Securing | None
 
     def status(self) -> NodeStatus:
         """The current status."""

@@ -49,6 +49,7 @@ FINAL = frozenset(
         ResponseCode.UNKNOWN_GROUP,
         ResponseCode.UNKNOWN_MEMBER,
         ResponseCode.UNEXPECTED_ARGUMENT,
+        ResponseCode.FORBIDDEN,
         ResponseCode.DISK_FULL,
         ResponseCode.REQUEST_WITH_EMPTY_BODYS,
     }

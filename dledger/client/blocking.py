@@ -25,6 +25,7 @@ from dledger.base.bodies import BytesLike, as_body, total_bytes
 from dledger.base.endpoints import EndpointFor
 from dledger.base.reactor_thread import Outcome as PendingOutcome
 from dledger.base.reactor_thread import ReactorThread
+from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
 from dledger.client.values import (
@@ -109,11 +110,12 @@ class Log:
         is_ordered: bool = True,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
         @param timeout: seconds in which a call has an outcome, retries included.
-        @param wire, answer_timeout_s, is_ordered, endpoint_for, rng: see L{LogClient}.
+        @param wire, answer_timeout_s, is_ordered, endpoint_for, rng, tls: see L{LogClient}.
         @param limits: bounds of appends; by default, a call beyond them waits.
         @raise ValueError: C{peers} is malformed.
         """
@@ -131,6 +133,7 @@ class Log:
                 is_ordered=is_ordered,
                 endpoint_for=endpoint_for,
                 rng=rng,
+                tls=tls,
             )
         except BaseException:
             reactor_thread.stop(lambda: None)
@@ -414,15 +417,16 @@ def connect(
     is_ordered: bool = True,
     endpoint_for: EndpointFor | None = None,
     rng: random.Random | None = None,
+    tls: TlsFiles | None = None,
 ) -> Log:
     """
     Open the log of a group. No connection is made before it is needed.
 
     The parameters are those of L{Log}.
 
-    @raise ValueError: C{peers} is malformed.
+    @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
     """
     return Log(
         peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered,
-        endpoint_for=endpoint_for, rng=rng,
+        endpoint_for=endpoint_for, rng=rng, tls=tls,
     )  # fmt: skip

@@ -26,6 +26,8 @@ from dledger.base.errors import DLedgerError
 from dledger.base.reactor import Reactor
 from dledger.base.sender import fire_all, fire_one
 from dledger.base.timing import Backoff
+from dledger.base.tls.securing import dialling
+from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendDone, Appender, AppendLimits
 from dledger.client.connection import MemberLink, RequestLost
 from dledger.client.members import Members
@@ -79,6 +81,7 @@ class LogClient:
         is_ordered: bool = True,
         endpoint_for: EndpointFor | None = None,
         rng: random.Random | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """
         @param peers: C{n0-host:port;n1-host:port} or member id to C{host:port}; some of the members
@@ -92,6 +95,9 @@ class LogClient:
         @param is_ordered: send one append at a time to Java members, whose server takes requests in
             any order. False gives up the order of calls there for speed.
         @param endpoint_for: makes a client endpoint from an address (default: TCP).
+        @param tls: the client's certificate; each member must prove its id, see L{dledger.base.tls.keys}.
+            None: no TLS.
+        @raise ValueError: C{peers} or a time is malformed, or a file of C{tls} is not sound.
         """
         if timeout_s <= 0 or answer_timeout_s <= 0:
             raise ValueError(f"timeout_s={timeout_s} and answer_timeout_s={answer_timeout_s} must be above 0")
@@ -106,6 +112,7 @@ class LogClient:
             wire=wire,
             rng=rng or random.Random(),
             answer_timeout_s=min(timeout_s, 1.0),
+            tls=dialling(tls),
         )
         self._rivals = Rivals(self._members, reactor)
         self._appender = Appender(

@@ -26,6 +26,7 @@ from dledger.base.endpoints import EndpointFor, connect_with
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
 from dledger.base.timing import Alarm, Gathering
+from dledger.base.tls.securing import Dialling
 from dledger.client.connection import MemberLink
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn
@@ -66,7 +67,9 @@ class Members:
         wire: str = "auto",
         rng: random.Random,
         answer_timeout_s: float = 1.0,
+        tls: Dialling | None = None,
     ) -> None:
+        """@param tls: makes the connections by TLS; None: they are plain."""
         if wire not in ("auto", "remoting", "binary"):
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
         self.group = group
@@ -77,6 +80,7 @@ class Members:
         self.turn = Turn(clock, self._output_failed)
         self._clock = clock
         self._endpoint_for = endpoint_for
+        self._tls = tls
         self._wire = wire
         self._answer_timeout_s = answer_timeout_s
         self._keepers: dict[str, Keeper[MemberLink]] = {}
@@ -119,7 +123,10 @@ class Members:
 
     async def _connect(self, member_id: str) -> MemberLink:
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
-        await connect_with(self._endpoint_for(self.addresses[member_id]), link.protocol)
+        endpoint = self._endpoint_for(self.addresses[member_id])
+        if self._tls is not None:
+            endpoint = self._tls.dial(endpoint, member_id)
+        await connect_with(endpoint, link.protocol)
         try:
             await self.metadata(link)
         except Exception:  # not GeneratorExit: Python may collect a story that nobody waits for

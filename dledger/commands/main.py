@@ -21,9 +21,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import dledger
 from dledger.base.errors import DLedgerError
+from dledger.base.tls_files import tls_files
 from dledger.client.blocking import AppendInterrupted
 from dledger.client.values import Entry
 from dledger.commands.broker import Wanted, read_offset, tail_broker
+from dledger.commands.certs import certs
 from dledger.commands.common import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -54,6 +56,7 @@ class Target:
     group: str
     timeout: float
     wire: str
+    tls: dledger.TlsFiles | None = None
 
     def open(self) -> dledger.Log:
         """Open its log. @raise UsageError: the peers are missing or malformed."""
@@ -62,7 +65,9 @@ class Target:
                 "no members named: give --peers 'n0-host:port;n1-host:port' or set DLEDGER_PEERS"
             )
         try:
-            return dledger.connect(self.peers, group=self.group, timeout=self.timeout, wire=self.wire)
+            return dledger.connect(
+                self.peers, group=self.group, timeout=self.timeout, wire=self.wire, tls=self.tls
+            )
         except ValueError as error:
             raise click.UsageError(str(error)) from None
 
@@ -76,13 +81,26 @@ class Target:
               help="Seconds in which a call has an outcome.")  # fmt: skip
 @click.option("--wire", type=click.Choice(["auto", "remoting", "binary"]), default="auto",
               show_default=True, help="Format of requests.")  # fmt: skip
+@click.option("--tls-certificate", envvar="DLEDGER_TLS_CERTIFICATE", default="", metavar="PEM",
+              help="Own certificate; with the two below, connections are TLS. [env DLEDGER_TLS_CERTIFICATE]")
+@click.option("--tls-key", envvar="DLEDGER_TLS_KEY", default="", metavar="PEM",
+              help="Its private key. [env DLEDGER_TLS_KEY]")  # fmt: skip
+@click.option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", default="", metavar="PEM",
+              help="The authority that signed the members' certificates. [env DLEDGER_TLS_AUTHORITY]")
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True,
               callback=lambda context, _, is_wanted: _say_version(context, is_wanted),
               help="Show versions and exit.")  # fmt: skip
 @click.pass_context
-def cli(context: click.Context, peers: str, group: str, timeout: float, wire: str) -> None:
+def cli(
+    context: click.Context, peers: str, group: str, timeout: float, wire: str, tls_certificate: str,
+    tls_key: str, tls_authority: str,
+) -> None:
     """A replicated commit log: append to it, read it, administer it."""
-    context.obj = Target(peers=peers, group=group, timeout=timeout, wire=wire)
+    try:
+        tls = tls_files(certificate=tls_certificate, key=tls_key, authority=tls_authority)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    context.obj = Target(peers=peers, group=group, timeout=timeout, wire=wire, tls=tls)
 
 
 class _Lines:
@@ -314,6 +332,7 @@ cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)
 cli.add_command(group)
+cli.add_command(certs)
 
 
 def main() -> None:

@@ -83,8 +83,8 @@ class LeadersWord:
         """
         A Java leader answered GET of index 0.
 
-        Only a leader answers 410, and only for an index behind its end. Its term may have changed since: no
-        entry of an earlier term was ever committed, nor acknowledged by an earlier process of this member.
+        Only a leader answers 410, and only for an index behind its end. In any term of its leadership it
+        holds all committed entries: there are none, and an earlier process of this member acknowledged none.
         """
         member = self.member
         if (

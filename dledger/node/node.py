@@ -30,6 +30,7 @@ from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
 from dledger.base.threads import RunInThread
+from dledger.base.tls.securing import Securing
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -39,6 +40,7 @@ from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
+from dledger.node.key_watch import KeyWatch
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
@@ -134,12 +136,14 @@ class Node:
         wall_clock: Callable[[], tuple[float, int]],
         disk_space: Callable[[], DiskSpace] | None = None,
         make_driver: MakeDriver = Driver,
+        keys: Securing | None = None,
     ) -> None:
         """
         @param clock: monotonic.
         @param run_in_thread: runs fsyncs, one at a time.
         @param wall_clock: seconds since 1970, and the local hour.
         @param make_driver: the simulator's driver checks each step.
+        @param keys: for TLS; watched here.
         """
         self.config = config
         self.counters = Counters()
@@ -156,6 +160,8 @@ class Node:
         self._clock = clock
         self._wall_clock = wall_clock
         self._disk_space = disk_space
+        self.keys = keys
+        self._key_watch = KeyWatch(keys, config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""
         self._told_set_aside = 0
@@ -324,6 +330,7 @@ class Node:
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
+        self._key_watch.check(now_s)
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
         for one in deleted:
             self._begin_moved = f"{one.path} deleted: {one.why}"
@@ -484,6 +491,7 @@ class Node:
             is_disk_full=self._store.disk_full, begin_moved=self._begin_moved,
             healthy_lag_entries=self.config.healthy_lag_entries,
             set_aside_files=max(self._kept_count, 0), set_aside_bytes=self._kept_bytes,
+            tls_expires_s=self._key_watch.expires_s,
         )
 
     def _unsynced_bytes(self, flushed_index: int) -> int:

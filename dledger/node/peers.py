@@ -34,7 +34,7 @@ from zope.interface import implementer
 
 from dledger.config import DLedgerConfig
 from dledger.node.greeting import Greeting
-from protocols.connection import IDLE_S
+from protocols.connection import IDLE_S, TLS_LOSS
 from protocols.ledger.connection import ClientConnection
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
@@ -364,8 +364,7 @@ class _Peer(Factory):
             self._connection = None
             if self._unheard > 1:
                 return  # only the end of the first of them is logged
-            self.log.info(
-                "connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason
-            )
+            tell = self.log.warn if reason.startswith(TLS_LOSS) else self.log.info
+            tell("connection to peer {peer_id} ended: {reason}", peer_id=self._peer_id, reason=reason)
 
 

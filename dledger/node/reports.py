@@ -23,7 +23,8 @@ _WARNINGS = frozenset({
     "two-leaders", "truncate-refused", "append-refused", "repairing", "stepping-down", "push-refused",
     "stray-leader-called", "append-too-large", "message-refused", "terms-exhausted", "claim-refused",
     "agrees-again", "standing-in", "leaving-full", "unsure", "slow-fsync", "term-leap", "entries-damaged",
-    "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member",
+    "leaving-damaged", "leaving-slow-disk", "push-waits-for-damaged", "foreign-member", "request-forbidden",
+    "handshake-failed",
 })
 _ERRORS = frozenset({"store-failed", "diverged", "disk-full", "entries-not-found"})
 _RESERVED = frozenset({"level", "format", "event", "facts", "self"})
@@ -47,6 +48,8 @@ _REPEATED = {
     "append-too-large": (),
     "claim-refused": ("peer_id", "reason"),
     "foreign-member": (),
+    "request-forbidden": ("who", "request"),
+    "handshake-failed": ("reason",),
     "peer-connected": ("peer_id",),
     "peer-disconnected": ("peer_id",),
     "message-refused": ("sender_id", "kind", "fault"),

@@ -15,7 +15,10 @@ Rule 2: VOTE, HEART_BEAT, PUSH and a leader's LEADERSHIP_TRANSFER count only on 
 member that they name; the first message that names its sender introduces the connection.
 Rule 3: the first METADATA of a member tells its group and its list of members; if they are not ours, it is
 answered, and the connection ends before any other of its requests is heard (L{dledger.node.greeting}).
-Rule 4: every request is answered exactly once, with a code in a body, unless its connection is lost;
+Rule 4: with TLS, the certificate of a connection names the members for which it may speak, and the roles of a
+client (L{dledger.base.rights}). A request beyond that is answered FORBIDDEN (440); a connection that claims
+to be another member ends.
+Rule 5: every request is answered exactly once, with a code in a body, unless its connection is lost;
 then the core receives C{RequestAbandoned} for its unanswered requests.
 
 Source: DLedgerServer.handle*, DLedgerRpcNettyService.processRequest.
@@ -30,6 +33,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from dledger.base.errors import DLedgerError, StoreError
+from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core.effects import Report
 from dledger.core.inputs import (
     Input,
@@ -66,6 +70,15 @@ from protocols.wire.ledger.messages import (
 _PEERS_ONLY = frozenset({RequestCode.VOTE, RequestCode.HEART_BEAT, RequestCode.PUSH})
 
 
+#: What a client must be allowed to do for these requests. METADATA needs nothing.
+_NEEDED = {
+    RequestCode.GET: ClientRole.READ,
+    RequestCode.PULL: ClientRole.READ,
+    RequestCode.APPEND: ClientRole.APPEND,
+    RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
+}
+
+
 class CoreView(Protocol):
     """The part of the core needed here."""
 
@@ -87,6 +100,9 @@ class CoreView(Protocol):
 
 #: The origin of a request to the core: one request, or several merged ones.
 _Asked = tuple[ServerConnection, Ticket | Merged]
+
+#: The rights of the other end of a connection.
+RightsOf = Callable[[ServerConnection], Rights]
 
 #: Claims a connection for a peer. Returns False if it was aborted instead.
 Claim = Callable[[ServerConnection, str], bool]
@@ -174,6 +190,8 @@ class RequestRouter:
         self._counters = counters
         self._questions: dict[int, _Asked | Deferred[Response]] = {}
         self._tokens: dict[ServerConnection, set[int]] = {}
+        self._limited: dict[ServerConnection, Rights] = {}
+        self._rights_of: RightsOf | None = None
         self._refuse = refusals.refuse
         self._appends = appends
         self._reads = reads
@@ -183,6 +201,10 @@ class RequestRouter:
     def claim_with(self, claim: Claim) -> None:
         """Set the function that claims connections for peers."""
         self._claim = claim
+
+    def judge_with(self, rights_of: RightsOf) -> None:
+        """Set the function that knows the rights of connections; without it, everybody may do everything."""
+        self._rights_of = rights_of
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         answer, told = self._core.metadata(request), self._told()
@@ -213,6 +235,10 @@ class RequestRouter:
 
     def _route(self, connection: ServerConnection, requests: list[tuple[Ticket, Request]]) -> None:
         self._counters.requests += len(requests)
+        if self._rights_of is not None:
+            requests = self._allowed(connection, requests, self._rights_of)
+            if not requests:
+                return
         if connection.peer_id is None:
             self._counters.client_requests += len(requests)
         self_id, group, append_for = self._self_id, self._group, self._appends.append_for
@@ -278,6 +304,7 @@ class RequestRouter:
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
+        self._limited.pop(connection, None)
         tokens = self._tokens.pop(connection, set())
         for token in tokens:
             del self._questions[token]
@@ -290,6 +317,37 @@ class RequestRouter:
             self._feed(PeerDisconnected(peer_id=connection.peer_id))
 
     # -- requests -----------------------------------------------------------------------------
+
+    def _allowed(
+        self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], rights_of: RightsOf
+    ) -> list[tuple[Ticket, Request]]:
+        """Those of C{requests} that the certificate of the connection allows; the others are refused."""
+        rights = self._limited.get(connection)
+        if rights is None:
+            # (Not earlier: a connection is ready before its handshake is over.)
+            rights = self._limited[connection] = rights_of(connection)
+        if rights is ALL_RIGHTS:
+            return requests
+        allowed = []
+        for ticket, request in requests:
+            needed = _NEEDED.get(request.kind)
+            if needed is None or needed in rights.roles:
+                allowed.append((ticket, request))
+                continue
+            self._note("request-forbidden", {"address": connection.address, "who": rights.who,
+                                             "request": request.kind.name, "role": str(needed)})
+            self._refuse(connection, ticket, request, DLedgerError(ResponseCode.FORBIDDEN, role=str(needed)))
+        return allowed
+
+    def _speaks_for(self, connection: ServerConnection, peer_id: str) -> bool:
+        """Whether the connection could be claimed for a member; if not, it has ended."""
+        rights = self._limited.get(connection, ALL_RIGHTS)
+        if rights.speak_for(peer_id):
+            return self._claim(connection, peer_id)
+        reason = f"the certificate is of {rights.who or 'nobody'}"
+        self._note("claim-refused", {"peer_id": peer_id, "address": connection.address, "reason": reason})
+        connection.abort(f"not taken for {peer_id}: {reason}")
+        return False
 
     def _refuse_stranger(self, connection: ServerConnection, ticket: Ticket, request: Request) -> None:
         if request.remote_id != self._self_id:
@@ -333,7 +391,7 @@ class RequestRouter:
         if speaker is None and request.kind in _PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
         if speaker is not None and speaker != connection.peer_id and speaker in self._peer_ids and not (
-            self._claim(connection, speaker)
+            self._speaks_for(connection, speaker)
         ):
             return False
         named = self._named_by(request)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 
 from dledger.base.listening import ListeningSide
 from protocols.budgets import Budgets
+from protocols.connection import TLS_LOSS
 from protocols.ledger.connection import RequestSink, ServerConnection
 from protocols.ledger.interfaces import Ticket
 from protocols.turn import Turn
@@ -181,4 +182,7 @@ class MemberServer(ListeningSide[ServerConnection]):
         if peer_id is not None and self._by_peer.get(peer_id) is connection:
             del self._by_peer[peer_id], self._heard_s[peer_id]
             self._note("peer-disconnected", {"peer_id": peer_id, "reason": reason})
+        elif reason.startswith(TLS_LOSS) and not connection.account.is_proven:
+            host = connection.address.rpartition(":")[0]
+            self._note("handshake-failed", {"address": host, "reason": reason})
         self._sink.connection_lost(connection, reason)

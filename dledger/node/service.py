@@ -24,6 +24,7 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, quoteStringArgument, serverFromString
 from twisted.internet.interfaces import IListeningPort, IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -33,6 +34,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
+from dledger.base.tls.securing import Securing, secured
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
 from dledger.node.health import UNSURE
@@ -90,13 +92,20 @@ def listen_description(address: str) -> str:
     return f"tcp:{port}"
 
 
-def peer_endpoints(config: DLedgerConfig, reactor: Reactor) -> dict[str, IStreamClientEndpoint]:
-    """The endpoints of the other members, by peer id."""
+def peer_endpoints(
+    config: DLedgerConfig, reactor: Reactor, keys: Securing | None = None
+) -> dict[str, IStreamClientEndpoint]:
+    """The endpoints of the other members, by peer id. @param keys: for connections by TLS."""
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for peer_id, address in config.peers.items():
         if peer_id != config.self_id:
             host, port = parse_address(address)
-            endpoints[peer_id] = HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIME_OUT_S)
+            endpoint: IStreamClientEndpoint = HostnameEndpoint(
+                reactor, host, port, timeout=CONNECT_TIME_OUT_S
+            )
+            if keys is not None and peer_id not in config.tls_plain_members:
+                endpoint = keys.dial(endpoint, peer_id)
+            endpoints[peer_id] = endpoint
     return endpoints
 
 
@@ -135,6 +144,7 @@ class MemberService(MultiService):
     One member.
 
     @ivar node: None until the store is open.
+    @ivar keys: for TLS; None without.
     """
 
     log = Logger()
@@ -172,6 +182,7 @@ class MemberService(MultiService):
         super().__init__()
         self.config = config
         self.node: Node | None = None
+        self.keys: Securing | None = None
         self._reactor = reactor
         self._disk = disk
         self._rng = rng
@@ -197,6 +208,11 @@ class MemberService(MultiService):
         """See L{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
         try:
+            keys = self.keys = secured(self.config.tls_files)
+        except ValueError as error:
+            self._give_up(f"cannot start with TLS: {error}")
+            return
+        try:
             node = self._open()
         except StoreError as error:
             self._give_up(f"cannot open the store: {error}")
@@ -213,7 +229,7 @@ class MemberService(MultiService):
         )
         endpoints = self._endpoints
         if endpoints is None:
-            endpoints = peer_endpoints(self.config, self._reactor)
+            endpoints = peer_endpoints(self.config, self._reactor, keys)
         self._peers = Peers(
             config=self.config, endpoints=endpoints, clock=self._reactor, turn=node.turn, rng=self._rng,
             answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,
@@ -224,7 +240,17 @@ class MemberService(MultiService):
         listen = self._listen or serverFromString(
             self._reactor, listen_description(self.config.peers[self.config.self_id])
         )
-        self._listening = listen.listen(self._server).addCallbacks(self._is_listening, self._listen_failed)
+        self._listening = listen.listen(self._secured(self._server, node)).addCallbacks(
+            self._is_listening, self._listen_failed
+        )
+
+    def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
+        """What listens: C{server}, behind TLS if this member has keys."""
+        keys, peers = self.keys, self.config.peers
+        if keys is None:
+            return server
+        node.router.judge_with(lambda connection: keys.rights_of(connection.transport, peers))
+        return keys.listen(server, plain_hosts=self.config.tls_plain_hosts, clock=self._reactor)
 
     def _open(self) -> Node:
         config, is_file = self.config, self.config.store_type == "file"
@@ -242,7 +268,7 @@ class MemberService(MultiService):
         self.node = Node(
             config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
             run_in_thread=self._flush_thread.run, wall_clock=self._local_time,
-            disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None,
+            disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None, keys=self.keys,
             make_driver=self._make_driver,
         )
         self.node.admin = self._admin

@@ -127,6 +127,7 @@ class NodeStatus:
     @ivar is_disk_full: whether appends are refused because the disk is full.
     @ivar healthy_lag_entries: the option of that name.
     @ivar set_aside_files, set_aside_bytes: files of cut data that were kept beside the ledger.
+    @ivar tls_expires_s: end of the TLS certificate, seconds since 1970; -1 without TLS.
     @ivar begin_moved: which segment retention deleted last, and why; empty if none since the start.
     """
 
@@ -171,3 +172,4 @@ class NodeStatus:
     begin_moved: str = ""
     set_aside_files: int = 0
     set_aside_bytes: int = 0
+    tls_expires_s: float = -1.0

@@ -83,8 +83,9 @@ class Options(ConfigurationOptions):
 
     def postOptions(self) -> None:
         """Combine all given options; C{self.member} is the result."""
-        values = self.from_file(self._parse_file, tables=("peers",))
+        values = self.from_file(self._parse_file, tables=("peers", "tls"))
         try:
+            values.update(_tls_options(values.pop("tls", {})))
             for name in _ENDPOINTS:
                 said = values.pop(name, None)
                 self[name] = endpoint_of(name, self[name] or said or "")
@@ -110,6 +111,13 @@ def _port_of(endpoint: str) -> str:
     """The port of a number or a TCP endpoint; empty if there is none, or the listener chooses it."""
     found = re.match(r"(?:tcp6?:)?(?:port=)?([1-9]\d*)(?::|$)", endpoint)
     return found[1] if found else ""
+
+
+def _tls_options(table: object) -> dict[str, object]:
+    """The options of a table C{[tls]}: C{certificate} there is C{tls_certificate} elsewhere."""
+    if not isinstance(table, dict):
+        raise ValueError(f"tls={table!r}: write a table [tls] with certificate, key and authority")
+    return {f"tls_{name}": value for name, value in table.items()}
 
 
 def _plain(name: str) -> str:

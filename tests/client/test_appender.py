@@ -424,6 +424,7 @@ class RefusalTests(GroupCase):
             ResponseCode.UNKNOWN_MEMBER,
             ResponseCode.UNSUPPORTED,
             ResponseCode.REQUEST_WITH_EMPTY_BODYS,
+            ResponseCode.FORBIDDEN,
         ):
             self.group["n0"].refusals.append(code)
             outcomes = self.submit(b"b")
@@ -440,7 +441,7 @@ class RefusalTests(GroupCase):
         self.start()
         known = {"SUCCESS", "NOT_LEADER", "LEADER_PENDING_FULL", "LEADER_NOT_READY", "LEADER_TRANSFERRING",
                  "DISK_FULL", "UNEXPECTED_ARGUMENT", "UNKNOWN_GROUP", "UNKNOWN_MEMBER", "UNSUPPORTED",
-                 "REQUEST_WITH_EMPTY_BODYS"}  # fmt: skip
+                 "REQUEST_WITH_EMPTY_BODYS", "FORBIDDEN"}  # fmt: skip
         for code in ResponseCode:
             if code.name in known:
                 continue

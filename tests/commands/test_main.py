@@ -23,17 +23,30 @@ class GlobalTests(CliCase):
     """Which group is meant."""
 
     def test_options(self) -> None:
-        """Peers, group, time-out and wire go to the client."""
+        """Peers, group, time-out, wire and keys go to the client."""
         self.log.bodies = [b"a"]
         self.run_cli("--peers", "n0-x:2", "--group", "g", "--timeout", "3", "--wire", "remoting", "get", "0")
-        self.assertEqual(self.opened, [("n0-x:2", {"group": "g", "timeout": 3.0, "wire": "remoting"})])
+        options = {"group": "g", "timeout": 3.0, "wire": "remoting", "tls": None}
+        self.assertEqual(self.opened, [("n0-x:2", options)])
         self.assertTrue(self.log.is_closed)
 
     def test_environment(self) -> None:
         """C{DLEDGER_PEERS} and C{DLEDGER_GROUP} stand in."""
         self.log.bodies = [b"a"]
         self.run_cli("get", "0", env={"DLEDGER_PEERS": "n0-y:3", "DLEDGER_GROUP": "h"})
-        self.assertEqual(self.opened, [("n0-y:3", {"group": "h", "timeout": 10.0, "wire": "auto"})])
+        options = {"group": "h", "timeout": 10.0, "wire": "auto", "tls": None}
+        self.assertEqual(self.opened, [("n0-y:3", options)])
+
+    def test_keys(self) -> None:
+        """All three files, or none."""
+        self.log.bodies = [b"a"]
+        files = {"DLEDGER_TLS_CERTIFICATE": "a.pem", "DLEDGER_TLS_KEY": "a.key"}
+        self.assertExit(self.run_cli("get", "0", env=files), 64, "missing: tls_authority")
+        self.run_cli("--tls-authority", "ca.pem", "get", "0", env=files)
+        self.assertEqual(
+            self.opened[-1][1]["tls"],
+            dledger.TlsFiles(certificate="a.pem", key="a.key", authority="ca.pem"),
+        )
 
     def test_no_peers(self) -> None:
         """Said so, as an error of usage."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
+from dledger.base.rights import ALL_RIGHTS, ClientRole, Rights
 from dledger.core import inputs as ev
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import pack_record
@@ -25,7 +26,7 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 from protocols.wire.remoting import RemotingCommand, encode_command
-from tests.node.rig import Rig
+from tests.node.rig import FakeClient, Rig
 from tests.protocols.fakes import native_request, sent_commands
 from tests.wire.golden import PUSHES_0_4
 
@@ -414,3 +415,76 @@ class StoppedTests(SynchronousTestCase):
     def test_frames_are_bytes(self) -> None:
         """The client of these tests speaks the real format."""
         self.assertEqual(native_request(commit(), 1)[0], 0xD1)
+
+
+class RightsTests(SynchronousTestCase):
+    """What certificates allow."""
+
+    def client_with(self, rig: Rig, rights: Rights) -> FakeClient:
+        """A client with these rights."""
+        rig.node.router.judge_with(lambda connection: rights)
+        return rig.client()
+
+    def test_roles(self) -> None:
+        """Each request needs its role, METADATA none; a refused append is certainly not in the log."""
+        requests = {
+            ClientRole.READ: (GetRequest, {"begin_index": 99}),
+            ClientRole.APPEND: (AppendRequest, {"bodies": (b"a",)}),
+            ClientRole.ADMIN: (LeadershipTransferRequest, {"transfer_id": "n0", "transferee_id": "n7"}),
+        }
+        read, append = ClientRole.READ, ClientRole.APPEND
+        for roles in (set[ClientRole](), {read}, {read, append}, set(ClientRole)):
+            rig = Rig().lead()
+            client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset(roles), who="CN=bob"))
+            for needed, (request_class, facts) in requests.items():
+                for native in (True, False):
+                    client.send(request_class(**rig.base(), **facts), native=native)
+                    answers = client.answers()
+                    is_refused = [answer.code for answer in answers] == [ResponseCode.FORBIDDEN]
+                    self.assertEqual(is_refused, needed not in roles, (roles, needed, native))
+            self.assertEqual(client.ask(MetadataRequest(**rig.base())).code, 200)
+            if not roles:
+                self.assertEqual(rig.store.ledger_end_index, -1)
+                self.assertEqual(rig.node.status().refusals["FORBIDDEN"], 6)
+
+    def test_pull(self) -> None:
+        """Reading in bulk is reading."""
+        rig = Rig().lead()
+        client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset()))
+        self.assertEqual(client.ask(PullRequest(begin_index=0, **rig.base())).code, ResponseCode.FORBIDDEN)
+
+    def test_pipelined(self) -> None:
+        """What is allowed in one read is answered, too."""
+        rig = Rig().lead()
+        client = self.client_with(rig, Rights(members=frozenset(), roles=frozenset({ClientRole.READ})))
+        client.send(AppendRequest(bodies=(b"a",), **rig.base()), MetadataRequest(**rig.base()))
+        self.assertEqual([answer.code for answer in client.answers()], [ResponseCode.FORBIDDEN, 200])
+
+    def test_claims(self) -> None:
+        """A connection is taken for members that its certificate names; it ends when it claims another."""
+        beat = HeartBeatRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=5)
+        for members, is_taken in (({"n1"}, True), ({"n2"}, False), (set[str](), False)):
+            rig = Rig(peers=PEERS)
+            rig.node.start()
+            rights = Rights(members=frozenset(members), roles=frozenset(ClientRole), who="CN=x")
+            client = self.client_with(rig, rights)
+            client.send(beat)
+            self.assertEqual([answer.code for answer in client.answers()], [200] if is_taken else [], members)
+            self.assertEqual(client.connection.is_lost, not is_taken)
+            self.assertEqual(rig.node.status().member.term, 5 if is_taken else 0)
+
+    def test_asked_when_the_first_request_comes(self) -> None:
+        """Before that, the handshake may not be over; later, the answer is remembered."""
+        asked = []
+
+        def rights_of(connection: object) -> Rights:
+            asked.append(connection)
+            return ALL_RIGHTS
+
+        rig = Rig().lead()
+        rig.node.router.judge_with(rights_of)
+        client = rig.client()
+        self.assertEqual(asked, [])
+        for _ in range(2):
+            self.assertEqual(client.ask(MetadataRequest(**rig.base())).code, 200)
+        self.assertEqual(asked, [client.connection])

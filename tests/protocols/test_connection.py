@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from OpenSSL import SSL
+from service_identity import VerificationError
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from protocols.connection import loss_sentence
 from protocols.ledger.connection import ClientConnection, ServerConnection
 from protocols.wire.ledger.codes import PushType, RequestCode, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -554,3 +558,19 @@ class BothEndsTests(SynchronousTestCase):
         self.assertEqual(native_request(ASK, 1)[0], 0xD1)
         self.assertEqual(remoting_request(ASK, 1)[0], 0)
         self.assertEqual(decode_frame(native_request(ASK, 1))[1], ASK)
+
+
+class LossTests(SynchronousTestCase):
+    """Why a connection ended, in words."""
+
+    def test_tls(self) -> None:
+        """Of OpenSSL's errors the reasons, of a wrong name a sentence; everything else as it is."""
+        for error, sentence in (
+            (SSL.Error([("SSL routines", "", "certificate verify failed"), ("x", "y", "unknown ca")]),
+             "TLS: certificate verify failed, unknown ca"),
+            (SSL.Error([]), "TLS: handshake failed"),
+            (SSL.Error(), "TLS: handshake failed"),
+            (VerificationError(errors=[]), "TLS: the certificate at the other end is of another name"),
+            (ValueError([("a", "b", "c")]), "[('a', 'b', 'c')]"),
+        ):
+            self.assertTrue(loss_sentence(Failure(error)).startswith(sentence), error)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Protocol
 from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactor, StringTransport
@@ -196,6 +196,16 @@ class ReadDirectlyTests(SynchronousTestCase):
         read_directly(socket, ours)
         self.assertEqual(between.dataReceived, ours.dataReceived)
         self.assertNotEqual(between.connectionLost, ours.connectionLost)
+
+    def test_tls_over_a_socket(self) -> None:
+        """TLS lends all interfaces and methods of its socket: its bytes still go through it, both ways."""
+        ours, between, secure = Protocol(), Protocol(), Socket()
+        directlyProvides(secure, ITCPTransport, ISSLTransport)
+        secure.protocol = between  # type: ignore[attr-defined]
+        read_directly(secure, ours)
+        self.assertNotEqual(between.dataReceived, ours.dataReceived)
+        Outlet(secure).send(b"not in the clear")
+        self.assertEqual((secure.calls, secure.sent), (["write"], b""))
 
     def test_tls_is_not(self) -> None:
         """A transport that makes something of the bytes keeps its protocol."""

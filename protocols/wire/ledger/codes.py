@@ -58,6 +58,7 @@ class ResponseCode(IntEnum):
     INDEX_LESS_THAN_LOCAL_BEGIN = 419
     REQUEST_WITH_EMPTY_BODYS = 420
     PUSH_REQUEST_IS_FULL = 421
+    FORBIDDEN = 440  # ours: the certificate of the connection does not allow the request
     INTERNAL_ERROR = 500
     TERM_CHANGED = 501
     WAIT_QUORUM_ACK_TIMEOUT = 502

@@ -1,0 +1,104 @@
+# -*- test-case-name: tests.commands.test_certs -*-
+"""
+Makes a private authority, and the certificates of members and clients that it signs.
+
+The keys are of the curve P-256. A certificate names members as DNS names and roles as URIs, as
+L{dledger.base.rights} reads them.
+
+Source: RFC 5280.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import attrs
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from dledger.base.rights import ROLE_URI, ClientRole
+
+#: A certificate is valid from this many minutes before it is made: clocks differ.
+_EARLIER_MIN = 10
+
+
+@attrs.frozen(kw_only=True)
+class CertifiedKey:
+    """
+    A certificate and its key.
+
+    @ivar certificate, key: PEM.
+    """
+
+    certificate: bytes
+    key: bytes
+
+
+def make_authority(name: str, *, days: int) -> CertifiedKey:
+    """A new authority. @param name: its common name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _begun(name, key.public_key(), days).issuer_name(_named(name))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(is_authority=True), critical=True)
+    return _pem(builder.sign(key, hashes.SHA256()), key)
+
+
+def issue(
+    authority: CertifiedKey, name: str, *, members: Iterable[str] = (), roles: Iterable[ClientRole] = (),
+    hosts: Iterable[str] = (), days: int,
+) -> CertifiedKey:
+    """
+    A new key, and a certificate for it.
+
+    @param name: common name, for people.
+    @param members, roles: what its holder may do.
+    @param hosts: further DNS names, for other programs that check them.
+    @raise ValueError: C{authority} is not sound.
+    """
+    signer = serialization.load_pem_private_key(authority.key, password=None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key of the authority is of another kind: it was not made by this command")
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    key = ec.generate_private_key(ec.SECP256R1())
+    names: list[x509.GeneralName] = [x509.DNSName(one) for one in dict.fromkeys((*members, *hosts))]
+    names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in roles]
+    builder = _begun(name, key.public_key(), days).issuer_name(issuer.subject)
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(is_authority=False), critical=True)
+    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    return _pem(builder.add_extension(both, critical=False).sign(signer, hashes.SHA256()), key)
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _begun(name: str, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    ends = now + timedelta(days=days)
+    return (
+        x509.CertificateBuilder().subject_name(_named(name)).public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, ends) - timedelta(minutes=_EARLIER_MIN)).not_valid_after(ends)
+    )
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority, key_cert_sign=is_authority, crl_sign=is_authority,
+        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertifiedKey:
+    return CertifiedKey(
+        certificate=certificate.public_bytes(serialization.Encoding.PEM),
+        key=key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )

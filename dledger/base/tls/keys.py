@@ -1,0 +1,353 @@
+# -*- test-case-name: tests.base.test_tls -*-
+"""
+TLS between members, and between clients and members: mutual, TLS 1.2 or later.
+
+Rule 1: both ends show a certificate that the group's authority has signed; an end without one is refused
+during the handshake, before any of its bytes is read as a message.
+Rule 2: who connects to the member C{n0} demands a certificate with the DNS name C{n0}: the name of a machine
+proves nothing about a member.
+Rule 3: the files are read again when they have changed (L{TlsKeys.refresh}); open connections keep the keys
+with which they began. Files that are not sound change nothing.
+
+Source: RFC 8446, RFC 9525 (by C{service_identity}); Java DLedger has no authentication of members.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from OpenSSL import SSL, crypto
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import (
+    IAddress,
+    IOpenSSLServerConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.ssl import (
+    Certificate,
+    CertificateOptions,
+    KeyPair,
+    PrivateCertificate,
+    TLSVersion,
+    optionsForClientTLS,
+    trustRootFromCertificates,
+)
+from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from zope.interface import implementer
+
+from dledger.base.rights import ALL_RIGHTS, Rights, rights_of
+from dledger.base.tls_files import TlsFiles
+
+#: The first byte of a TLS connection: the record type "handshake".
+_HANDSHAKE = 0x16
+#: Seconds within which the first byte must come from a host that may do without TLS.
+FIRST_BYTE_S = 10.0
+
+
+class TlsKeys:
+    """
+    The identity of this process, and the authorities that it believes.
+
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """@raise ValueError: a file is missing or not sound."""
+        self._files = files
+        self._load()
+
+    @property
+    def files(self) -> TlsFiles:
+        """Where the keys come from."""
+        return self._files
+
+    @property
+    def expires_s(self) -> float:
+        """The end of the own certificate, or of the authority's if that is earlier; seconds since 1970."""
+        return self._expires_s
+
+    def _load(self) -> None:
+        files = self._files
+        chain = _certificates("tls_certificate", files.certificate)
+        authorities = _certificates("tls_authority", files.authority)
+        key = _private_key(files.key)
+        now = datetime.now(UTC)
+        own = chain[0]
+        _check_pair(files, own, key)
+        for name, path, certificate in (
+            ("tls_certificate", files.certificate, own), ("tls_authority", files.authority, authorities[0]),
+        ):
+            if certificate.not_valid_after_utc <= now:
+                raise ValueError(f"{name}={path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
+        if not any(_is_issued(chain[-1], authority) for authority in authorities):
+            raise ValueError(
+                f"tls_certificate={files.certificate}: no certificate in tls_authority={files.authority} has "
+                "signed it"
+            )
+        self._expires_s = min(own.not_valid_after_utc, authorities[0].not_valid_after_utc).timestamp()
+        self._pkey = crypto.PKey.from_cryptography_key(key)
+        self._own, *self._between = [crypto.X509.from_cryptography(one) for one in chain]
+        self._root = trustRootFromCertificates(
+            [Certificate(crypto.X509.from_cryptography(one)) for one in authorities]
+        )
+        self.server_context: SSL.Context = CertificateOptions(
+            privateKey=self._pkey, certificate=self._own, extraCertChain=self._between,
+            trustRoot=self._root, raiseMinimumTo=TLSVersion.TLSv1_2,
+        ).getContext()
+        # Without a session context a resumed session with a client certificate would be refused.
+        self.server_context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+        self._seen = _stamps(files)
+
+    def refresh(self) -> bool:
+        """
+        Read the files again if they have changed.
+
+        @return: whether there are new keys.
+        @raise ValueError: a file is missing or not sound; the old keys stay.
+        """
+        seen = _stamps(self._files)
+        if seen == self._seen:
+            return False
+        try:
+            self._load()
+        except ValueError:
+            self._seen = seen  # said once for each change
+            raise
+        return True
+
+    def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
+        """An endpoint for C{endpoint} by TLS, whose other end must prove that it is C{name}."""
+        return _Dialled(self, endpoint, name)
+
+    def creator(self, name: str) -> Any:
+        """The client's side of one connection to C{name}."""
+        return optionsForClientTLS(
+            name, trustRoot=self._root,
+            clientCertificate=PrivateCertificate.fromCertificateAndKeyPair(
+                Certificate(self._own), KeyPair(self._pkey)
+            ),
+            extraCertificateOptions={
+                "extraCertChain": self._between, "raiseMinimumTo": TLSVersion.TLSv1_2,
+            },
+        )
+
+    def listen(
+        self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
+    ) -> ServerFactory:
+        """
+        A factory whose connections speak TLS with those of C{factory}.
+
+        @param plain_hosts: IP addresses or networks from which connections without TLS are taken.
+        @raise ValueError: C{plain_hosts} is malformed.
+        """
+        return _Listening(self, factory, networks_of(plain_hosts), clock)
+
+
+    def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
+        """
+        The rights of the other end of an incoming connection.
+
+        @param transport: of a connection that L{listen} took; with TLS, its handshake is over.
+        """
+        if not isinstance(transport, TLSMemoryBIOProtocol):
+            return ALL_RIGHTS  # it came from a host that may do without
+        shown = transport.getPeerCertificate()
+        assert shown is not None, "the handshake demands a certificate"
+        certificate = shown.to_cryptography()
+        try:
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (x509.ExtensionNotFound, ValueError):
+            names = x509.SubjectAlternativeName([])
+        return rights_of(
+            dns_names=names.get_values_for_type(x509.DNSName),
+            uris=names.get_values_for_type(x509.UniformResourceIdentifier),
+            member_ids=member_ids, who=certificate.subject.rfc4514_string()[:200],
+        )
+
+
+def networks_of(hosts: Iterable[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """@raise ValueError: an entry is neither an address nor a network."""
+    found = []
+    for host in hosts:
+        try:
+            found.append(ipaddress.ip_network(host))
+        except ValueError as error:
+            raise ValueError(
+                f"tls_plain_hosts: {host!r} is neither an IP address nor a network ({error})"
+            ) from None
+    return tuple(found)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ValueError(f"{name}={path}: {error.strerror}") from None
+
+
+def _certificates(name: str, path: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(_read(name, path))
+    except ValueError as error:
+        if str(error).startswith(name):
+            raise
+        raise ValueError(f"{name}={path}: write a PEM file of certificates") from None
+
+
+def _private_key(path: str) -> Any:
+    data = _read("tls_key", path)
+    try:
+        return serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"tls_key={path}: write a PEM file of a key without a password ({error})") from None
+
+
+def _check_pair(files: TlsFiles, own: x509.Certificate, key: Any) -> None:
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    if own.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
+        raise ValueError(f"tls_key={files.key} is not the key of tls_certificate={files.certificate}")
+
+
+def _is_issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return certificate == authority
+    return True
+
+
+def _stamps(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
+    found = []
+    for path in (files.certificate, files.key, files.authority):
+        try:
+            status = os.stat(path)
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        except OSError:
+            found.append((-1, -1, -1))
+    return tuple(found)
+
+
+# -- connections ----------------------------------------------------------------------------------
+
+
+@implementer(IStreamClientEndpoint)
+class _Dialled:
+    """Connects with the keys of the time at which it connects."""
+
+    def __init__(self, keys: TlsKeys, endpoint: IStreamClientEndpoint, name: str) -> None:
+        self._keys = keys
+        self._endpoint = endpoint
+        self._name = name
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """See L{IStreamClientEndpoint.connect}."""
+        secure = TLSMemoryBIOFactory(self._keys.creator(self._name), True, protocolFactory)
+        secure.protocol, secure.noisy = TLSMemoryBIOProtocol, False
+        connecting: Any = self._endpoint.connect(secure)
+        return connecting.addCallback(_inner)  # type: ignore[no-any-return]
+
+
+def _inner(secure: Any) -> IProtocol:
+    inner: IProtocol = secure.wrappedProtocol
+    return inner
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class _Server:
+    """Makes the server's side of a connection, with the present keys."""
+
+    def __init__(self, keys: TlsKeys) -> None:
+        self._keys = keys
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """See L{IOpenSSLServerConnectionCreator}."""
+        return SSL.Connection(self._keys.server_context, None)
+
+
+class _Listening(ServerFactory):
+    """Looks at the first byte of each connection: TLS, or plain from a host that may."""
+
+    noisy = False
+
+    def __init__(
+        self, keys: TlsKeys, factory: ServerFactory,
+        plain: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], clock: IReactorTime,
+    ) -> None:
+        self._inner = factory
+        self._plain = plain
+        self._clock = clock
+        self._secure = TLSMemoryBIOFactory(_Server(keys), False, factory)
+        # (Twisted's default gathers writes until the next turn; our connections have done so already.)
+        self._secure.protocol, self._secure.noisy = TLSMemoryBIOProtocol, False
+
+    def doStart(self) -> None:
+        """See L{ServerFactory.doStart}."""
+        self._inner.doStart()
+
+    def doStop(self) -> None:
+        """See L{ServerFactory.doStop}."""
+        self._inner.doStop()
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        """See L{ServerFactory.buildProtocol}."""
+        inner = self._inner.buildProtocol(addr)
+        if inner is None:
+            return None
+        secure = self._secure.protocol(self._secure, inner)
+        host = getattr(addr, "host", "")
+        if not self._may_be_plain(host):
+            return secure
+        return _FirstByte(secure, inner, self._clock)
+
+    def _may_be_plain(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._plain)
+
+
+class _FirstByte(Protocol):
+    """Gives the connection to one of two protocols when its first byte has come."""
+
+    transport: Any = None
+
+    def __init__(self, secure: IProtocol, plain: IProtocol, clock: IReactorTime) -> None:
+        self._secure = secure
+        self._plain = plain
+        self._chosen: IProtocol | None = None
+        self._time_out = clock.callLater(FIRST_BYTE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        # (Before its first byte, no listening side counts this connection.)
+        self.transport.abortConnection()
+
+    def dataReceived(self, data: bytes) -> None:
+        """See L{Protocol.dataReceived}."""
+        if self._chosen is None:
+            self._time_out.cancel()
+            self._chosen = self._secure if data[0] == _HANDSHAKE else self._plain
+            # From now on the transport calls it directly, as if it had been there from the beginning.
+            self.transport.protocol = self._chosen
+            self._chosen.makeConnection(self.transport)
+        self._chosen.dataReceived(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        """See L{Protocol.connectionLost}: it ended before its first byte."""
+        if self._time_out.active():
+            self._time_out.cancel()

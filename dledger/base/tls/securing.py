@@ -1,0 +1,65 @@
+# -*- test-case-name: tests.base.test_securing -*-
+"""
+What the rooms above need of TLS, without its packages: C{dledger[tls]} need not be installed in a group
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import ServerFactory
+
+from dledger.base.rights import Rights
+from dledger.base.tls_files import TlsFiles
+
+
+class Dialling(Protocol):
+    """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
+
+    def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
+        """An endpoint by TLS, whose other end must prove that it is C{name}."""
+
+
+class Securing(Dialling, Protocol):
+    """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
+
+    @property
+    def files(self) -> TlsFiles:
+        """Where the keys come from."""
+
+    @property
+    def expires_s(self) -> float:
+        """The end of the certificate, seconds since 1970."""
+
+    def listen(
+        self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
+    ) -> ServerFactory:
+        """A factory whose connections speak TLS with those of C{factory}."""
+
+    def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
+        """The rights of the other end of an incoming connection."""
+
+    def refresh(self) -> bool:
+        """Read changed files again. @return: whether there are new keys."""
+
+
+def secured(files: TlsFiles | None) -> Securing | None:
+    """
+    @return: None without files.
+    @raise ValueError: a package or a file is missing, or a file is not sound.
+    """
+    if files is None:
+        return None
+    try:
+        from dledger.base.tls.keys import TlsKeys
+    except ImportError as error:
+        raise ValueError(f"TLS needs further packages ({error}): pip install 'dledger[tls]'") from None
+    return TlsKeys(files)
+
+
+def dialling(files: TlsFiles | None) -> Dialling | None:
+    """As L{secured}, for a program that only connects."""
+    return secured(files)

@@ -1,0 +1,132 @@
+# -*- test-case-name: tests.commands.test_certs -*-
+"""
+C{dledger certs}: the certificates of a first secured group, in one command.
+
+Files of one directory: C{authority.pem} and C{authority.key}; for each member or client C{NAME.pem} and
+C{NAME.key}. Keys can be read by their owner only. No file is overwritten; with C{--renew} the old ones keep
+their names with C{.old} behind them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dledger.base.addresses import checked_members
+from dledger.base.option_values import listed
+from dledger.base.rights import ClientRole
+from dledger.commands.common import say
+
+if TYPE_CHECKING:
+    from dledger.base.tls.certificates import CertifiedKey
+
+AUTHORITY = "authority"
+#: A name of a member or a client: of a file, and of a DNS name.
+_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--members", default="", metavar="N0;N1;N2",
+              help="Ids of members, or the text of their --peers.")  # fmt: skip
+@click.option("--client", "clients", multiple=True, metavar="NAME=ROLE",
+              help="A client, and what it may do: read, append or admin. May be repeated.")  # fmt: skip
+@click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
+              help="Validity of new certificates; of a new authority ten times that, at most 3650.")
+@click.option("--renew", is_flag=True, help="Replace what is there; the old files are kept as .old.")
+def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, renew: bool) -> None:
+    """Make an authority in DIRECTORY, or use the one that is there, and certificates for a secured group."""
+    wanted: dict[str, ClientRole | None] = dict.fromkeys(_member_ids(members))  # None: a member
+    for text in clients:
+        name, role = _client(text)
+        if name in wanted:
+            raise click.UsageError(f"--client {text}: {name!r} is named twice")
+        wanted[name] = role
+    if not wanted:
+        raise click.UsageError("nothing to make: give --members 'n0;n1;n2', or --client NAME=ROLE")
+    taken = [name for name in wanted if (directory / f"{name}.pem").exists()]
+    if taken and not renew:
+        raise click.ClickException(
+            f"{directory} has certificates of {', '.join(taken)} already: --renew replaces them"
+        )
+    try:
+        from dledger.base.tls.certificates import issue
+    except ImportError as error:
+        needed = f"certs needs further packages ({error}): pip install 'dledger[tls]'"
+        raise click.ClickException(needed) from None
+    os.makedirs(directory, mode=0o750, exist_ok=True)
+    authority = _authority(directory, days)
+    for name, given in wanted.items():
+        roles = () if given is None else (given,)
+        try:
+            made = issue(
+                authority, name, members=() if roles else (name,), roles=roles, days=days
+            )
+        except ValueError as error:
+            raise click.ClickException(f"{directory / AUTHORITY}.pem: {error}") from None
+        _keep(directory, name, made)
+        say(f"{directory / name}.pem: " + (f"member {name}" if given is None else f"client, may {given}"))
+    say(f"keep {directory / AUTHORITY}.key off the members: its holder can make further ones")
+
+
+def _member_ids(text: str) -> list[str]:
+    if not text:
+        return []
+    try:
+        ids = list(checked_members(text)) if ":" in text else list(listed(text.replace(",", ";")))
+    except ValueError as error:
+        raise click.UsageError(f"--members: {error}") from None
+    for name in ids:
+        _check_name("--members", name)
+    return ids
+
+
+def _client(text: str) -> tuple[str, ClientRole]:
+    name, equals, role = text.partition("=")
+    if not equals or role not in ClientRole.__members__.values():
+        raise click.UsageError(f"--client {text!r}: write NAME=ROLE, with the role read, append or admin")
+    _check_name("--client", name)
+    return name, ClientRole(role)
+
+
+def _check_name(option: str, name: str) -> None:
+    if not _NAME.fullmatch(name) or name == AUTHORITY:
+        raise click.UsageError(
+            f"{option}: {name!r} cannot be the name of a certificate: write at most 63 letters, digits, '_', "
+            f"'-' and '.', and not {AUTHORITY!r}"
+        )
+
+
+def _authority(directory: Path, days: int) -> CertifiedKey:
+    from dledger.base.tls.certificates import CertifiedKey, make_authority
+
+    certificate, key = directory / f"{AUTHORITY}.pem", directory / f"{AUTHORITY}.key"
+    if certificate.exists() != key.exists():
+        there, lacking = (certificate, key) if certificate.exists() else (key, certificate)
+        raise click.ClickException(
+            f"{there} is there, {lacking} is not: bring it back, or use another directory"
+        )
+    if certificate.exists():
+        return CertifiedKey(certificate=certificate.read_bytes(), key=key.read_bytes())
+    made = make_authority("dledger authority", days=min(10 * days, 3650))
+    _keep(directory, AUTHORITY, made)
+    say(f"{certificate}: a new authority, which every member and client must believe")
+    return made
+
+
+def _keep(directory: Path, name: str, made: CertifiedKey) -> None:
+    for suffix, content, mode in ((".key", made.key, 0o600), (".pem", made.certificate, 0o644)):
+        path = directory / f"{name}{suffix}"
+        new = directory / f"{name}{suffix}.new"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            os.replace(path, directory / f"{name}{suffix}.old")
+        os.replace(new, path)
