@@ -211,7 +211,7 @@ _REPLICATION = (
     Mutant("flush-outlives-truncation", "an fsync that began before a truncation counts for later entries", (
         Patch(FLUSHER, "if self._is_void or proved <=", "if proved <="),
         Patch(FLUSH, "self.job.end_index = min(self.job.end_index, end.index)\n", "pass\n"),
-    ), settings=SYNC, faults=("isolate", "split", "pause"), pace_s=1.5,
+    ), settings=SYNC, faults=("depose",), pace_s=4.0,
        group={"flush_us": 700_000}, load={"think_us": 200_000}),
 )
 

@@ -13,8 +13,12 @@ class LivenessTests(SynchronousTestCase):
     """A group of three whose members never stand for election."""
 
     def setUp(self) -> None:
+        self.watched({})
+
+    def watched(self, single: dict[str, dict[str, object]]) -> None:
+        """Begin to watch a group with these options of single members."""
         patient = {"max_heart_beat_leak": 1_000_000, "pre_vote": False, "bootstrap": True}
-        self.cluster = SimCluster(GroupOptions(settings=patient), 1)
+        self.cluster = SimCluster(GroupOptions(settings=patient, member_settings=single), 1)
         self.watch = LivenessWatch(self.cluster)
         for member in self.cluster.members.values():
             member.start()
@@ -28,6 +32,13 @@ class LivenessTests(SynchronousTestCase):
         with self.assertRaises(NotLive) as caught:
             self.cluster.run(2)
         self.assertIn("nobody leads", str(caught.exception))
+
+    def test_one_must_not_lead(self) -> None:
+        """A majority with a member that stands in only when it has waited for others has twice as long."""
+        self.watched({"n0": {"never_lead": True}, "n1": {"never_lead": True}})
+        self.cluster.run(2 * self.bound_s)
+        with self.assertRaises(NotLive):
+            self.cluster.run(2)
 
     def test_somebody_leads(self) -> None:
         """Nothing is wrong, and the longest time without a leader is known."""

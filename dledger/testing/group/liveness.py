@@ -5,7 +5,8 @@ Liveness while faults run: a majority that has been well for a while has a leade
 A member is well while its process runs and is not frozen, its disk works at its usual speed, and it may
 vote at once: it is not repairing, sure of its ledger, and has no holes. A majority is well while all of its
 members are, and the links between them are neither cut nor slow. The bound, L{LEADERLESS_US}, leaves time
-for silent connections, attempts to connect, and several rounds of votes.
+for silent connections, attempts to connect, and several rounds of votes. A member that must not lead stands
+in for another one when it has waited for that one in vain, so a majority with such a member has twice as long.
 
 One thing is not asked for: a leader among members that must not lead.
 """
@@ -40,6 +41,10 @@ class LivenessWatch:
             chosen for chosen in combinations(members, quorum)
             if not all(member.config.never_lead for member in chosen)
         ]
+        self._bounds_us = [
+            LEADERLESS_US * (2 if any(member.config.never_lead for member in chosen) else 1)
+            for chosen in self._majorities
+        ]
         self._quorum = quorum
         self._since_us = [cluster.clock.now_us] * len(self._majorities)
         self.longest_us = 0
@@ -60,7 +65,7 @@ class LivenessWatch:
                 continue
             without_us = now_us - self._since_us[at]
             self.longest_us = max(self.longest_us, without_us)
-            if without_us > LEADERLESS_US:
+            if without_us > self._bounds_us[at]:
                 names = ", ".join(member.member_id for member in majority)
                 raise NotLive(f"{names} have been well for {without_us / SECOND_US:g} s, and nobody leads: "
                               f"{cluster.describe()}")
