@@ -164,13 +164,12 @@ class Node:
         self._key_watch = KeyWatch(keys, config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""
-        self._told_set_aside = 0
         self._kept_count, self._kept_bytes = -1, 0
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
-        self._tokens = 0
+        self._tokens = self._told_set_aside = 0
         self._last_leader_id: object = None
         self._told: Told | None = None
         self._ticking: LoopingCall | None = None

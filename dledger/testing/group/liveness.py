@@ -5,8 +5,8 @@ Liveness while faults run: a majority that has been well for a while has a leade
 A member is well while its process runs and is not frozen, its disk works at its usual speed, and it may
 vote at once: it is not repairing, sure of its ledger, and has no holes. A majority is well while all of its
 members are, and the links between them are neither cut nor slow. The bound, L{LEADERLESS_US}, leaves time
-for silent connections, attempts to connect, and several rounds of votes. A member that must not lead stands
-in for another one when it has waited for that one in vain, so a majority with such a member has twice as long.
+for silent connections, attempts to connect, and several rounds of votes. A member that must not lead leads
+for another one when it has waited for that one in vain, so a majority with such a member has twice as long.
 
 One thing is not asked for: a leader among members that must not lead.
 """
