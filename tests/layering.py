@@ -383,8 +383,8 @@ LAYERS: tuple[Layer, ...] = (
         name="simulated group",
         covers=("dledger.testing.group",),
         ours=(
-            "dledger.testing", "dledger.base", "dledger.config", "dledger.core", "dledger.node",
-            "dledger.storage", "protocols",
+            "dledger.testing", "dledger.base", "dledger.client", "dledger.config", "dledger.core",
+            "dledger.node", "dledger.storage", "protocols",
         ),
         third=(*TWISTED, "click", "rich"),
         refused=(

@@ -166,7 +166,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
     """
     trial = (PYTHON, "-m", "twisted.trial")
     sources = tuple(source for source in SOURCES if (ROOT / source).exists())
-    simulate = ("dledger.testing", "--schedules", "2000", "--seed", "1", "--jobs", "2")
+    simulate = ("dledger.testing", "--schedules", "1000", "--seed", "1", "--jobs", "2")
     simulate_ha = ("dledger.testing.brokers.runner", "--schedules", "1000", "--seed", "1", "--jobs", "2")
     fuzz = ("tests.fuzz.run", "--executions", "20000", "--seed", "1")
     of_trial = {"read": read_trial_strictly, "counts": "tests"}

@@ -6,6 +6,7 @@ Threads for disk operations, so that the reactor does not block.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
@@ -15,6 +16,19 @@ from dledger.base.reactor import Reactor
 
 #: Runs a function in a thread; the Deferred fires on the reactor's thread when it has returned.
 RunInThread = Callable[[Callable[[], None]], Deferred[None]]
+
+
+class DiskRunner(Protocol):
+    """Runs disk operations beside the reactor: L{DiskThreads}, or a simulated thread."""
+
+    def start(self) -> None:
+        """Must precede the first L{run}."""
+
+    def run(self, call: Callable[[], None]) -> Deferred[None]:
+        """@return: fires on the reactor's thread when C{call} has returned."""
+
+    def stop(self) -> None:
+        """Wait for running calls, then end."""
 
 
 class DiskThreads:

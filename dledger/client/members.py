@@ -129,7 +129,7 @@ class Members:
         await connect_with(endpoint, link.protocol)
         try:
             await self.metadata(link)
-        except BaseException:
+        except Exception:  # not GeneratorExit: Python may collect a story that nobody waits for
             link.abort("the member could not be probed")
             raise
         link.lost = self._lost
@@ -238,9 +238,9 @@ class Members:
         self, answers: Mapping[str, MetadataResponse | Failure]
     ) -> MemberLink | None:
         """Ask a member that others name as leader, and that was unknown or did not answer in time."""
-        named_by_others = {
+        named_by_others = dict.fromkeys(
             answer.leader_id for answer in answers.values() if not isinstance(answer, Failure)
-        }
+        )
         for named in named_by_others:
             if named is None or named in answers or named not in self.addresses:
                 continue
@@ -289,8 +289,10 @@ class Members:
         self._gatherings.add(gathering)
         try:
             return await gathering.outcome
-        finally:
+        except Exception:  # cancelled
             gathering.close()
+            raise
+        finally:
             self._gatherings.discard(gathering)
 
     def info(self, member_id: str, answer: MetadataResponse) -> MemberInfo:

@@ -201,12 +201,16 @@ class LeaderElector:
         else:
             self._wait_for_round(self.member.config.heart_beat_time_interval_ms * 2)
 
-    def lost_leader(self) -> None:
-        """The role or the leader is gone (stepped down, higher term): wait for one random time."""
-        self._jitter = self.rng.random()
-        self._leader_interval_ms = 0
+    def lost_leader(self, *, had_leader: bool = True) -> None:
+        """
+        The role or the leader is gone (stepped down, higher term): wait for one random time. A member that
+        waits already (not C{had_leader}) waits no longer: one that cannot win must not hold it up.
+        """
+        self._jitter, self._leader_interval_ms, known_ms = self.rng.random(), 0, self._deadline_ms
         self._end_round()
         self._wait_for_round(self.patience_ms() // 2)
+        if not had_leader:
+            self._deadline_ms = min(self._deadline_ms, known_ms)
 
     def _wait_for_round(self, at_least_ms: int) -> None:
         config = self.member.config

@@ -317,14 +317,14 @@ class DLedgerCore:
         member = self._member
         if term <= member.term:
             return
-        was = member.role
+        was, had_leader = member.role, member.leader_id is not None
         self._end_leadership()
         member.enter_term(term)
         member.role = Role.FOLLOWER
         self._handler.reset()
         if was is not Role.FOLLOWER:
             self._report_role()
-        self._elector.lost_leader()
+        self._elector.lost_leader(had_leader=had_leader)
         self._transfer.taking_ended(ResponseCode.EXPIRED_TERM)
         self._out.report("term-adopted", term=term, reason=reason)
 

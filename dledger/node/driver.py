@@ -6,7 +6,7 @@ Rule 1: inputs are taken one at a time; an input fed from within an effect is on
 Rule 2: the outcome of a write comes before every other queued input.
 Rule 3: when an effect fails, the rest of its tuple is dropped and the failure comes back as an input.
 
-No Twisted here: the simulator runs the same driver over its own L{Surroundings}.
+No Twisted here. The simulator runs a subclass, which checks each step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dledger.base.group_name import GroupName
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
-from dledger.core.replica import DLedgerCore
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
@@ -137,6 +136,13 @@ class Surroundings(Protocol):
         """The program has a bug (assertion, unexpected exception): log it and stop the member."""
 
 
+class Stepping(Protocol):
+    """The decisions of a member: L{dledger.core.replica.DLedgerCore}."""
+
+    def step(self, happened: ev.Input, now_ms: int) -> tuple[fx.Effect, ...]:
+        """Take an input. @return: the effects to run, in order."""
+
+
 class Driver:
     """
     One core and its queue of inputs.
@@ -144,7 +150,7 @@ class Driver:
     Invariant: C{step} is never re-entered; after C{stop} it is not called.
     """
 
-    def __init__(self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings) -> None:
+    def __init__(self, core: Stepping, ledger: Ledger, terms: Terms, around: Surroundings) -> None:
         self.core = core
         self._ledger = ledger
         self._terms = terms

@@ -36,7 +36,7 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
-from dledger.node.driver import Driver, Ledger, Terms
+from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
@@ -44,7 +44,7 @@ from dledger.node.key_watch import KeyWatch
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
-from dledger.node.router import Refusals, RequestRouter
+from dledger.node.router import Refusals, RequestRouter, Told
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.storage.store_flush import LedgerFlush
@@ -68,6 +68,10 @@ STALL_WARNING_S = 0.25
 
 #: A peer silent for this many milliseconds no longer holds back the expiry of files.
 PEER_MEMORY_MS = 60_000
+
+
+#: Makes the driver of a core.
+MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
 
 
 class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
@@ -131,12 +135,14 @@ class Node:
         run_in_thread: RunInThread,
         wall_clock: Callable[[], tuple[float, int]],
         disk_space: Callable[[], DiskSpace] | None = None,
+        make_driver: MakeDriver = Driver,
         keys: Securing | None = None,
     ) -> None:
         """
         @param clock: monotonic.
         @param run_in_thread: runs fsyncs, one at a time.
         @param wall_clock: seconds since 1970, and the local hour.
+        @param make_driver: the simulator's driver checks each step.
         @param keys: for TLS; watched here.
         """
         self.config = config
@@ -158,14 +164,14 @@ class Node:
         self._key_watch = KeyWatch(keys, config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""
-        self._told_set_aside = 0
         self._kept_count, self._kept_bytes = -1, 0
         self._started_s = clock.seconds()
         self._peers: Peers | None = None
         self._server: MemberServer | None = None
         self._ended: list[Deferred[None]] = []
-        self._tokens = 0
+        self._tokens = self._told_set_aside = 0
         self._last_leader_id: object = None
+        self._told: Told | None = None
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
         self._next_check_point_s = self._started_s + config.check_point_interval / 1000
@@ -175,7 +181,7 @@ class Node:
             is_unsure=store.identity.is_unsure, group_name=store.identity.group_name,
         )
         self.greeting = Greeting(peers=config.peers, group_name=lambda: store.identity.group_name)
-        self._driver = Driver(self._core, store, terms, self)
+        self._driver = make_driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
 
     def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
@@ -203,6 +209,7 @@ class Node:
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
             appends=self._appends, reads=self._reads, note=self.note, greeting=self.greeting,
+            told=self._tell_about_me,
         )
 
     def _next_token(self) -> int:
@@ -308,7 +315,13 @@ class Node:
         self._server.sweep(now_s)
         self._reads.sweep(now_s)
         self._reports.sweep(now_s)
-        self.router.tell(admin=self.told_admin, health=told_health(self.status()))
+        self._told = None
+
+    def _tell_about_me(self) -> Told:
+        """Made at most once between two sweeps, however often METADATA is asked for."""
+        if self._told is None:
+            self._told = Told(self.told_admin, told_health(self.status()))
+        return self._told
 
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S

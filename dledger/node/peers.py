@@ -291,7 +291,7 @@ class _Peer(Factory):
             group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION,
             group_id=self._greeting.group_id, members=self._greeting.members,
         )
-        connection.ask(request, PROBE)
+        connection.ask(request, PROBE, is_sign_of_life=True)
 
     # -- AnswerSink of the connection --------------------------------------------------------
 

@@ -108,6 +108,19 @@ RightsOf = Callable[[ServerConnection], Rights]
 Claim = Callable[[ServerConnection, str], bool]
 
 
+@attrs.frozen
+class Told:
+    """
+    What METADATA tells about a member besides the core's facts.
+
+    @ivar admin: C{host:port} of the HTTP administration; empty for none.
+    @ivar health: reason why the member does not serve; empty if it serves.
+    """
+
+    admin: str
+    health: str
+
+
 class Refusals:
     """Answers requests that are refused, for the router and for the parts that it routes to."""
 
@@ -159,7 +172,9 @@ class RequestRouter:
         reads: Reads,
         note: Note,
         greeting: Greeting,
+        told: Callable[[], Told],
     ) -> None:
+        """@param told: what METADATA tells about this member besides the core's facts."""
         self._greeting = greeting
         self._note = note
         self._broken = broken
@@ -181,7 +196,7 @@ class RequestRouter:
         self._appends = appends
         self._reads = reads
         self._claim: Claim = lambda connection, peer_id: True
-        self._admin = self._health = ""
+        self._told = told
 
     def claim_with(self, claim: Claim) -> None:
         """Set the function that claims connections for peers."""
@@ -191,20 +206,11 @@ class RequestRouter:
         """Set the function that knows the rights of connections; without it, everybody may do everything."""
         self._rights_of = rights_of
 
-    def tell(self, *, admin: str, health: str) -> None:
-        """
-        Set what METADATA tells about this member besides the core's facts.
-
-        @param admin: C{host:port} of the HTTP administration; empty for none.
-        @param health: reason why the member does not serve; empty if it serves.
-        """
-        self._admin, self._health = admin, health
-
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
-        answer = self._core.metadata(request)
-        if not (self._admin or self._health):
+        answer, told = self._core.metadata(request), self._told()
+        if not (told.admin or told.health):
             return answer
-        return attrs.evolve(answer, admin=self._admin, health=self._health)
+        return attrs.evolve(answer, admin=told.admin, health=told.health)
 
     @property
     def unanswered(self) -> int:

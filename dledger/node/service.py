@@ -33,12 +33,12 @@ from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
-from dledger.base.threads import DiskThreads
+from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.base.tls.securing import Securing, secured
 from dledger.config import DLedgerConfig
-from dledger.node.driver import Terms
+from dledger.node.driver import Driver, Terms
 from dledger.node.health import UNSURE
-from dledger.node.node import Node, Store
+from dledger.node.node import MakeDriver, Node, Store
 from dledger.node.peers import Peers
 from dledger.node.server import CONNECTIONS_MAX, MemberServer
 from dledger.storage.file_store import FileStore
@@ -109,6 +109,10 @@ def peer_endpoints(
     return endpoints
 
 
+#: Seconds since 1970, and the local hour.
+WallClock = Callable[[], tuple[float, int]]
+
+
 def wall_clock() -> tuple[float, int]:
     """Seconds since 1970, and the local hour."""
     now_s = time.time()
@@ -158,7 +162,9 @@ class MemberService(MultiService):
         make_admin: Callable[[Node], IService] | None = None,
         admin: str = "",
         boot_id: str = "",
-        flush_thread: FlushThread | None = None,
+        flush_thread: DiskRunner | None = None,
+        local_time: WallClock = wall_clock,
+        make_driver: MakeDriver = Driver,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -169,6 +175,9 @@ class MemberService(MultiService):
         @param make_admin: makes the administration service, once the member listens.
         @param boot_id: of this boot of the machine; empty if not known.
         @param admin: listening address of that service, for people.
+        @param flush_thread: runs fsyncs, one at a time; by default a L{FlushThread}.
+        @param local_time: the wall clock; retention and house-keeping go by it.
+        @param make_driver: see L{Node}.
         """
         super().__init__()
         self.config = config
@@ -183,7 +192,9 @@ class MemberService(MultiService):
         self._make_admin = make_admin
         self._admin = admin
         self._boot_id = boot_id
-        self._flush_thread = flush_thread or FlushThread(reactor)
+        self._flush_thread: DiskRunner = flush_thread or FlushThread(reactor)
+        self._local_time = local_time
+        self._make_driver = make_driver
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
@@ -256,8 +267,9 @@ class MemberService(MultiService):
                 raise
         self.node = Node(
             config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
-            run_in_thread=self._flush_thread.run, wall_clock=wall_clock,
+            run_in_thread=self._flush_thread.run, wall_clock=self._local_time,
             disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None, keys=self.keys,
+            make_driver=self._make_driver,
         )
         self.node.admin = self._admin
         if store.identity.is_unsure and len(config.peers) > 1:
@@ -269,7 +281,7 @@ class MemberService(MultiService):
         vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
         store.identity.note_terms()
         for warning in terms.warnings:
-            self.log.warn("member {self_id}: {warning}", self_id=self.config.self_id, warning=warning)
+            self.log.warn("member {self_id}: {reason}", self_id=self.config.self_id, reason=warning)
         return vote
 
     def _is_listening(self, port: IListeningPort) -> None:

@@ -81,6 +81,12 @@ _TEXT_BYTES = SLOT_SIZE - _FORM.size - 36 - 32
 read_identity = _FORM.read
 
 
+def decode_identity(data: bytes) -> Identity | None:
+    """Content of the file: its newest sound slot; None without one."""
+    found = _FORM.newest(data)
+    return None if found is None else found[1]
+
+
 class IdentityFile(SlotFile[Identity]):
     """The open file."""
 

@@ -244,6 +244,8 @@ class SimDisk:
     @ivar is_full: creating and growing files, reserving, and writes to bytes that were not reserved fail with
         ENOSPC; other writes do not.
     @ivar failing_reads, failing_writes, failing_syncs: number of the next calls that fail with EIO.
+    @ivar failing_opens: number of the next calls that find no descriptor.
+    @ivar used_ratio: the used share of the disk as C{space} tells it, while it is not full.
     @ivar keeps_failed_writes: writes that a failed sync did not bring to the platter stay in the cache.
     @ivar barrier, since: C{datasync} misses the writes with a number behind C{barrier} up to C{since}.
     @ivar countdown: the process dies in this changing call, counted from now; 0: in none.
@@ -259,6 +261,8 @@ class SimDisk:
         self.failing_reads = 0
         self.failing_writes = 0
         self.failing_syncs = 0
+        self.failing_opens = 0
+        self.used_ratio = 0.5
         self.countdown = 0
         self.keeps_failed_writes = False
         self.barrier = self.since = _NO_BARRIER
@@ -292,13 +296,14 @@ class SimDisk:
     # -- faults ----------------------------------------------------------------------------
 
     def arm(
-        self, *, reads: int = 0, writes: int = 0, syncs: int = 0, die_in: int = 0,
+        self, *, reads: int = 0, writes: int = 0, syncs: int = 0, opens: int = 0, die_in: int = 0,
         death: type[MemberDied] = PowerLoss,
     ) -> None:
         """Let the next calls fail. A fault that is not named stays as it was armed."""
         self.failing_reads = reads or self.failing_reads
         self.failing_writes = writes or self.failing_writes
         self.failing_syncs = syncs or self.failing_syncs
+        self.failing_opens = opens or self.failing_opens
         if die_in:
             self.countdown = die_in
             self._death = death
@@ -313,6 +318,7 @@ class SimDisk:
         """Disarm all faults."""
         self.is_full = False
         self.failing_reads = self.failing_writes = self.failing_syncs = self.countdown = 0
+        self.failing_opens, self.used_ratio = 0, 0.5
         self._rearm()
 
     def _rearm(self) -> None:
@@ -322,6 +328,11 @@ class SimDisk:
         """Raise one of the armed read errors."""
         self.failing_reads -= 1
         raise OSError(errno.EIO, "simulated read error", path)
+
+    def fail_open(self, path: str) -> None:
+        """Raise one of the armed errors of opening files."""
+        self.failing_opens -= 1
+        raise OSError(errno.EMFILE, "Too many open files", path)
 
     def before_change(self, path: str, kind: str) -> None:
         """Called before every change: die or fail if that is armed."""
@@ -370,10 +381,20 @@ class SimDisk:
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """Damage one bit, on the platter and in the cache."""
-        inode = self._inode(path)
-        inode.data[position] ^= 1 << bit
-        if position < len(inode.durable):
-            inode.durable[position] ^= 1 << bit
+        self.overwrite(path, position, bytes([self._inode(path).data[position] ^ 1 << bit]))
+
+    def overwrite(self, path: str, position: int, data: bytes) -> None:
+        """Damage bytes of a file, on the platter and in the cache."""
+        inode, end = self._inode(path), position + len(data)
+        assert end <= len(inode.data)
+        inode.data[position:end] = data
+        on_platter = min(end, len(inode.durable)) - position
+        if on_platter > 0:
+            inode.durable[position : position + on_platter] = data[:on_platter]
+
+    def read_anyway(self, path: str) -> bytes:
+        """The content of a file as processes see it; no armed fault hits this read."""
+        return bytes(self._inode(path).data)
 
     # -- looking, for checks -----------------------------------------------------------------
 
@@ -420,6 +441,8 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False, size: int = 0, reserved: int = -1) -> File:
         """See L{dledger.base.disk.disk.Disk.open}."""
+        if self.failing_opens:
+            self.fail_open(path)
         if not create:
             return SimFile(self, path, self._inode(path))
         head, tail = os.path.split(path)
@@ -444,6 +467,8 @@ class SimDisk:
 
     def write_file(self, path: str, data: bytes) -> None:
         """See L{dledger.base.disk.disk.Disk.write_file}."""
+        if self.failing_opens:
+            self.fail_open(path)
         head, tail = os.path.split(path)
         directory = self._directory(head)
         aside = tail + ".tmp"
@@ -524,7 +549,7 @@ class SimDisk:
     def space(self, path: str) -> DiskSpace:
         """See L{dledger.base.disk.disk.Disk.space}."""
         total = 1 << 40
-        room = 0 if self.is_full else total // 2
+        room = 0 if self.is_full else int(total * (1 - self.used_ratio))
         return DiskSpace(total=total, free=room, usable=room)
 
     def lock(self, path: str) -> File:

@@ -271,11 +271,12 @@ class ClientConnection(Connection, Generic[_Token]):
         self._heard_s = self._turn.seconds()
         self._sink.connected(self)
 
-    def ask(self, request: Request, token: _Token) -> bool:
+    def ask(self, request: Request, token: _Token, *, is_sign_of_life: bool = False) -> bool:
         """
         Send a request behind the earlier ones.
 
         @param token: identifies the request; comes back with the answer or the failure.
+        @param is_sign_of_life: nobody reads the answer.
         @return: False if it was not sent and has no outcome: the connection is lost, or too many
             requests are outstanding, or too many bytes unsent.
         """
@@ -290,7 +291,9 @@ class ClientConnection(Connection, Generic[_Token]):
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
         # The layout of a native METADATA answer has no room for what we tell besides Java's keys.
-        is_native = self.is_native and (request.kind is not RequestCode.METADATA or self._wire == "binary")
+        is_native = self.is_native and (
+            request.kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
+        )
         self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)
         if not self._is_flush_asked:
             self._is_flush_asked = True

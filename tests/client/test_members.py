@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -51,6 +52,21 @@ class MembersTests(SynchronousTestCase):
         self.assertIs(self.successResultOf(second), connection)
         self.assertIs(self.successResultOf(self.members.connection("n1")), connection)
         self.assertEqual(len(self.group["n1"].wires), 1)
+
+    def test_stories_are_collected(self) -> None:
+        """A search and an attempt that Python collects with everything around them leave no error behind."""
+        clock = Clock()
+        group = FakeGroup(clock)
+        members = Members(
+            group.peers, group="default", clock=clock, endpoint_for=group.endpoint_for, rng=random.Random(1),
+        )  # fmt: skip
+        for member_id in group.peers:
+            group[member_id].is_silent = True
+        members.leader()
+        group.settle()
+        del members, group, clock
+        gc.collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_formats(self) -> None:
         """C{auto} asks, C{remoting} never writes native frames, C{binary} nothing else."""

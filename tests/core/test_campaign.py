@@ -56,6 +56,15 @@ class CampaignTests(SynchronousTestCase):
         ))
         return bench, sent(effects, VoteRequest)
 
+    def test_not_held_up_by_one_that_cannot_win(self) -> None:
+        """A candidate with a shorter log raises the term again and again: this member stands all the same."""
+        bench = voter(pre_vote=False)
+        for term in range(4, 40):
+            bench.request(vote_request("n1", term, end_index=0, end_term=1))
+            if sent(bench.run(300), VoteRequest):
+                return
+        self.fail("it never stood")
+
     def test_pre_vote_asks_for_the_next_term(self) -> None:
         """The question names the term that would be entered, and nothing is made durable for it."""
         bench, asked = self.asked()

@@ -36,6 +36,16 @@ class WardTests(SynchronousTestCase):
         self.bench.core._member.heard_from("n1", 1)
         self.bench.run(3_000)
 
+    def test_two_candidates_in_turn(self) -> None:
+        """Two members lack its entries, and ask one after the other: it stands in for one of them."""
+        reported: list[str] = []
+        for _ in range(4):
+            reported += events(self.refused(4))
+            self.bench.run(400)
+            reported += events(self.bench.request(vote_request("n2", 4, end_index=1, end_term=1)))
+            self.bench.run(400)
+        self.assertEqual(reported.count("standing-in"), 1)
+
     def refused(self, term: int, *, pre_vote: bool = False) -> tuple[fx.Effect, ...]:
         """n1 asks for a vote, and is refused for its log."""
         effects = self.bench.request(vote_request("n1", term, end_index=0, end_term=1, pre_vote=pre_vote))

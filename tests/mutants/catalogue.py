@@ -35,17 +35,26 @@ RECORDS = "dledger.storage.records"
 SEGMENT = "dledger.base.disk.segment"
 DIRECTORY = "dledger.storage.directory"
 TERMS = "dledger.storage.term_file"
-NETWORK = "dledger.testing.group.network"
-FAULTS = "dledger.testing.group.faults"
+SERVER = "dledger.node.server"
+NODE_READS = "dledger.node.reads"
+NODE_APPENDS = "dledger.node.appends"
+CLIENT_APPENDER = "dledger.client.appender"
+DAMAGE = "dledger.testing.group.damage"
 
 ASYNC: Mapping[str, object] = {"flush_disk_type": "async", "flush_file_interval": 3000}
 SYNC: Mapping[str, object] = {"flush_disk_type": "sync"}
 ELECTIONS = ("kill", "isolate", "split", "pause", "transfer")
 READING: Mapping[str, object] = {
-    "gets": 1.0, "ends": 1.0, "clients": 8, "think_us": 400_000, "wander": 0.3, "patience_us": 700_000,
+    "gets": 2.0, "clients": 8, "think_us": 400_000, "wander": 0.3, "patience_us": 700_000,
 }
 LINKS = ("isolate", "split", "cut_link", "break_late", "spikes")
 POWER = ("cut_power", "cut_power_everywhere", "lose_power_inside")
+
+#: A second connection of a peer is taken at once, and the first one stays.
+OLD_KEPT = (
+    Patch(SERVER, "            if self._lives(peer_id, current, now_s):\n", "            if False:\n"),
+    Patch(SERVER, '            current.abort(f"{peer_id} opened a newer connection")\n', ""),
+)
 
 
 @attrs.frozen
@@ -98,11 +107,11 @@ _ELECTIONS = (
               "file.pwrite(self._owed, 0)"),
     ), settings=SYNC, faults=POWER),
     Mutant("term-file-believed", "a damaged term file is read as far as possible, its twin is ignored", (
-        Patch(FAULTS, " if rng.random() < 0.4}", "}"),
-        Patch(FAULTS, """(TERM_TWIN_NAME, decode_term_twin), (COMMIT_MARK_NAME, decode_mark),
-            (LEDGER_CHECKPOINT_NAME, None),
-""", ""),
-        Patch(FAULTS, "at = int(self._rng.random() * size)", "at = int(self._rng.random() * 10)"),
+        Patch(DAMAGE, " if rng.random() < 0.4}", "}"),
+        Patch(DAMAGE, "name, decode = self._rng.choice(list(_SLOTS.items()))",
+              "name, decode = TERM_FILE_NAME, None"),
+        Patch(DAMAGE, "at = int(self._rng.random() * size)\n        self._spoil(member, path, at, 1)",
+              "at = int(self._rng.random() * 10)\n        self._spoil(member, path, at, 1)"),
         Patch(TERMS, 'if len(pairs) != 2 or set(found) != {"voteLeader", "currTerm"}:',
               'found = {"voteLeader": "", **found}\n    if "currTerm" not in found:'),
         Patch(TERMS, "return found if twin is None else self._agreed(found, twin)", "return found"),
@@ -167,12 +176,12 @@ _REPLICATION = (
     ), faults=LINKS, load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("truncate-below-commit", "a late TRUNCATE cuts committed entries: old connections stay open, "
            "entries that were found equal are not spared, nor are committed ones", (
-        Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
+        *OLD_KEPT,
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if False:"),
         Patch(STORE, "if first_gone <= committed:", "if False:"),
     ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("old-connection-kept", "requests that arrive late on a given-up connection are obeyed", (
-        Patch(NETWORK, "self.closes_old = True", "self.closes_old = False"),
+        *OLD_KEPT,
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
         Patch(HANDLER, "return self.is_in_step and self._channel == self._matched_channel",
               "return self.is_in_step"),
@@ -194,9 +203,7 @@ _REPLICATION = (
     Mutant("diverged-beginning-kept", "the follower keeps its entries below the leader's beginning, "
            "equal or not", (
         Patch(HANDLER, "anew = not holds and index - 1 > known_index", "anew = False"),
-    ), settings={"mapped_file_size_for_entry_data": 1024, "retention_bytes": 3072,
-                 "check_point_interval": 1000}, faults=("isolate", "split", "heal_slowly"),
-       pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
+    ), script="diverged_beginning"),
     Mutant("refused-write-acknowledged", "a write that the store refused is answered as done", (
         Patch(HANDLER, "request, ResponseCode.INCONSISTENT_STATE)\n        self._purge()\n",
               "request, ResponseCode.SUCCESS)\n        self._purge()\n"),
@@ -204,7 +211,7 @@ _REPLICATION = (
     Mutant("flush-outlives-truncation", "an fsync that began before a truncation counts for later entries", (
         Patch(FLUSHER, "if self._is_void or proved <=", "if proved <="),
         Patch(FLUSH, "self.job.end_index = min(self.job.end_index, end.index)\n", "pass\n"),
-    ), settings=SYNC, faults=("isolate", "split", "pause"), pace_s=1.5,
+    ), settings=SYNC, faults=("depose",), pace_s=4.0,
        group={"flush_us": 700_000}, load={"think_us": 200_000}),
 )
 
@@ -286,6 +293,31 @@ _STORAGE = (
        group={"delay_us": 50_000, "spread_us": 50_000}, load={"think_us": 300_000, "bodies_max": 3}),
 )
 
+_CONNECTIONS = (
+    Mutant("read-index-ignored", "a get shows entries that are not known to be committed", (
+        Patch(NODE_READS, "        self._check_index(index, read_index)\n        entries =",
+              "        self._check_index(index, self._store.ledger_end_index)\n        entries ="),
+    ), load=READING),
+    Mutant("pull-beyond-commit", "a reader that follows is sent entries that are not committed", (
+        Patch(NODE_READS, "end_index = min(read_index, store.ledger_end_index)",
+              "end_index = store.ledger_end_index"),
+    ), load={"follows": 2.0, "think_us": 200_000}),
+    Mutant("callers-share-an-index", "callers that share a proposal are told the same index", (
+        Patch(NODE_APPENDS, "            index += bodies\n            pos += size",
+              "            pos += size"),
+    ), load={"clients": 8, "think_us": 50_000}, group={"turn_us": 20_000}),
+    Mutant("lost-append-repeated", "an append on a connection that was lost is sent again", (
+        Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
+              " reason=str(result)))",
+              "self._refused(frame, DLedgerError(ResponseCode.LEADER_NOT_READY))"),
+    ), load={"think_us": 200_000}),
+    Mutant("lost-append-called-refused", "an append on a connection that was lost counts as refused", (
+        Patch(CLIENT_APPENDER, "self.sender.settle_unknown(frame, DLedgerError(ResponseCode.NETWORK_ERROR,"
+              " reason=str(result)))",
+              "self.sender.settle_failed(frame, DLedgerError(ResponseCode.NETWORK_ERROR))"),
+    ), load={"think_us": 200_000}),
+)
+
 _HA = tuple(
     Mutant(name, says, patches, settings=settings, faults=faults, is_ha=True)
     for name, says, patches, settings, faults in HA_MUTANTS
@@ -296,4 +328,6 @@ _HISTORY = tuple(
     for name, says, patches, fields in HISTORY_MUTANTS
 )
 
-MUTANTS: tuple[Mutant, ...] = _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _HA + _HISTORY
+MUTANTS: tuple[Mutant, ...] = (
+    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY
+)

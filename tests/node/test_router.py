@@ -109,6 +109,22 @@ class DoorTests(SynchronousTestCase):
         answer = self.client.ask(MetadataRequest(**self.rig.base()), native=False)
         self.assertEqual((answer.admin, answer.health, answer.code), ("", "", 200))
 
+    def test_health_is_told_afresh(self) -> None:
+        """It is worked out once between two sweeps, if METADATA is asked for, however often."""
+        follower = Rig(peers=PEERS)
+        follower.node.start()
+        follower.clock.advance(0.3)
+        client, status, looks = follower.client(), follower.node.status, []
+        self.patch(follower.node, "status", lambda: looks.append(1) or status())
+        question = MetadataRequest(**follower.base())
+        self.assertEqual(client.ask(question, native=False).health, "no leader known")
+        self.assertEqual(client.ask(question, native=False).health, "no leader known")
+        self.assertEqual(len(looks), 1)
+        client.ask(HeartBeatRequest(group="default", remote_id="n0", local_id="n1", leader_id="n1", term=5))
+        follower.clock.advance(2)
+        self.assertEqual(client.ask(question, native=False).health, "")
+        self.assertEqual(len(looks), 2)
+
     def test_refusals_are_counted(self) -> None:
         """By the name of their code."""
         self.client.ask(GetRequest(group="other", remote_id="n0", begin_index=0))

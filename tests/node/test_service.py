@@ -184,6 +184,24 @@ class UpTests(ServiceTestCase):
         self.run_for(3)
         self.successResultOf(stopped)
 
+    def test_damaged_term_file(self) -> None:
+        """The twin replaces it, and the log says so, in an event that every observer can read."""
+        path = self.mktemp()
+        for _ in range(2):
+            service = self.make(store_type="file", store_base_dir=path)
+            with capturedLogs() as events:
+                service.startService()
+            self.run_for(2)
+            stopped = service.stopService()
+            self.run_for(3)
+            self.successResultOf(stopped)
+            with open(f"{service.config.self_path}/currterm", "r+b") as file:
+                file.write(b"x")
+        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn("malformed", warning["reason"])
+        # (Twisted takes an event with a field of the name "warning" for one of Python's warnings.)
+        self.assertNotIn("warning", warning)
+
     def test_directory_that_cannot_be_made(self) -> None:
         """Neither is that an exception for twistd to print."""
         path = self.mktemp()

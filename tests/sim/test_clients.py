@@ -22,7 +22,7 @@ class SimClientTests(SynchronousTestCase):
 
     def client(self, **load: float) -> SimClient:
         """A client that makes such calls only."""
-        nothing = {"appends": 0.0, "gets": 0.0, "ends": 0.0, "follows": 0.0}
+        nothing = {"appends": 0.0, "gets": 0.0, "follows": 0.0}
         client = SimClient(
             self.cluster, "c", Load(think_us=100_000, **{**nothing, **load}),  # type: ignore[arg-type]
             self.cluster.random("client"),
@@ -46,24 +46,45 @@ class SimClientTests(SynchronousTestCase):
 
     def test_no_answer_is_unknown(self) -> None:
         """A client whose call is not answered gives up, and does not know."""
+        self.client(appends=1.0, patience_us=1_000_000)
+        self.cluster.run(2)
         for member in self.cluster.members.values():
             member.pause()
-        self.client(appends=1.0, patience_us=1_000_000)
         self.cluster.run(5)
-        calls = self.calls("append")
-        self.assertTrue(all(call.outcome == "unknown" and call.ended == NEVER for call in calls))
+        unknown = [call for call in self.calls("append") if call.outcome == "unknown"]
+        self.assertEqual(unknown[0].ended, NEVER)
 
     def test_reads(self) -> None:
-        """Gets are found or beyond, ends tell an index."""
+        """Gets are found or beyond."""
         writer = self.client(appends=1.0)
         self.cluster.run(3)
         writer.is_stopped = True
         self.client(gets=1.0)
-        self.client(ends=1.0)
         self.cluster.run(5)
         self.assertEqual({call.outcome for call in self.calls("get")} - {"failed"}, {"ok", "beyond"})
-        ends = {call.index for call in self.calls("end") if call.outcome == "ok"}
-        self.assertEqual(ends, {self.cluster.invariants.last_committed})
+
+    def test_strays(self) -> None:
+        """Calls past the client are noted as well; some are refused by members that do not lead."""
+        self.client(appends=0.5, gets=0.5, wander=1.0)
+        self.cluster.run(10)
+        for kind in ("append", "get"):
+            outcomes = {call.outcome for call in self.calls(kind)}
+            self.assertLessEqual({"ok", "failed"}, outcomes)
+
+    def test_killed(self) -> None:
+        """A client that is killed leaves a call without an outcome; its successor goes on."""
+        for member in self.cluster.members.values():
+            member.pause()
+        client = self.client(appends=1.0)
+        self.cluster.run(1)
+        self.assertTrue(client.is_busy)
+        client.kill()
+        for member in self.cluster.members.values():
+            member.resume()
+        self.cluster.run(5)
+        calls = self.calls("append")
+        self.assertEqual(calls[0].outcome, "unknown")
+        self.assertIn("ok", {call.outcome for call in calls[1:]})
 
     def test_followers_show_the_log(self) -> None:
         """What a follower shows is compared with what is committed."""

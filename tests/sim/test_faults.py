@@ -14,7 +14,8 @@ from dledger.testing.group.schedule import Focus, run_schedule
 ANYWHERE = (
     "cut_link", "isolate", "heal_slowly", "split", "break", "break_late", "pause", "depose", "spikes",
     "transfer", "kill", "kill_all", "stop", "kill_inside", "disk_error", "fill_disk", "slow_disk", "damage",
-    "rot",
+    "rot", "suspend", "starve", "cut_client", "kill_client", "twice", "speak", "hang_fsync", "use_disk",
+    "few_descriptors", "jump_clock", "reconfigure",
 )
 WITH_SYNC = ("cut_power", "cut_power_everywhere", "lose_power_inside")
 
@@ -54,7 +55,7 @@ class MixTests(SynchronousTestCase):
     def damage(self, cluster: SimCluster) -> set[int]:
         """How many members may ever be damaged, over many seeds."""
         rngs = [cluster.random(f"{seed}") for seed in range(40)]
-        return {len(Nemesis(cluster, rng, seconds=1)._may_be_damaged) for rng in rngs}
+        return {len(Nemesis(cluster, rng, seconds=1).damage.minority) for rng in rngs}
 
     def test_power_cuts_need_sync(self) -> None:
         """Without sync flushing only a minority may lose power."""
@@ -92,8 +93,8 @@ class EndTests(SynchronousTestCase):
         cluster.end_faults()
         cluster.run(20)
         network = cluster.network
-        self.assertTrue(network._outgoing)
-        self.assertEqual({connection.extra_us for connection in network._outgoing.values()}, {0})
+        self.assertTrue(network._links)
+        self.assertEqual({end.extra_us for link in network._links.values() for end in link.ends}, {0})
         self.assertEqual(network._next_extra_us, {}, "nor will those be that are made next")
 
     def test_no_bit_behind_the_end_of_a_file(self) -> None:
@@ -103,8 +104,8 @@ class EndTests(SynchronousTestCase):
         member = next(iter(cluster.members.values()))
         member.disk.makedirs("/d")
         member.disk.open(f"/d/{0:020d}", create=True, size=10)
-        self.assertTrue(nemesis._flip(member, "/d", 9, 4096))
-        self.assertFalse(nemesis._flip(member, "/d", 10, 4096))
+        self.assertTrue(nemesis.damage._flip(member, "/d", 9, 4096, 1))
+        self.assertFalse(nemesis.damage._flip(member, "/d", 10, 4096, 1))
 
     def test_flips_spend_no_read_errors(self) -> None:
         """A flip of a small file happens under armed read errors, and leaves them to the process (90451)."""
@@ -114,6 +115,6 @@ class EndTests(SynchronousTestCase):
         cluster.run(5)
         member = next(iter(cluster.members.values()))
         member.disk.arm(reads=3)
-        flipped = [nemesis._flip_small(member) for _ in range(20)]
+        flipped = [nemesis.damage._flip_small(member) for _ in range(20)]
         self.assertTrue(any(flipped))
         self.assertEqual(member.disk.failing_reads, 3)

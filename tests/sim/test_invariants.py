@@ -35,7 +35,7 @@ class InvariantTests(SynchronousTestCase):
         leader = self.cluster.leader
         assert leader is not None
         self.leader = leader
-        self.leader.append((b"a", b"b", b"c"), lambda *_: None)
+        self.leader.call(lambda node: node.append((b"a", b"b", b"c")))
         self.cluster.run(2)
         self.follower = next(member for member in self.cluster.members.values() if member is not leader)
         self.state = self.follower.core._member
@@ -189,16 +189,40 @@ class InvariantTests(SynchronousTestCase):
         self.invariants.asks(self.follower, VoteRequest(term=term, pre_vote=True))
 
     def test_answered_twice(self) -> None:
-        """7: an append is answered once, and for all of its bodies."""
+        """7: an append is answered once, and for all of its bodies; so is a read."""
+        driver = self.leader.driver
         answer = fx.AnswerAppend(token=999, code=ResponseCode.SUCCESS, term=1, count=1, first_index=0)
-        self.broken(7, lambda: self.leader.answer_append(answer))
-        self.leader._appends[5] = ((b"a", b"b"), lambda *_: None)
-        self.broken(7, lambda: self.leader.answer_append(attrs.evolve(answer, token=5)))
-        self.broken(7, lambda: self.leader.answer_read(fx.AnswerRead(token=999, code=ResponseCode.SUCCESS)))
+        self.broken(7, lambda: driver.answered_append(answer))
+        driver.appends[5] = (b"a", b"b")
+        self.broken(7, lambda: driver.answered_append(attrs.evolve(answer, token=5)))
+        self.broken(7, lambda: driver.answered_read(fx.AnswerRead(token=999, code=ResponseCode.SUCCESS)))
+
+    def test_stale_read(self) -> None:
+        """4: a read shows all that was in the log before it came, and nothing that is not committed."""
+        driver = self.leader.driver
+        self.assertEqual(self.invariants.known_index, 2)
+        answer = fx.AnswerRead(token=5, code=ResponseCode.SUCCESS, read_index=1)
+        driver.reads[5] = 1
+        driver.answered_read(answer)
+        driver.reads[5] = 2
+        self.assertIn("before it came", self.broken(4, lambda: driver.answered_read(answer)))
+        driver.reads[5] = 2
+        beyond = attrs.evolve(answer, read_index=3)
+        self.assertIn("has not committed", self.broken(4, lambda: driver.answered_read(beyond)))
+
+    def test_term_goes_on_unsaved(self) -> None:
+        """6: a step that changes the term saves it."""
+        self.state.term += 1
+        self.broken(6, lambda: self.invariants.settled(self.follower, self.state))
+
+    def test_saved_is_durable(self) -> None:
+        """6: term and vote that were saved are on stable storage."""
+        self.invariants.persisted(self.follower, self.state.term, self.state.voted_for)
+        self.broken(6, lambda: self.invariants.persisted(self.follower, self.state.term + 1, None))
 
     def test_never_answered(self) -> None:
         """7: at the end of a run nothing is left unanswered."""
-        self.leader._appends[5] = ((b"a",), lambda *_: None)
+        self.leader.driver.appends[5] = (b"a",)
         self.broken(7, self.cluster.judge)
 
     def test_different_files(self) -> None:

@@ -34,6 +34,7 @@ class RunnerTests(SynchronousTestCase):
         with mock.patch("dledger.testing.group.invariants.GroupInvariants._committed", fails):
             arguments = ("--schedules", "3", "--seed", "5", "--stop-at", "1", "--members", "3")
             status, output = self.run_main(*arguments)
+        self.flushLoggedErrors(InvariantError)
         self.assertEqual(status, 1)
         self.assertIn("seed 5 FAILED: invariant 2: made up", output)
         again = "python -m dledger.testing --schedules 1 --seed 5 --seconds 5 --members 3 --trace"

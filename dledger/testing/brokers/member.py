@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.python.failure import Failure
 
-from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.ha.offers import MasterDesk, RecordOffers
@@ -28,9 +27,10 @@ from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.record_mending import RecordMending
 from dledger.broker.store.set_aside import directories
 from dledger.broker.store.store_config import StoreConfig
-from dledger.testing.brokers.network import SimClientEndpoint, SimReactor, SimServerEndpoint, SimStreams
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
+from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
+from dledger.testing.streams import ByteNetwork, StreamClient, StreamServer
 
 ROOT = "/store"
 FILE_SIZE = 4096
@@ -95,7 +95,7 @@ class SimBroker:
     """
 
     def __init__(
-        self, *, host: str, config: HAConfig, store: StoreConfig, clock: SimClock, network: SimStreams,
+        self, *, host: str, config: HAConfig, store: StoreConfig, clock: SimClock, network: ByteNetwork,
         rng: random.Random, master: str, note: Callable[[str], None],
     ) -> None:
         self.host = host
@@ -112,7 +112,8 @@ class SimBroker:
         self.log: CommitLog
         self.mending: RecordMending
         self.service: HAService
-        self.reactor: SimReactor
+        self.process: SimProcess
+        self.thread: ProcessThread
         self._store = store
         self._clock = clock
         self._network = network
@@ -130,6 +131,8 @@ class SimBroker:
         self.is_up = True
         self.is_open = False
         self.disk.new_process()
+        self.process = SimProcess(self._clock, self._rng, self)
+        self.thread = ProcessThread(self.process, self.disk, self._rng, took_us=self.flush_us)
         self.run(self.life, self._start)
 
     def _start(self) -> None:
@@ -138,7 +141,7 @@ class SimBroker:
         seen = inspect_log(store, disk, checkpoint=None, is_aborted=True)
         try:
             self.log = CommitLog.open(
-                store, disk, seen, is_slave=self.config.is_slave, run_in_thread=self._run_in_thread,
+                store, disk, seen, is_slave=self.config.is_slave, run_in_thread=self.thread.run,
                 events=_LogEvents(self),
             )
         except StoreError as error:
@@ -147,17 +150,17 @@ class SimBroker:
             self._clock.after(1, self.run, self.life, self._stopped_itself, f"cannot start: {error}")
             return
         self.is_open = True
-        self.reactor = SimReactor(self._clock, self)
-        listen = None if self.config.is_slave else SimServerEndpoint(self._network, self.host, self)
+        reactor = ProcessReactor(self.process)
+        listen = None if self.config.is_slave else StreamServer(self._network, self.host, self.process)
         self.service = HAService(
-            self.config, self.log, self.reactor, rng=random.Random(self._rng.random()), failed=self.fail,
+            self.config, self.log, reactor, rng=random.Random(self._rng.random()), failed=self.fail,
             events=BrokerEvents(), listen=listen, master_range=self._ask_range,
         )
         self.mending = RecordMending(self.log, BadRecords(), check_from=lambda _: None)
         self._note(f"{self.host} started at {self.log.begin_offset}..{self.log.end_offset}")
         self.service.startService()
         if self.config.is_slave:
-            endpoint = SimClientEndpoint(self._network, self.host, self, self._master)
+            endpoint = StreamClient(self._network, self.host, self.process, self._master)
             self.service.follow(endpoint, self._master)
             if self.service.slave is not None and self.desk is not None:
                 self._offer(RecordOffers(self.log, self.service.slave, self.desk))
@@ -172,25 +175,31 @@ class SimBroker:
         return succeed(self.master_range())
 
     def run(self, life: int, action: Callable[..., Any], *arguments: Any) -> None:
-        """See C{Process.run} in C{network}. An exception of the code under test is a bug."""
-        if life != self.life or not self.is_up:
+        """Let the process with this number do something."""
+        if life == self.life and self.is_up:
+            self.process.run("caller", action, *arguments)
+
+    @property
+    def is_dying(self) -> bool:
+        """See L{dledger.testing.process.ProcessOwner.is_dying}."""
+        return self.disk.death is not None
+
+    def event_ended(self) -> None:
+        """See L{dledger.testing.process.ProcessOwner.event_ended}."""
+        if not self.is_up:
             return
-        try:
-            action(*arguments)
-        except MemberDied:
-            pass
-        except DLedgerError:
-            if self.disk.death is None:
-                raise
-        if self.life != life:
-            return
-        if self.disk.death is not None:
-            death = self.disk.death
+        death = self.disk.death
+        if death is not None:
             self._end(f"{type(death).__name__} {death}", power=isinstance(death, PowerLoss))
             self.ended(self)
-            return
-        if self.is_open:
+        elif self.is_open:
             self.happened(self)
+
+    def slow_disk(self, us: int) -> None:
+        """An fsync takes C{us} from now on."""
+        self.flush_us = us
+        if self.is_up:
+            self.thread.took_us = us
 
     def fail(self, reason: str) -> None:
         """The broker cannot continue: its process ends."""
@@ -216,29 +225,14 @@ class SimBroker:
         self._note(f"{self.host} {why}")
         self.is_up = self.is_open = False
         self.life += 1
-        self._network.died(self.host, silently=power)
+        self.process.end()
+        self._network.died(self.host, self.process, silently=power)
         if power:
             self.disk.lose_power()
         else:
             self.disk.end_process()
 
     # -- disk -----------------------------------------------------------------------------------
-
-    def _run_in_thread(self, call: Callable[[], None]) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
-        took_us = int(self.flush_us * 2 * self._rng.random()) + 1
-        barrier = self.disk.begin_sync() if self._rng.random() < 0.7 else None
-        self._clock.after(took_us, self.run, self.life, self._sync, call, barrier, done)
-        return done
-
-    def _sync(self, call: Callable[[], None], barrier: int | None, done: Deferred[None]) -> None:
-        try:
-            with self.disk.syncing_up_to(barrier):
-                call()
-        except OSError:
-            self._clock.after(1, self.run, self.life, done.errback, Failure())
-            return
-        self._clock.after(1 + int(self._rng.random() * 300), self.run, self.life, done.callback, None)
 
     def content(self, *, durable: bool = False) -> tuple[int, bytes]:
         """Where the log's files begin, and all their bytes, as they are read or as they would survive."""

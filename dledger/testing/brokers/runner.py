@@ -13,20 +13,15 @@ from __future__ import annotations
 from functools import partial
 
 import click
-from twisted.logger import globalLogBeginner
 
 from dledger.testing.brokers.schedule import SECONDS, HAOutcome, run_ha_schedule
+from dledger.testing.bugs import be_quiet
 from dledger.testing.running import Tally, outcomes, tell
 
 _WORDS = {
     "puts": "puts", "acknowledged": "acknowledged", "restarts": "restarts", "truncations": "truncations",
     "resolved": "resolved", "mended": "mended",
 }
-
-
-def be_quiet() -> None:
-    """Drop the log of simulated brokers; the trace has the same events."""
-    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
 
 def replay_brokers_command(outcome: HAOutcome, *, seconds: float) -> str:

@@ -30,9 +30,10 @@ from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.brokers.desk import SimDesk
 from dledger.testing.brokers.invariants import HAInvariants
 from dledger.testing.brokers.member import FILE_SIZE, ROOT, HADisk, SimBroker
-from dledger.testing.brokers.network import SimClientEndpoint, SimStreams
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import MemberDied, PowerLoss, ProcessKilled
+from dledger.testing.process import SimProcess
+from dledger.testing.streams import ByteNetwork, StreamClient
 from protocols.rocketmq.ha import HAClient
 from protocols.wire.rocketmq.message import Host
 
@@ -192,9 +193,9 @@ class HAWorld:
         self._load_rng = random.Random(f"{seed} load")
         self._fault_rng = random.Random(f"{seed} faults")
         self._is_over = False
-        network = self.network = SimStreams(self.clock, random.Random(f"{seed} network"))
+        network = self.network = ByteNetwork(self.clock, random.Random(f"{seed} network"))
         network.delay_us, network.spread_us = options.delay_us, options.spread_us
-        network.piece_size = options.piece_size
+        network.piece_bytes = options.piece_size
         self.store = StoreConfig(store_path_root_dir=ROOT, mapped_file_size_commit_log=FILE_SIZE)
         self.master = self._broker(MASTER, options.master)
         self.slaves = [self._broker(f"s{number}", options.slave) for number in range(options.slaves)]
@@ -357,7 +358,7 @@ class HAWorld:
         self._someone().disk.arm(die_in=1 + int(self._fault_rng.random() * 20), death=PowerLoss)
 
     def _break(self) -> None:
-        self.network.break_between(self._some_slave().host, MASTER)
+        self.network.break_between(self._some_slave().host, MASTER, late_us=2_000_000)
 
     def _darken(self) -> None:
         self.network.darken(self._some_slave().host, MASTER)
@@ -388,9 +389,8 @@ class HAWorld:
 
     def _slow_disk(self) -> None:
         broker = self._someone()
-        broker.flush_us = 3_000_000
-        self.clock.after(int(self._fault_rng.random() * 4e6), setattr, broker, "flush_us",
-                         self.options.flush_us)
+        broker.slow_disk(3_000_000)
+        self.clock.after(int(self._fault_rng.random() * 4e6), broker.slow_disk, self.options.flush_us)
 
     def _slow_link(self) -> None:
         self.network.spread_us = 400_000
@@ -490,7 +490,8 @@ class HAWorld:
         offset = self._fault_rng.choice((1 << 40, len(self.invariants.history), 1, 0))
         said = self._fault_rng.choice((offset.to_bytes(8, "big"), b"GET / HTTP/1.1\r\n\r\n"))
         host = self._fault_rng.choice(("stray", self._some_slave().host))
-        endpoint = SimClientEndpoint(self.network, host, _Somebody(), MASTER)
+        process = SimProcess(self.clock, self._fault_rng, _Somebody())
+        endpoint = StreamClient(self.network, host, process, MASTER)
         endpoint.connect(_Stray(said)).addErrback(lambda _: None)
 
     # -- a run ----------------------------------------------------------------------------------
@@ -509,7 +510,7 @@ class HAWorld:
         for broker in (self.master, *self.slaves):
             broker.disk.disarm()
             broker.disk.new_process()
-            broker.flush_us = self.options.flush_us
+            broker.slow_disk(self.options.flush_us)
             self.clock.after(1_000_000, self.start, broker)
         end_s = seconds + SETTLE_S
         while not self.invariants.is_settled() and self.clock.now_us < end_s * 1e6:
@@ -533,13 +534,12 @@ class HAWorld:
 
 
 class _Somebody:
-    """A process that never ends and never fails."""
+    """A machine that never dies."""
 
-    life = 0
+    is_dying = False
 
-    def run(self, life: int, action: Any, *arguments: Any) -> None:
-        """Run C{action}."""
-        action(*arguments)
+    def event_ended(self) -> None:
+        """Nothing to do."""
 
 
 def run_ha_schedule(

@@ -1,10 +1,12 @@
 # -*- test-case-name: tests.sim.test_clients -*-
 """
-Clients of a simulated group: they append, read and follow, and record the answers.
+Clients of a simulated group: the real L{LogClient} in a process of its own. They append, read and follow, and
+record the answers.
 
-Rule 1: an append is never sent twice; without a certain answer its outcome is unknown.
+Rule 1: an append is never sent twice by hand; without a certain answer its outcome is unknown.
 Rule 2: every body is unique in a run.
 
+Some calls go past the client to one member, whether it leads or not: so a deposed leader is asked as well.
 Entries that a follower shows (committed reads, tails) may lag but must be in the log: they are compared at
 once with the committed entries. Linearizable calls go to the history and are judged at the end.
 """
@@ -12,21 +14,42 @@ once with the committed entries. Linearizable calls go to the history and are ju
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.failure import Failure
 
-from dledger.testing.group.history import History
+from dledger.base.errors import DLedgerError
+from dledger.client.client import LogClient
+from dledger.client.connection import MemberLink
+from dledger.client.members import Members
+from dledger.client.tail import Tail
+from dledger.client.values import Appended, AppendError, Entry, entries_of
+from dledger.testing.group.history import Call, History
 from dledger.testing.group.invariants import require
-from dledger.testing.group.member import LOST, SimMember
-from protocols.wire.ledger.codes import ResponseCode
+from dledger.testing.process import ProcessReactor, SimProcess
+from dledger.testing.streams import StreamClient
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+from protocols.wire.ledger.messages import (
+    AppendRequest,
+    AppendResponse,
+    GetRequest,
+    GetResponse,
+    Request,
+    Response,
+)
 
 if TYPE_CHECKING:
     from dledger.testing.group.cluster import SimCluster
 
-#: Answers to an append after which the entry may be in the log.
-_UNKNOWN = (LOST, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.TERM_CHANGED)
+#: Answers of a member to an append after which the entry may be in the log.
+_UNKNOWN = (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.TERM_CHANGED)
+
+#: Longer than any C{max_wait_ack_time_ms} of a run: a slow commit is not a lost one.
+ANSWER_S = 4.0
 
 
 @attrs.frozen(kw_only=True)
@@ -36,18 +59,17 @@ class Load:
 
     @ivar clients: number of clients.
     @ivar think_us: mean wait between two calls of one client.
-    @ivar appends, gets, ends, follows: weights of the kinds of calls.
+    @ivar appends, gets, follows: weights of the kinds of calls.
     @ivar bodies_max: most bodies in one append.
     @ivar body_bytes_max: longest body.
     @ivar patience_us: a client gives up a call after this time.
-    @ivar wander: share of calls that go to a random member instead of the last known leader.
+    @ivar wander: share of calls that go to a random member instead of the leader.
     """
 
     clients: int = 3
     think_us: int = 600_000
     appends: float = 0.6
-    gets: float = 0.2
-    ends: float = 0.05
+    gets: float = 0.25
     follows: float = 0.15
     bodies_max: int = 1
     body_bytes_max: int = 100
@@ -56,71 +78,115 @@ class Load:
 
 
 class SimClient:
-    """One client: one call at a time, until C{is_stopped} is set."""
+    """
+    One client: one call at a time, until C{is_stopped} is set.
+
+    @ivar is_busy: a call has no outcome yet.
+    """
+
+    is_dying = False
 
     def __init__(self, cluster: SimCluster, name: str, load: Load, rng: random.Random) -> None:
         self.name = name
+        self.is_stopped = self.is_busy = False
         self._cluster = cluster
         self._history: History = cluster.history
         self._load = load
         self._rng = rng
-        self._leader_id: str | None = None
         self._count = 0
-        self._call_number = 0
         self._followed = 0
         self._highest = 0
-        self.is_stopped = False
-        weights = (load.appends, load.gets, load.ends, load.follows)
-        total = sum(weights)
-        self._append_below = weights[0] / total
-        self._get_below = self._append_below + weights[1] / total
-        self._end_below = self._get_below + weights[2] / total
+        total = load.appends + load.gets + load.follows
+        self._append_below = load.appends / total
+        self._get_below = self._append_below + load.gets / total
+        self._process: SimProcess
+        self._reactor: ProcessReactor
+        self._client: LogClient
+        self._members: Members
+        self._boot()
+        cluster.clients.append(self)
+
+    def _boot(self) -> None:
+        cluster, patience_s = self._cluster, self._load.patience_us / 1e6
+        self._process = SimProcess(cluster.clock, self._rng, self)
+        self._reactor = ProcessReactor(self._process)
+        self._client = LogClient(
+            cluster.addresses, reactor=self._reactor, wire=cluster.options.clients_wire, timeout_s=patience_s,
+            answer_timeout_s=min(ANSWER_S, patience_s), endpoint_for=self._endpoint_for, rng=self._rng,
+        )
+        self._members = Members(
+            cluster.addresses, group=self._client.group, clock=self._reactor,
+            wire=cluster.options.clients_wire, endpoint_for=self._endpoint_for, rng=self._rng,
+        )
+
+    def _endpoint_for(self, address: str) -> IStreamClientEndpoint:
+        return StreamClient(self._cluster.network, self.name, self._process, address.partition(".")[0])
+
+    def event_ended(self) -> None:
+        """See L{dledger.testing.process.ProcessOwner.event_ended}."""
+        self._cluster.bugs.tell()
+
+    # -- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin the calls."""
         self._wait()
 
-    def _wait(self) -> None:
-        self._call_number += 1
-        if not self.is_stopped:
-            think_us = int(self._load.think_us * 2 * self._rng.random())
-            self._cluster.clock.after(think_us, self._next, self._call_number)
+    def kill(self) -> None:
+        """Its process ends, with a call under way: the outcome stays unknown. Another one goes on."""
+        self._process.end()
+        self._cluster.network.died(self.name, self._process, silently=False)
+        self.is_busy = False
+        self._boot()
+        self._wait()
 
-    def _next(self, number: int) -> None:
-        if number != self._call_number or self.is_stopped:
+    def _wait(self) -> None:
+        think_us = int(self._load.think_us * 2 * self._rng.random())
+        self._cluster.clock.after(think_us, self._process.run, self, self._next)
+
+    def _next(self) -> None:
+        if self.is_stopped:
             return
+        self.is_busy = True
         chance = self._rng.random()
         if chance < self._append_below:
             self._append()
         elif chance < self._get_below:
             self._get()
-        elif chance < self._end_below:
-            self._end()
         else:
             self._follow()
 
-    def _target(self) -> SimMember:
-        members = self._cluster.members
-        if self._leader_id in members and self._rng.random() >= self._load.wander:
-            return members[self._leader_id]
-        return self._rng.choice(list(members.values()))
+    def _ended(self, _: object) -> None:
+        self.is_busy = False
+        self._wait()
 
-    def _call(self, ended: Callable[..., None], method: Callable[..., None], *arguments: object) -> None:
-        """Deliver a call, and its answer, each after a delay; give up after C{patience_us}."""
-        clock, number = self._cluster.clock, self._call_number
-        delay_us = self._cluster.network.delay_us + int(self._rng.random() * 1000)
+    def _run(
+        self, call: Deferred[Any], told: Callable[[Any], None], failed: Callable[[Failure], None]
+    ) -> None:
+        """Wait for a call, then think. An error in C{told} or C{failed} is one of the checks."""
+        call.addCallbacks(told, failed).addCallbacks(self._ended, self._broken)
 
-        def answered(code: ResponseCode, index: int, bodies: tuple[bytes, ...], leader: str | None) -> None:
-            clock.after(delay_us, came, code, index, bodies, leader)
+    def _broken(self, failure: Failure) -> None:
+        assert failure.value is not None
+        self._cluster.bugs.note(failure.value)
 
-        def came(code: ResponseCode, index: int, bodies: tuple[bytes, ...], leader: str | None) -> None:
-            if number == self._call_number:
-                self._leader_id = leader if code is not LOST else None
-                ended(code, index, bodies)
-                self._wait()
+    @staticmethod
+    def _expect(failure: Failure) -> None:
+        """An error that a caller may see; a failed assertion is none."""
+        if failure.check(AssertionError):
+            failure.raiseException()
 
-        clock.after(delay_us, method, *arguments, answered)
-        clock.after(self._load.patience_us, came, LOST, -1, (), None)
+    def _stray(self) -> str | None:
+        """A member that is asked past the client, if any is now."""
+        if self._rng.random() >= self._load.wander:
+            return None
+        return self._rng.choice(list(self._cluster.members))
+
+    async def _ask(self, member_id: str, request: Request) -> Response:
+        link: MemberLink = await self._members.connection(member_id)
+        return await link.ask(request, self._load.patience_us / 1e6)
+
+    # -- appends ----------------------------------------------------------------------------------
 
     def _body(self) -> bytes:
         self._count += 1
@@ -130,17 +196,49 @@ class SimClient:
     def _append(self) -> None:
         bodies = tuple(self._body() for _ in range(1 + int(self._load.bodies_max * self._rng.random())))
         calls = [self._history.begin("append", client=self.name, body=body) for body in bodies]
+        is_whole = self._cluster.options.clients_wire != "remoting" or len(bodies) == 1
+        member_id = self._stray() if is_whole else None  # a remoting frame carries one body
+        if member_id is None:
+            self._run(self._client.append_many(bodies), lambda runs: self._appended(calls, runs),
+                      lambda failure: self._not_appended(calls, failure))
+            return
+        request = AppendRequest(group=self._client.group, remote_id=member_id, bodies=bodies)
+        self._run(Deferred.fromCoroutine(self._ask(member_id, request)),
+                  lambda answer: self._answered(calls, answer), lambda failure: self._lost(calls, failure))
 
-        def ended(code: ResponseCode, index: int, _: tuple[bytes, ...]) -> None:
-            if code is ResponseCode.SUCCESS:
-                self._highest = max(self._highest, index + len(calls) - 1)
-            for offset, call in enumerate(calls):
-                if code is ResponseCode.SUCCESS:
-                    self._history.end(call, "ok", index=index + offset)
-                else:
-                    self._history.end(call, "unknown" if code in _UNKNOWN else "failed")
+    def _appended(self, calls: list[Call], runs: Iterable[Appended]) -> None:
+        for run in runs:
+            self._highest = max(self._highest, run.index + run.count - 1)
+            for at in range(run.count):
+                self._history.end(calls[run.offset + at], "ok", index=run.index + at)
 
-        self._call(ended, self._target().append, bodies)
+    def _not_appended(self, calls: list[Call], failure: Failure) -> None:
+        error = failure.value
+        assert isinstance(error, AppendError), error
+        self._appended(calls, error.appended)
+        told = sum(run.count for run in error.appended) + error.failed + error.unknown
+        require(told == len(calls), 7, f"{self.name} appended {len(calls)} bodies, told {told}: {error}")
+        # A call does not tell which bodies are unknown, only how many.
+        for call in calls:
+            if call.outcome != "ok":
+                self._history.end(call, "unknown" if error.unknown else "failed")
+
+    def _answered(self, calls: list[Call], answer: Response) -> None:
+        assert isinstance(answer, AppendResponse)
+        if answer.code is ResponseCode.SUCCESS:
+            require(answer.count == len(calls), 7, f"{self.name} appended {len(calls)}, told {answer.count}")
+            self._appended(calls, [Appended(index=answer.index, term=answer.term, pos=answer.pos,
+                                            count=answer.count, offset=0)])
+            return
+        for call in calls:
+            self._history.end(call, "unknown" if answer.code in _UNKNOWN else "failed")
+
+    def _lost(self, calls: list[Call], failure: Failure) -> None:
+        self._expect(failure)
+        for call in calls:
+            self._history.end(call, "unknown")
+
+    # -- reads ------------------------------------------------------------------------------------
 
     def _get(self) -> None:
         known = max(self._highest, self._cluster.invariants.last_committed)
@@ -148,42 +246,67 @@ class SimClient:
         if self._rng.random() < 0.5:
             index = max(known - int(self._rng.random() * 3) + 1, 0)
         call = self._history.begin("get", client=self.name, index=index)
+        member_id = self._stray()
+        if member_id is None:
+            self._run(self._client.get(index), lambda entry: self._history.end(call, "ok", body=entry.body),
+                      lambda failure: self._not_read(call, failure))
+            return
+        request = GetRequest(
+            group=self._client.group, remote_id=member_id, begin_index=index,
+            consistency=Consistency.LINEARIZABLE,
+        )
+        self._run(Deferred.fromCoroutine(self._ask(member_id, request)),
+                  lambda answer: self._read(call, answer), lambda failure: self._not_read(call, failure))
 
-        def ended(code: ResponseCode, _: int, bodies: tuple[bytes, ...]) -> None:
-            if code is ResponseCode.SUCCESS:
-                self._history.end(call, "ok", body=bodies[0])
-            else:
-                beyond = code is ResponseCode.INDEX_OUT_OF_RANGE
-                self._history.end(call, "beyond" if beyond else "failed")
+    def _not_read(self, call: Call, failure: Failure) -> None:
+        self._expect(failure)
+        code = getattr(failure.value, "code", None)
+        self._history.end(call, "beyond" if code is ResponseCode.INDEX_OUT_OF_RANGE else "failed")
 
-        self._call(ended, self._target().read, index)
-
-    def _end(self) -> None:
-        call = self._history.begin("end", client=self.name)
-
-        def ended(code: ResponseCode, index: int, _: tuple[bytes, ...]) -> None:
-            self._history.end(call, "ok" if code is ResponseCode.SUCCESS else "failed", index=index)
-
-        self._call(ended, self._target().read, -1)
+    def _read(self, call: Call, answer: Response) -> None:
+        assert isinstance(answer, GetResponse)
+        if answer.code is ResponseCode.SUCCESS and answer.entries is not None:
+            (entry,) = entries_of(answer.entries)
+            self._history.end(call, "ok", body=entry.body)
+        else:
+            beyond = answer.code is ResponseCode.INDEX_OUT_OF_RANGE
+            self._history.end(call, "beyond" if beyond else "failed")
 
     def _follow(self) -> None:
+        """Read on where the last call ended, at any member."""
+        if self._rng.random() < 0.3:
+            index = int(self._rng.random() * (self._cluster.invariants.last_committed + 1))
+            self._run(self._client.get(index, Consistency.COMMITTED), lambda entry: self._shown([entry]),
+                      self._expect)
+            return
         first = self._followed
-        member = self._rng.choice(list(self._cluster.members.values()))
+        tail = self._client.tail(first)
+        patience_s = min(self._load.patience_us / 1e6, 2.0)
+        give_up = self._reactor.callLater(patience_s, tail.close)
 
-        def ended(code: ResponseCode, index: int, bodies: tuple[bytes, ...]) -> None:
-            if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-                self._followed = max(self._followed, index)
-            if code is not ResponseCode.SUCCESS:
-                return
-            require(index == first, 4, f"{self.name} asked {member.member_id} for {first} and got {index}")
-            invariants = self._cluster.invariants
-            for offset, body in enumerate(bodies):
-                at = first + offset
-                require(at in invariants.committed and invariants.body_of(at) == body, 4,
-                        f"{member.member_id} showed {self.name} an entry at {at} that is not committed")
-            self._followed = first + len(bodies)
+        def told(entries: list[Entry]) -> None:
+            require(not entries or entries[0].index == first, 4, f"{self.name} asked for {first}")
+            self._shown(entries)
+            self._followed = first + len(entries)
+            self._leave(tail, give_up)
 
-        def pull(done: Callable[..., None]) -> None:
-            member.read_committed(first, done, most=50)
+        def failed(failure: Failure) -> None:
+            self._leave(tail, give_up)
+            self._expect(failure)
+            error = failure.value
+            if isinstance(error, DLedgerError):
+                self._followed = max(self._followed, int(str(error.facts.get("first_index", 0))))
 
-        self._call(ended, pull)
+        self._run(tail.next_batch(), told, failed)
+
+    def _leave(self, tail: Tail, give_up: Any) -> None:
+        tail.close()
+        if give_up.active():
+            give_up.cancel()
+
+    def _shown(self, entries: list[Entry]) -> None:
+        invariants = self._cluster.invariants
+        for entry in entries:
+            at = entry.index
+            require(at in invariants.committed and invariants.body_of(at) == entry.body, 4,
+                    f"{self.name} was shown an entry at {at} that is not committed")

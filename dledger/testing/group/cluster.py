@@ -11,27 +11,35 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 
-from dledger.base.errors import DamagedEntryError, DirectoryError
+from dledger.base.errors import DamagedEntryError
+from dledger.base.holes import Hole
 from dledger.config import DLedgerConfig
 from dledger.core.member_state import Role
+from dledger.node.appends import AppendResult
 from dledger.storage.term_file import encode_term
+from dledger.testing.bugs import BugWatch
 from dledger.testing.clock import SimClock
 from dledger.testing.disk import SimDisk
 from dledger.testing.group.history import History, check
 from dledger.testing.group.invariants import GroupInvariants, require
 from dledger.testing.group.member import SimMember, World
-from dledger.testing.group.network import SimNetwork, WireCodec
+from dledger.testing.group.network import GroupNetwork
+from dledger.testing.machine import MachineDisk
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
-from protocols.wire.ledger.messages import LeadershipTransferRequest, Response
+from protocols.wire.ledger.messages import Response
 
 SECOND_US = 1_000_000
 #: Longest time for a group to become equal, with links and disks of any speed.
 SETTLE_MAX_US = 300 * SECOND_US
+
+#: Longest time for the last call of a client.
+CALLS_END_US = 12 * SECOND_US
 
 #: Slower than the defaults: an idle second costs less, and time-outs stay in proportion.
 TIMING: Mapping[str, int] = {
@@ -48,6 +56,20 @@ TIMING: Mapping[str, int] = {
 }
 
 
+class Caller(Protocol):
+    """
+    A client.
+
+    @ivar is_busy: a call has no outcome yet.
+    """
+
+    name: str
+    is_busy: bool
+
+    def kill(self) -> None:
+        """Its process ends; another one goes on."""
+
+
 class NotLive(AssertionError):
     """The group did not commit and become equal in time, although all faults were over."""
 
@@ -60,6 +82,7 @@ class GroupOptions:
     @ivar settings: options of every member; they override L{TIMING} and the small file sizes.
     @ivar member_settings: options of single members.
     @ivar is_native: binary frames, or JSON remoting.
+    @ivar clients_wire: the frames of clients: C{auto}, C{remoting} or C{binary}.
     @ivar hides_wire_version: to each other the members look like Java's.
     """
 
@@ -68,6 +91,7 @@ class GroupOptions:
     member_settings: Mapping[str, Mapping[str, object]] = attrs.Factory(dict)
     is_native: bool = True
     hides_wire_version: bool = False
+    clients_wire: str = "auto"
     flush_us: int = 500
     turn_us: int = 0
     delay_us: int = 300
@@ -80,6 +104,7 @@ class SimCluster:
 
     @ivar members: by id, C{n0} first.
     @ivar history: the calls of the clients.
+    @ivar clients: the clients themselves.
     """
 
     def __init__(self, options: GroupOptions, seed: int) -> None:
@@ -88,28 +113,31 @@ class SimCluster:
         self.clock = SimClock()
         self.trace = Trace()
         self.history = History()
-        codec = WireCodec(native=options.is_native, hides_wire_version=options.hides_wire_version)
-        self.network = SimNetwork(self.clock, self.random("network"), codec)
-        self.network.delay_us, self.network.spread_us = options.delay_us, options.spread_us
         ids = [f"n{number}" for number in range(options.members)]
+        self.addresses = {member_id: f"{member_id}.sim:20911" for member_id in ids}
+        self.wire = "auto" if options.is_native and not options.hides_wire_version else "remoting"
+        self.network = GroupNetwork(self.clock, self.random("network"), frozenset(ids))
+        self.network.hides_make = options.hides_wire_version
+        self.network.delay_us, self.network.spread_us = options.delay_us, options.spread_us
+        self.bugs = BugWatch()
         configs = {member_id: self._config(member_id, ids) for member_id in ids}
         self.is_sync = all(config.is_sync for config in configs.values())
         self.invariants = GroupInvariants(ids, is_sync=self.is_sync)
         self.world = World(
             clock=self.clock, network=self.network, invariants=self.invariants, trace=self.trace,
-            ended=self._ended, flush_us=options.flush_us, turn_us=options.turn_us,
+            bugs=self.bugs, ending=self, flush_us=options.flush_us, turn_us=options.turn_us,
         )
         self.members: dict[str, SimMember] = {}
         for number, member_id in enumerate(ids):
-            disk = SimDisk(self.random(f"disk {member_id}"))
+            disk = MachineDisk(self.random(f"disk {member_id}"))
             disk.keeps_failed_writes = not self.is_sync
             disk.makedirs(configs[member_id].store_base_dir)
             rng = self.random(f"member {member_id}")
             member = SimMember(self.world, number, configs[member_id], disk, rng)
             self.members[member_id] = member
-            self.network.add(member_id, member)
             self.invariants.add(member)
         self.restarts_us: int | None = 1_500_000
+        self.clients: list[Caller] = []
 
     def _config(self, member_id: str, ids: list[str]) -> DLedgerConfig:
         settings: dict[str, object] = {
@@ -122,8 +150,8 @@ class SimCluster:
             **self.options.settings,
             **self.options.member_settings.get(member_id, {}),
         }
-        peers = {peer_id: f"{peer_id}.sim:20911" for peer_id in ids}
-        return DLedgerConfig(self_id=member_id, peers=peers, **settings)  # type: ignore[arg-type]
+        settings.setdefault("wire", self.wire)
+        return DLedgerConfig(self_id=member_id, peers=self.addresses, **settings)  # type: ignore[arg-type]
 
     def random(self, name: str) -> random.Random:
         """An independent random generator, from the seed and a name."""
@@ -145,20 +173,20 @@ class SimCluster:
         """Let simulated time pass."""
         self.clock.run_until(self.clock.now_us + int(seconds * SECOND_US))
 
-    def _ended(self, member: SimMember, asked: bool) -> None:
+    def process_ended(self, member: SimMember, *, asked: bool) -> None:
         """A member's process ended without a fault of the schedule: restart it later."""
         if self.restarts_us is not None:
-            self.restart_later(member, int(self.restarts_us * (0.3 + self.world.network.chance())))
+            self.restart_later(member, int(self.restarts_us * (0.3 + self.network.chance())))
 
     def restart_later(self, member: SimMember, delay_us: int) -> None:
         """Start a member again, and retry until it starts."""
-        self.clock.after(delay_us, self._restart, member, member.life)
+        self.clock.after(delay_us, self._restart, member, member.boots)
 
-    def _restart(self, member: SimMember, life: int) -> None:
-        if member.is_up or member.life != life:
+    def _restart(self, member: SimMember, boots: int) -> None:
+        if member.is_up or member.boots != boots:
             return
         if not member.start():
-            if isinstance(member.start_error, DirectoryError) and member.is_small_damaged:
+            if "currterm" in member.start_error and member.is_small_damaged:
                 self._give_new_term(member)
             self.restart_later(member, int(1.5 * SECOND_US))
 
@@ -177,7 +205,7 @@ class SimCluster:
     def leader(self) -> SimMember | None:
         """The leader of the highest term among the running members, if any leads."""
         leaders = [member for member in self.members.values()
-                   if member.is_up and not member.is_paused and member.core._member.role is Role.LEADER]
+                   if member.is_serving and member.core._member.role is Role.LEADER]
         return max(leaders, key=lambda member: member.core._member.term, default=None)
 
     def is_converged(self) -> bool:
@@ -188,23 +216,32 @@ class SimCluster:
                 return False
             state = member.core._member
             ends.add((state.ledger_end_index, state.ledger_end_term, state.committed_index))
-            if state.repair_end_index >= 0 or state.view.holes:
+            if state.repair_end_index >= 0 or self._owed_holes(member):
                 return False
             if state.committed_index != state.ledger_end_index:
                 return False
         return len(ends) == 1
+
+    def _owed_holes(self, member: SimMember) -> list[Hole]:
+        """Holes of a member whose entries another member has: it must get them back."""
+        others = [other for other in self.members.values() if other is not member and other.is_up]
+        return [
+            hole for hole in member.ledger.holes
+            if any(max(other.ledger.ledger_begin_index, 0) <= hole.last_index for other in others)
+        ]
 
     # -- the end ----------------------------------------------------------------------------------------
 
     def end_faults(self) -> None:
         """Heal every link and disk, resume and restart every member."""
         self.network.heal_all()
-        self.network.spike = 0.0
+        self.network.spike = self.network.twice = 0.0
         self.world.flush_us = self.options.flush_us
         self.restarts_us = SECOND_US
         for member in self.members.values():
             member.disk.disarm()
-            member.slow_flush_us = 0
+            member.slow_disk(0)
+            member.starve(0)
             member.resume()
             if not member.is_up:
                 self.restart_later(member, 200_000)
@@ -247,24 +284,30 @@ class SimCluster:
         body = f"probe.{len(probes)}.{self.clock.now_us}".encode()
         call = self.history.begin("append", client="probe", body=body)
 
-        def ended(code: ResponseCode, index: int, _: tuple[bytes, ...], __: str | None) -> None:
-            probes.append(code)
-            if code is ResponseCode.SUCCESS:
-                self.history.end(call, "ok", index=index)
+        def appended(result: AppendResult) -> None:
+            probes.append(ResponseCode.SUCCESS)
+            self.history.end(call, "ok", index=result.index)
 
-        leader.append((body,), ended)
+        leader.call(lambda node: node.append(body).addCallbacks(appended, lambda _: None))
 
     def judge(self) -> None:
         """
         Judge a settled run: the files are equal everywhere, every call is answered, and the history is
         linearizable.
         """
+        for member in self.members.values():
+            self.invariants.expired(member)
         self._compare_files()
-        deadline_us = self.clock.now_us + int(3000 * TIMING["max_wait_ack_time_ms"])
-        while self.clock.now_us < deadline_us and any(member.pending() for member in self.members.values()):
+        deadline_us = self.clock.now_us + CALLS_END_US
+        while self.clock.now_us < deadline_us and (
+            any(member.pending for member in self.members.values())
+            or any(client.is_busy for client in self.clients)
+        ):
             self.run(0.25)
         for member in self.members.values():
-            require(member.pending() == 0, 7, f"{member.member_id} left {member.pending()} calls unanswered")
+            require(member.pending == 0, 7, f"{member.member_id} left {member.pending} calls unanswered")
+        for client in self.clients:
+            require(not client.is_busy, 7, f"a call of {client.name} was never answered")
         invariants = self.invariants
         check(self.history.calls, invariants.body_of, invariants.last_committed)
 
@@ -286,14 +329,11 @@ class SimCluster:
         if not self._refused_entries(member):
             return
         deadline_us = self.clock.now_us + int(60 * SECOND_US)
-        while member.ledger.holes and self.clock.now_us < deadline_us:
+        while self._owed_holes(member) and self.clock.now_us < deadline_us:
             self.run(0.5)
-        begins = [other.ledger.ledger_begin_index for other in self.members.values() if other is not member]
-        missed = [hole for hole in member.ledger.holes if hole.last_index >= min(begins)]
-        require(not missed, 4, f"not repaired 60 s after all faults: {self.describe()}")
-        if member.ledger.holes:
-            return  # those entries have expired everywhere else
-        refused = self._refused_entries(member)
+        require(not self._owed_holes(member), 4, f"not repaired 60 s after all faults: {self.describe()}")
+        lost = {at for hole in member.ledger.holes for at in range(hole.first_index, hole.last_index + 1)}
+        refused = [index for index in self._refused_entries(member) if index not in lost]
         require(not refused, 4, f"{member.member_id} is repaired, but cannot read {refused}")
 
     def _refused_entries(self, member: SimMember) -> list[int]:
@@ -343,12 +383,9 @@ class SimCluster:
     def transfer(self, transferee_id: str, done: Callable[[Response], None] | None = None) -> None:
         """Ask the leader to hand over, as an operator would."""
         leader = self.leader
-        if leader is None or leader.member_id == transferee_id:
-            return
-        leader.ask(LeadershipTransferRequest(
-            group=leader.config.group, remote_id=leader.member_id, local_id="", transfer_id=leader.member_id,
-            transferee_id=transferee_id,
-        ), done or _nobody_waits)
+        if leader is not None and leader.member_id != transferee_id:
+            told = done or _nobody_waits
+            leader.call(lambda node: node.transfer(transferee_id).addCallbacks(told, lambda _: None))
 
 
 def _nobody_waits(_: Response) -> None:

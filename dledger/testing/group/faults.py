@@ -2,27 +2,23 @@
 """
 The faults of a schedule and their times, all from the seed.
 
-Each schedule draws its own mix: some kinds of faults are absent, some frequent (swarm testing finds
-more than all kinds at their average). Every fault ends after a while. The promises of a run limit the faults:
-power cuts of everything only where acks wait for fsync (else of a minority that is not sure of its ledger),
-damage only at a minority, and to records only below the end that
-the member's commit mark records as durable, or behind everything that the member has acknowledged. Committed
-records rot at any member, as long as another member has a sound copy, and a sound record is behind them.
+Each schedule draws its own mix and weights: some kinds of faults are absent, some frequent (swarm testing
+finds more than all kinds at their average). Every fault ends after a while. The promises of a run limit the
+faults: power cuts of everything only where acks wait for fsync (else of a minority that is not sure of its
+ledger), and damage as L{dledger.testing.group.damage} says.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
-from dledger.base.disk.two_slots import SLOT_SIZE
-from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
-from dledger.storage.properties import LEDGER_CHECKPOINT_NAME
-from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, decode_term_twin
-from dledger.testing.disk import PowerLoss, ProcessKilled
+from dledger.testing.disk import PowerLoss, ProcessKilled, SimDisk
 from dledger.testing.group.cluster import SECOND_US, SimCluster
+from dledger.testing.group.damage import Rot
 from dledger.testing.group.member import SimMember
-from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
+from dledger.testing.group.strangers import Stranger
 
 
 class Nemesis:
@@ -44,33 +40,30 @@ class Nemesis:
         self._clock = cluster.clock
         self._members = list(cluster.members.values())
         self.until_us = int(seconds * SECOND_US)
-        minority = (len(self._members) - 1) // 2
-        self._may_be_damaged = {
-            member.member_id for member in rng.sample(self._members, int(rng.random() * (minority + 1)))
-        }
-        if any(member.config.never_lead for member in self._members):
-            # A member that must not lead may be the only whole holder of the last entries: no leader then.
-            self._may_be_damaged = set()
-        # Of one member either records and index units rot, or its small files: both at once can hide a loss.
-        self._rots_small = {member_id for member_id in sorted(self._may_be_damaged) if rng.random() < 0.4}
-        self._mean_us = int((pace_s or rng.choice((1.0, 2.5, 5.0, 10.0))) * SECOND_US)
+        self.damage = Rot(cluster, rng)
+        self._stranger = Stranger(cluster)
+        self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in only] or self._mix()
+        self._weights = [1.0 if only else 0.1 + rng.random() for _ in self._kinds]
 
     def _mix(self) -> list[Callable[[], None]]:
         kinds: list[Callable[[], None]] = [
             self._cut_link, self._isolate, self._heal_slowly, self._split, self._break, self._break_late,
-            self._pause, self._depose, self._spikes, self._transfer,
+            self._pause, self._suspend, self._starve, self._depose, self._spikes, self._transfer,
+            self._cut_client, self._kill_client, self._twice, self._speak,
         ]
         if self._members[0].config.store_type == "file":
             kinds += [self._kill, self._kill_all, self._stop, self._kill_inside, self._disk_error,
-                      self._fill_disk, self._slow_disk, self._damage, self._rot, self._kill]
+                      self._fill_disk, self._slow_disk, self._damage, self._rot, self._kill, self._hang_fsync,
+                      self._use_disk, self._few_descriptors, self._jump_clock, self._reconfigure]
         if self._cluster.is_sync:
             kinds += [self._cut_power, self._cut_power, self._cut_power_everywhere, self._lose_power_inside,
                       self._lose_power_inside]
         elif self._members[0].config.store_type == "file":
             kinds += [self._cut_power, self._cut_power]
         rng = self._rng
-        chosen = [kind for kind in kinds if rng.random() < 0.5]
+        share = rng.choice((0.2, 0.5, 0.5, 0.8))
+        chosen = [kind for kind in kinds if rng.random() < share]
         return chosen or kinds
 
     def start(self) -> None:
@@ -80,7 +73,7 @@ class Nemesis:
     def _strike(self) -> None:
         if self._clock.now_us >= self.until_us:
             return
-        kind = self._rng.choice(self._kinds)
+        (kind,) = self._rng.choices(self._kinds, self._weights)
         self._note(kind.__name__.strip("_"))
         kind()
         self._clock.after(int(self._mean_us * 2 * self._rng.random()), self._strike)
@@ -145,7 +138,7 @@ class Nemesis:
                 network.cut(source, target)
                 network.lose(source, target)
                 self._clock.after(us, network.heal, source, target)
-            slow_us = int((0.1 + self._rng.random()) * SECOND_US)
+            slow_us = int((0.1 + 2 * self._rng.random()) * SECOND_US)
             self._clock.after(us - 1, self._delay, other, victim, slow_us)
             self._clock.after(us + int(4 * slow_us * self._rng.random()), self._late, other, victim, slow_us)
 
@@ -184,6 +177,26 @@ class Nemesis:
     def _no_spikes(self) -> None:
         self._cluster.network.spike = 0.0
 
+    def _cut_client(self) -> None:
+        """A client and a member do not reach each other, one way or both."""
+        clients = self._cluster.clients
+        if clients:
+            one, other = self._rng.choice(clients).name, self._member().member_id
+            ways = [(one, other), (other, one)]
+            self._cut(ways if self._rng.random() < 0.5 else [self._rng.choice(ways)], 10)
+
+    def _twice(self) -> None:
+        """Requests of members reach the others twice."""
+        self._cluster.network.twice = self._rng.choice((0.05, 0.5))
+        self._clock.after(self._while_us(10), self._once)
+
+    def _once(self) -> None:
+        self._cluster.network.twice = 0.0
+
+    def _speak(self) -> None:
+        """Somebody who is no member speaks to one."""
+        self._stranger.speak()
+
     # -- processes and machines ---------------------------------------------------------------------------
 
     def _kill(self) -> None:
@@ -202,25 +215,63 @@ class Nemesis:
     def _pause(self) -> None:
         member = self._member()
         member.pause()
-        self._clock.after(self._while_us(12), self._resume, member, member.life)
+        self._clock.after(self._while_us(12), self._resume, member, member.boots)
+
+    def _suspend(self) -> None:
+        """A virtual machine is suspended for a while: its clock stands still."""
+        member = self._member()
+        member.suspend()
+        self._clock.after(self._while_us(12), self._resume, member, member.boots)
+
+    def _starve(self) -> None:
+        """The turns of a member take long."""
+        member = self._member()
+        member.starve(self._rng.choice((20_000, 100_000, 300_000)))
+        self._clock.after(self._while_us(10), self._feed, member)
+
+    def _feed(self, member: SimMember) -> None:
+        member.starve(0)
+
+    def _jump_clock(self) -> None:
+        """A member's wall clock jumps by hours or days."""
+        self._member().wall_offset_s += (self._rng.random() - 0.3) * self._rng.choice((3600, 86400, 1e6))
+
+    def _reconfigure(self) -> None:
+        """A member is stopped, and starts again with other options."""
+        member, rng = self._member(), self._rng
+        settings: dict[str, Any] = {
+            "pre_vote": rng.random() < 0.7, "enable_batch_push": rng.random() < 0.7,
+            "max_batch_push_count": rng.choice((1, 8, 1000)), "max_inflight_pushes": rng.choice((1, 4, 64)),
+            "heart_beat_time_interval_ms": rng.choice((450, 600, 750)),
+            "check_point_interval": rng.choice((1000, 10_000)), "term_start_entry": rng.random() < 0.7,
+        }
+        if self._cluster.wire == "auto":
+            settings["wire"] = rng.choice(("auto", "remoting"))
+        member.reconfigure({name: value for name, value in settings.items() if rng.random() < 0.5})
+        member.stop()
+
+    def _kill_client(self) -> None:
+        """A client's process ends, with a call under way."""
+        if self._cluster.clients:
+            self._rng.choice(self._cluster.clients).kill()
 
     def _depose(self) -> None:
         """Pause a leader until another one has led for a while: it wakes up and believes that it leads."""
         member = self._cluster.leader
         if member is not None:
             member.pause()
-            self._await_other(member, member.life, self._clock.now_us + 15 * SECOND_US)
+            self._await_other(member, member.boots, self._clock.now_us + 15 * SECOND_US)
 
-    def _await_other(self, member: SimMember, life: int, until_us: int) -> None:
-        if member.life != life or not member.is_paused:
+    def _await_other(self, member: SimMember, boots: int, until_us: int) -> None:
+        if member.boots != boots or not member.is_paused:
             return
         if self._cluster.leader is not None or self._clock.now_us >= until_us:
-            self._clock.after(int(2 * SECOND_US * self._rng.random()), self._resume, member, life)
+            self._clock.after(int(2 * SECOND_US * self._rng.random()), self._resume, member, boots)
         else:
-            self._clock.after(200_000, self._await_other, member, life, until_us)
+            self._clock.after(200_000, self._await_other, member, boots, until_us)
 
-    def _resume(self, member: SimMember, life: int) -> None:
-        if member.life == life:
+    def _resume(self, member: SimMember, boots: int) -> None:
+        if member.boots == boots:
             member.resume()
 
     def _cut_power(self) -> None:
@@ -235,7 +286,7 @@ class Nemesis:
         if self._cluster.is_sync:
             return True
         doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
-        return len(doubtful) <= (len(self._members) - 1) // 2 and not self._may_be_damaged
+        return len(doubtful) <= (len(self._members) - 1) // 2 and not self.damage.minority
 
     def _cut_power_everywhere(self) -> None:
         for member in self._members:
@@ -268,148 +319,40 @@ class Nemesis:
         disk.set_full(True)
         self._clock.after(self._while_us(8), disk.set_full, False)
 
+    def _few_descriptors(self) -> None:
+        """Some files cannot be opened."""
+        self._member().disk.arm(opens=1 + int(self._rng.random() * 3))
+
+    def _use_disk(self) -> None:
+        """Other programs fill most of a disk: what can be deleted is, or appends are refused."""
+        disk = self._member().disk
+        disk.used_ratio = 0.7 + 0.29 * self._rng.random()
+        self._clock.after(10 * SECOND_US + self._while_us(15), self._free_disk, disk)
+
+    def _free_disk(self, disk: SimDisk) -> None:
+        disk.used_ratio = 0.5
+
+    def _hang_fsync(self) -> None:
+        """An fsync takes many seconds."""
+        member = self._member()
+        member.slow_disk(5 * SECOND_US)
+        self._clock.after(self._while_us(5), self._fast_disk, member)
+
     def _slow_disk(self) -> None:
         member = self._member()
-        member.slow_flush_us = self._while_us(1.5)
+        member.slow_disk(self._while_us(1.5))
         self._clock.after(self._while_us(10), self._fast_disk, member)
 
     def _fast_disk(self, member: SimMember) -> None:
-        member.slow_flush_us = 0
+        member.slow_disk(0)
 
     def _damage(self) -> None:
-        """Flip a bit of an index unit, of a record (durable, or not acknowledged), or of a small file."""
-        candidates = [member for member in self._members if member.member_id in self._may_be_damaged]
-        if not candidates:
-            return
-        member = self._rng.choice(candidates)
-        chance = self._rng.random()
-        if member.member_id in self._rots_small:
-            flipped, dies = self._flip_small(member), True
-        elif chance < 0.2:
-            flipped, dies = self._flip_index(member), self._rng.random() < 0.6
-        elif chance < 0.35:
-            flipped, dies = self._flip_unacknowledged(member), True
-        else:
-            flipped, dies = self._flip_data(member), self._rng.random() < 0.6
-        if flipped and dies:
+        member = self.damage.strike()
+        if member is not None:
             member.kill()
             self._down_for(member)
 
     def _rot(self) -> None:
-        """Flip a bit of committed records with a sound one behind, with a sound copy at another member."""
-        members = [member for member in self._members if member.member_id not in self._rots_small]
-        if not members or any(member.config.never_lead for member in self._members):
-            return
-        if self._cluster.options.hides_wire_version:
-            return  # Java members give entries only while they lead, and that takes the longest log
-        for member in self._rng.sample(members, 1 + int(self._rng.random() * len(members))):
-            self._rot_one(member)
-
-    def _rot_one(self, member: SimMember) -> None:
-        invariants = self._cluster.invariants
-        mirror, durable = invariants.mirror(member.member_id), self._durable_ends(member)
-        last = mirror.begin_index + durable - 1
-        if durable < 2 or last in member.damaged:
-            return
-        index = mirror.begin_index + int(self._rng.random() * (durable - 1))
-        copies = [
-            other for other in self._members
-            if other is not member and other.member_id not in self._may_be_damaged
-            and self._has_sound(other, index)
-        ]
-        if index >= invariants.last_committed or index in member.damaged or not copies:
-            return
-        if self._flip_record(member, index) and self._rng.random() < 0.4:
+        for member in self.damage.rot():
             member.kill()
             self._down_for(member)
-
-    def _has_sound(self, member: SimMember, index: int) -> bool:
-        invariants, near = self._cluster.invariants, (index - 1, index, index + 1)
-        term = invariants.mirror(member.member_id).term_of(index)
-        return term == invariants.committed.get(index) and not member.damaged.intersection(near)
-
-    def _flip_small(self, member: SimMember) -> bool:
-        """
-        Flip a bit of C{currterm}, its twin, the commit mark or the checkpoint. Of two slots one stays sound,
-        and nothing is pending that a power cut could tear.
-        """
-        name, decode = self._rng.choice((
-            (TERM_FILE_NAME, None), (TERM_TWIN_NAME, decode_term_twin), (COMMIT_MARK_NAME, decode_mark),
-            (LEDGER_CHECKPOINT_NAME, None),
-        ))
-        path = f"{member.config.self_path}/{name}"
-        if not member.disk.exists(path):
-            return False
-        content = member.disk.cached_content(path)
-        size = len(content)
-        if decode is not None:
-            is_sound = decode(content[:SLOT_SIZE]) is not None and decode(content[SLOT_SIZE:]) is not None
-            if not is_sound or member.disk.durable_content(path) != content:
-                return False
-            size = 2 * SLOT_SIZE
-        if not size:
-            return False
-        at = int(self._rng.random() * size)
-        self._note(f"{member.member_id} bit flipped in {path} at {at}")
-        member.disk.flip_bit(path, at, int(self._rng.random() * 8))
-        member.is_small_damaged = True
-        return True
-
-    def _flip_unacknowledged(self, member: SimMember) -> bool:
-        """Flip a bit of a record that was not acknowledged, behind the mark: it looks like a torn one."""
-        mirror = self._cluster.invariants.mirror(member.member_id)
-        if not member.is_up or not self._cluster.is_sync:
-            return False
-        first = max(member.core.status().flushed_index + 1, mirror.begin_index)
-        if first > mirror.end_index:
-            return False
-        index = first + int(self._rng.random() * (mirror.end_index + 1 - first))
-        return self._flip_record(member, index)
-
-    def _flip_data(self, member: SimMember) -> bool:
-        """Flip a bit of a record that would survive a power cut now, together with its commit mark."""
-        mirror, durable = self._cluster.invariants.mirror(member.member_id), self._durable_ends(member)
-        if not durable:
-            return False
-        at = durable - 1 if self._rng.random() < 0.5 else int(self._rng.random() * durable)
-        return self._flip_record(member, mirror.begin_index + at)
-
-    def _durable_ends(self, member: SimMember) -> int:
-        """Number of records that would survive a power cut now, together with a commit mark that has them."""
-        content = member.disk.durable_content(f"{member.config.self_path}/{COMMIT_MARK_NAME}") or b""
-        slots = (decode_mark(content[:SLOT_SIZE]), decode_mark(content[SLOT_SIZE:]))
-        marks = [mark for found in slots if found is not None for mark in (found[1],)]
-        mirror = self._cluster.invariants.mirror(member.member_id)
-        if not marks or not mirror.terms:
-            return 0
-        behind = min(mark.end_position for mark in marks)
-        return sum(end <= behind for end in mirror.ends)
-
-    def _flip_record(self, member: SimMember, index: int) -> bool:
-        mirror = self._cluster.invariants.mirror(member.member_id)
-        size = self._cluster.invariants.record_size(member.member_id, index)
-        position = mirror.ends[index - mirror.begin_index] - size + int(self._rng.random() * size)
-        member.damaged.add(index)
-        directory = f"{member.config.self_path}/data"
-        return self._flip(member, directory, position, member.config.mapped_file_size_for_entry_data)
-
-    def _flip_index(self, member: SimMember) -> bool:
-        directory = f"{member.config.self_path}/index"
-        if not member.disk.exists(directory):
-            return False
-        mirror = self._cluster.invariants.mirror(member.member_id)
-        if not mirror.terms:
-            return False
-        index = mirror.begin_index + int(self._rng.random() * len(mirror.terms))
-        member.damaged.add(index)
-        position = index * INDEX_UNIT_SIZE + int(self._rng.random() * INDEX_UNIT_SIZE)
-        return self._flip(member, directory, position, member.config.mapped_file_size_for_entry_index)
-
-    def _flip(self, member: SimMember, directory: str, position: int, file_size: int) -> bool:
-        base = position - position % file_size
-        path = f"{directory}/{base:020d}"
-        if not member.disk.exists(path) or position - base >= member.disk.file_size(path):
-            return False  # not made yet, or only partly, because the process was killed
-        self._note(f"{member.member_id} bit flipped in {path} at {position - base}")
-        member.disk.flip_bit(path, position - base, int(self._rng.random() * 8))
-        return True

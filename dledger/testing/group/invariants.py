@@ -20,11 +20,12 @@ from dledger.base.holes import Hole
 from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
-from dledger.storage.term_file import decode_term, decode_term_twin, later_term
+from dledger.storage.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
+    HeartBeatRequest,
     PushEntryRequest,
     PushEntryResponse,
     Request,
@@ -34,6 +35,9 @@ from protocols.wire.ledger.messages import (
 )
 
 _EVERYTHING = 1 << 40
+
+#: Requests of a leader that bind the member that answers SUCCESS.
+_BINDING = (PushEntryRequest, HeartBeatRequest)
 
 
 class InvariantError(AssertionError):
@@ -60,7 +64,7 @@ class CheckedMember(Protocol):
 
     @ivar ledger: its store; C{core}: its L{dledger.core.replica.DLedgerCore}; C{disk}: a simulated disk.
     @ivar term_path, twin_path: where its term file and its twin are.
-    @ivar persisted_term: the term that it last made durable.
+    @ivar persisted_term, persisted_vote: term and vote that it last made durable.
     @ivar damaged: indexes of entries with a flipped bit, as far as they have not come back.
     """
 
@@ -68,11 +72,15 @@ class CheckedMember(Protocol):
     config: DLedgerConfig
     core: Any
     ledger: Any
-    disk: SimDisk
     term_path: str
     twin_path: str
     persisted_term: int
+    persisted_vote: str | None
     damaged: set[int]
+
+    @property
+    def disk(self) -> SimDisk:
+        """The disk of its machine."""
 
     def is_durable(self, offset: int, size: int) -> bool:
         """Whether these bytes of the ledger are on stable storage."""
@@ -117,6 +125,7 @@ class _Seen:
     committed_index: int = -1
     led_term: int = -1
     repair_end_index: int = -1
+    follows: str = ""
     mirror: Mirror = attrs.Factory(Mirror)
 
 
@@ -127,6 +136,8 @@ class GroupInvariants:
     @ivar records: (index, term) to the record that any member ever held there, and the term before it.
     @ivar committed: index to the term of the entry that was committed there.
     @ivar committed_in: index to the term of the leader that committed it.
+    @ivar known_index: the highest index that a client may know to be in the log: an append was answered with
+        it, or a linearizable read.
     """
 
     def __init__(self, member_ids: list[str], *, is_sync: bool) -> None:
@@ -134,6 +145,7 @@ class GroupInvariants:
         self.committed: dict[int, int] = {}
         self.committed_in: dict[int, int] = {}
         self.last_committed = -1
+        self.known_index = -1
         self.is_sync = is_sync
         self._needed = len(member_ids) // 2 + 1
         self._seen = {member_id: _Seen() for member_id in member_ids}
@@ -391,9 +403,13 @@ class GroupInvariants:
         """A member answers a request."""
         require(response.term <= member.persisted_term, 6,
                 f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
+        if response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING):
+            term = member.core._member.term
+            require(request.term == term, 1,
+                    f"{member.member_id} of term {term} obeys {request.leader_id} of term {request.term}")
         if isinstance(response, PushEntryResponse):
-            if response.code is ResponseCode.SUCCESS and self.is_sync:
-                self._holds_durably(member, request)
+            if response.code is ResponseCode.SUCCESS:
+                self._holds(member, request)
         elif isinstance(response, VoteResponse):
             if response.vote_result is VoteResult.ACCEPT and not response.pre_vote:
                 assert isinstance(request, VoteRequest) and request.leader_id is not None
@@ -401,29 +417,63 @@ class GroupInvariants:
                 require(not member.ledger.identity.is_unsure, 6, f"{member.member_id} votes while unsure")
                 self._votes_for(member, request.term, request.leader_id)
 
-    def _holds_durably(self, member: CheckedMember, request: Request) -> None:
+    def _holds(self, member: CheckedMember, request: Request) -> None:
+        """A member that answers SUCCESS to a push holds its entries: these bytes, as safely as promised."""
         assert isinstance(request, PushEntryRequest)
-        if request.entries is None or request.type is PushType.COMMIT:
+        entries, mirror = request.entries, self._seen[member.member_id].mirror
+        if entries is None or request.type is PushType.COMMIT or entries.first_index < mirror.begin_index:
             return
-        index = request.entries.last_index
-        mirror = self._seen[member.member_id].mirror
-        require(mirror.term_of(index) == request.entries.term and self.is_safe(member.member_id, index), 6,
-                f"{member.member_id} acknowledged {index}, which is not on stable storage")
+        told = f"{member.member_id} answers SUCCESS to {request.type.name} of {entries.first_index}"
+        at = 0
+        for index in range(entries.first_index, entries.last_index + 1):
+            known = self.records.get((index, mirror.term_of(index)))
+            require(known is not None, 3, f"{told}, and does not hold {index}")
+            assert known is not None
+            behind = at + len(known[0])
+            require(entries.records[at:behind] == known[0], 3, f"{told}, and holds other bytes at {index}")
+            at = behind
+        require(self.is_safe(member.member_id, entries.last_index), 6,
+                f"{member.member_id} acknowledged {entries.last_index}, which is not on stable storage")
+
+    def persisted(self, member: CheckedMember, term: int, voted_for: str | None) -> None:
+        """Term and vote were saved: a power cut now must leave them."""
+        if member.config.store_type == "file":
+            stored = self._stored(member)
+            require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
+                    f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
+        member.persisted_term, member.persisted_vote = term, voted_for
+        self._seen[member.member_id].follows = ""
+
+    def settled(self, member: CheckedMember, state: MemberState) -> None:
+        """All effects of a step have run."""
+        require(state.term <= member.persisted_term, 6,
+                f"{member.member_id} goes on in term {state.term}, its disk has {member.persisted_term}")
+        leader_id = state.leader_id
+        if leader_id is not None and leader_id != self._seen[member.member_id].follows:
+            self._seen[member.member_id].follows = leader_id
+            voted_for = member.persisted_vote
+            require(voted_for is not None or state.term < member.persisted_term, 6,
+                    f"{member.member_id} follows {leader_id} in term {state.term}, its disk has a free vote")
+
+    def _stored(self, member: CheckedMember) -> TermVote | None:
+        content = member.disk.durable_content(member.term_path)
+        twin = member.disk.durable_content(member.twin_path)
+        both = (decode_term(content or b""), decode_term_twin(twin or b""))
+        found = [one for one in both if one is not None]
+        return later_term(found[0], found[-1]) if found else None
 
     def _votes_for(self, member: CheckedMember, term: int, candidate: str) -> None:
         voter = member.member_id
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, 1, f"{voter} voted for {known} and {candidate} in term {term}")
-        content = member.disk.durable_content(member.term_path)
-        twin = member.disk.durable_content(member.twin_path)
-        both = (decode_term(content or b""), decode_term_twin(twin or b""))
-        found = [one for one in both if one is not None]
-        stored = later_term(found[0], found[-1]) if found else None
+        if member.config.store_type == "memory":
+            return
+        stored = self._stored(member)
         require(stored is not None and (stored.term, stored.voted_for) == (term, candidate), 6,
                 f"{voter} votes for {candidate} in term {term}, but its disk holds {stored}")
 
     def bounded(self, member: CheckedMember) -> None:
-        """Tables and queues of a member keep their bounds. Checked at each checkpoint."""
+        """Tables and queues of a member keep their bounds."""
         core, config = member.core, member.config
         followers = len(config.peers) - 1
         asked = followers * (config.max_inflight_pushes + 8) + 64
@@ -441,3 +491,15 @@ class GroupInvariants:
             told = f"{member.member_id} acknowledged {index}"
             require(index in self.committed, 4, f"{told}, which is not committed")
             require(self.body_of(index) == body, 4, f"{told} with another body")
+        self.known_index = max(self.known_index, first_index + len(bodies) - 1)
+
+    def shows(self, member: CheckedMember, read_index: int, known_index: int) -> None:
+        """
+        A linearizable read is answered.
+
+        @param known_index: C{known_index} when it came.
+        """
+        told = f"{member.member_id} serves a read up to {read_index}"
+        require(read_index <= member.core.committed_index, 4, f"{told}, and has not committed that")
+        require(read_index >= known_index, 4, f"{told}, but {known_index} was in the log before it came")
+        self.known_index = max(self.known_index, read_index)

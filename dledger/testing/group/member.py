@@ -1,45 +1,42 @@
 # -*- test-case-name: tests.sim.test_cluster -*-
 """
-One simulated member: the real core, driver and store in a process that can be killed.
-
-It does the work of a node on simulated time: ticks, fsyncs that end later, the proposals of one turn in one
-input, reads served up to their read index. Rule: an event of a process carries its C{life}; an event of an
-earlier process is dropped.
+One simulated member: a machine with a disk, on which the real L{MemberService} runs in a process that can be
+killed.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
 import attrs
+from twisted.internet.interfaces import IStreamClientEndpoint
 
-from dledger.base.errors import DamagedEntryError, DLedgerError
 from dledger.config import DLedgerConfig
-from dledger.core import effects as fx
-from dledger.core import inputs as ev
-from dledger.node.driver import Driver
-from dledger.storage.file_store import FileStore
-from dledger.storage.memory_store import MemoryStore
-from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, TermFile
+from dledger.core.replica import DLedgerCore
+from dledger.node.driver import Ledger, Surroundings, Terms
+from dledger.node.node import Node
+from dledger.node.service import MemberService
+from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
+from dledger.testing.bugs import BugWatch
 from dledger.testing.clock import SimClock
-from dledger.testing.disk import MemberDied, PowerLoss, SimDisk
-from dledger.testing.group.invariants import GroupInvariants, require
-from dledger.testing.group.network import SimConnection, SimNetwork
-from dledger.testing.group.peer_reads import read_for_peer
-from dledger.testing.group.watched import WatchedCore, WatchedTerms
+from dledger.testing.disk import PowerLoss
+from dledger.testing.group.invariants import GroupInvariants
+from dledger.testing.group.network import GroupNetwork
+from dledger.testing.group.watched import WatchedDriver
+from dledger.testing.machine import MachineDisk
+from dledger.testing.process import ProcessReactor, ProcessThread, SimProcess
+from dledger.testing.streams import StreamClient, StreamServer
 from dledger.testing.trace import Trace
-from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.entry import bodies_of
-from protocols.wire.ledger.messages import GetRequest, PullRequest, Request, Response
 
-#: The answer to a client whose connection breaks first.
-LOST = ResponseCode.NETWORK_ERROR
 
-#: A client's callback: code, first index or index read, bodies, id of the leader.
-Done = Callable[[ResponseCode, int, "tuple[bytes, ...]", "str | None"], None]
+class Ending(Protocol):
+    """Hears of the ends of processes."""
+
+    def process_ended(self, member: SimMember, *, asked: bool) -> None:
+        """A process ended without a fault of the schedule. @param asked: it was asked to stop."""
 
 
 @attrs.define(eq=False)
@@ -48,16 +45,15 @@ class World:
     The common surroundings of the members of a group.
 
     @ivar flush_us: mean time of an fsync now.
-    @ivar turn_us: proposals and reads within this time share one input.
-    @ivar ended: called when a process ended without a fault of the schedule: the member, and whether it was
-        asked to stop.
+    @ivar turn_us: a turn of a member's reactor takes so long.
     """
 
     clock: SimClock
-    network: SimNetwork
+    network: GroupNetwork
     invariants: GroupInvariants
     trace: Trace
-    ended: Callable[[SimMember, bool], None]
+    bugs: BugWatch
+    ending: Ending
     flush_us: int = 500
     turn_us: int = 0
 
@@ -66,17 +62,19 @@ class SimMember:
     """
     A member and its machine.
 
-    @ivar persisted_term: the last term that a C{save} made durable, or that a process began with.
-
-    @ivar life: number of the process; odd while one runs.
+    @ivar is_up: a process runs; C{process}, C{service}, C{core}, C{ledger} and C{driver} are of this process,
+        or of the last one.
+    @ivar boots: number of processes so far.
+    @ivar persisted_term, persisted_vote: those that were made durable last, or that a process began with.
     @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
     @ivar damaged: indexes of entries of which a bit of the record or index unit was flipped, as far as they
         have not come back from a peer.
-    @ivar start_error: why it could not start the last time; None if it could.
+    @ivar wall_offset_s: error of its wall clock.
+    @ivar start_error: why it could not start the last time; empty if it could.
     """
 
     def __init__(
-        self, world: World, number: int, config: DLedgerConfig, disk: SimDisk, rng: random.Random
+        self, world: World, number: int, config: DLedgerConfig, disk: MachineDisk, rng: random.Random
     ) -> None:
         self.world = world
         self.number = number
@@ -85,37 +83,28 @@ class SimMember:
         self.member_id = config.self_id
         self.term_path = f"{config.self_path}/{TERM_FILE_NAME}"
         self.twin_path = f"{config.self_path}/{TERM_TWIN_NAME}"
-        self.life = 0
         self.is_up = False
-        self.is_paused = False
-        self.start_error: BaseException | None = None
-        self.last_seen: tuple[object, ...] = ()
-        self.slow_flush_us = 0
         self.boots = 0
+        self.start_error = ""
         self.persisted_term = 0
+        self.persisted_vote: str | None = None
         self.damaged: set[int] = set()
         self.is_small_damaged = False
+        self._slow_us = 0
+        self.wall_offset_s = 0.0
+        self._suspended_us = -1
         self._sure_cuts = 0
         self._rng = rng
-        self._boot_us = 0
-        self._boot_ms = 0
-        self._tick_us = int(config.tick_ms * 1000 * (0.97 + 0.06 * rng.random()))
-        self._ticks = 0
-        self._job: Any = None
-        self._is_closing = False
+        self._rate = 0.97 + 0.06 * rng.random()
         self._data_path = config.data_store_path or f"{config.self_path}/data"
-        self._backlog: dict[int, deque[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
-        self._next_token = 0
-        self._requests: dict[int, tuple[SimConnection, int, Request]] = {}
-        self._asked: dict[int, Callable[[Response], None]] = {}
-        self._appends: dict[int, tuple[tuple[bytes, ...], Done]] = {}
-        self._reads: dict[int, tuple[int, Done]] = {}
-        self._turn: list[ev.Proposal] = []
-        self._read_turn: list[int] = []
+        self._is_stopping = False
+        self.core: Any = None
         self.ledger: Any = None
-        self.terms: TermFile
-        self.core: WatchedCore
-        self.driver: Driver
+        self.process: SimProcess
+        self.reactor: ProcessReactor
+        self.thread: ProcessThread
+        self.service: MemberService
+        self.driver: WatchedDriver
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -126,60 +115,98 @@ class SimMember:
         @return: whether it started; if not, C{start_error} says why.
         """
         assert not self.is_up
-        self.life += 1
+        world, rng, host = self.world, self._rng, self.member_id
+        self.is_up, self._is_stopping = True, False
         self.boots += 1
-        self.start_error = None
-        clock = self.world.clock
-        self.disk.now_s = clock.now_us / 1e6
-        self._boot_us, self._boot_ms = clock.now_us, 1000 + int(self._rng.random() * 1e6)
-        try:
-            core, terms = self._recover()
-        except DLedgerError as error:
-            self.start_error = error
-            self._end(f"cannot start: {error}")
-            return False
-        except MemberDied as death:
-            self.start_error = death
-            self._died_inside(death)
-            return False
-        core.watcher = self
-        self.core = core
-        self.last_seen = ()
-        self.driver = Driver(core, self.ledger, terms, self)
-        self.is_up = True
-        self._ticks = 0
-        self._job, self._is_closing = None, False
-        self.world.invariants.started(self)
-        self.persisted_term = core._member.term
-        self.note(f"started at {self.ledger.ledger_begin_index}..{self.ledger.ledger_end_index}"
-                  f" term {core._member.term} committed {self.ledger.committed_index}"
-                  f" repair {self.ledger.repair_end_index}")
-        clock.after(int(self._rng.random() * self._tick_us), self._tick, self.life)
-        self.driver.feed(ev.Started())
-        return True
+        self.start_error = ""
+        self.disk.now_s = world.clock.now_us / 1e6
+        process = self.process = SimProcess(world.clock, rng, self)
+        self._suspended_us = -1
+        reactor = self.reactor = ProcessReactor(
+            process, boot_s=1000.0 + rng.random() * 1000, rate=self._rate, turn_us=world.turn_us
+        )
+        self.thread = ProcessThread(
+            process, self.disk, rng, took_us=world.flush_us, slow_us=self._slow_us
+        )
+        network = world.network
+        others: dict[str, IStreamClientEndpoint] = {
+            peer_id: StreamClient(network, host, process, peer_id)
+            for peer_id in self.config.peers if peer_id != host
+        }
+        self.service = MemberService(
+            self.config, reactor, disk=self.disk, rng=rng, failed=self._failed,
+            listen=StreamServer(network, host, process), endpoints=others,
+            boot_id=f"boot {self.disk.power_cuts}", flush_thread=self.thread, local_time=self._local_time,
+            make_driver=self._make_driver,
+        )
+        process.run("start", self._start, self.service)
+        return self.is_up
 
-    def _recover(self) -> tuple[WatchedCore, WatchedTerms]:
-        config = self.config
-        if config.store_type == "memory":
-            self.ledger = MemoryStore.open(config, self.disk)
-            self.disk.makedirs(config.self_path)
-        else:
-            self.ledger = FileStore.open(config, self.disk, boot_id=f"boot {self.disk.power_cuts}")
-        terms = WatchedTerms(self.disk, config.self_path, member_ids=config.peers)
-        terms.watcher = self
-        found = terms.take_up(
-            ledger_end_term=self.ledger.ledger_end_term,
-            has_ledger=config.store_type == "file" and self.ledger.identity.has_terms,
-        )
-        if config.store_type == "file":
-            self.ledger.identity.note_terms()
-        self.terms = terms
-        core = WatchedCore(
-            config=config, view=self.ledger, rng=self._rng, term=found.term, voted_for=found.voted_for,
-            committed_index=self.ledger.committed_index, repair_end_index=self.ledger.repair_end_index,
-            is_unsure=self.ledger.identity.is_unsure, group_name=self.ledger.identity.group_name,
-        )
-        return core, terms
+    def _start(self, service: MemberService) -> None:
+        service.startService()
+        if service.node is not None and not self.is_dying:
+            ledger = self.ledger
+            self.note(f"started at {ledger.ledger_begin_index}..{ledger.ledger_end_index}"
+                      f" term {self.core._member.term} committed {ledger.committed_index}"
+                      f" repair {ledger.repair_end_index}")
+
+    def _make_driver(
+        self, core: DLedgerCore, ledger: Ledger, terms: Terms, around: Surroundings
+    ) -> WatchedDriver:
+        self.driver = WatchedDriver(core, ledger, terms, around, member=self)
+        self.persisted_term, self.persisted_vote = core._member.term, core._member.voted_for
+        self.world.invariants.started(self)
+        return self.driver
+
+    def _local_time(self) -> tuple[float, int]:
+        self.disk.now_s = now_s = self.world.clock.now_us / 1e6 + self.wall_offset_s
+        return now_s, int(now_s / 3600) % 24
+
+    @property
+    def node(self) -> Node:
+        """The node of the process that runs, or of the last one."""
+        assert self.service.node is not None
+        return self.service.node
+
+    def _failed(self, reason: str) -> None:
+        """The member cannot start, or not continue: its process ends, as twistd would end it."""
+        if self.is_dying or not self.is_up:
+            return
+        if self.service.node is None:
+            self.start_error = reason
+            self._end(f"cannot start: {reason}")
+        elif not self._is_stopping:
+            self.note(f"stops: {reason}")
+            self._stop(asked=False)
+
+    def stop(self) -> None:
+        """SIGTERM: the member stops in an orderly way."""
+        if self.is_up and not self._is_stopping:
+            self.process.run("signal", partial(self._stop, asked=True))
+
+    def _stop(self, *, asked: bool) -> None:
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        process = self.process
+        process.clock.after(1, process.run, "signal", partial(self._stop_service, asked))
+
+    def _stop_service(self, asked: bool) -> None:
+        self.service.stopService().addBoth(self._stopped, asked)
+
+    def _stopped(self, _: object, asked: bool) -> None:
+        if not self.is_dying:
+            process = self.process
+            process.clock.after(1, process.run, "signal", partial(self._exit, asked))
+
+    def _exit(self, asked: bool) -> None:
+        self._end("stopped" if asked else f"stopped itself: {self.node.reason}")
+        self.world.ending.process_ended(self, asked=asked)
+
+    def call(self, action: Callable[[Node], object]) -> None:
+        """Let the running process do something for a caller within it."""
+        if self.is_up:
+            self.process.run("caller", action, self.node)
 
     def kill(self) -> None:
         """SIGKILL: the writes stay."""
@@ -189,9 +216,93 @@ class SimMember:
     def lose_power(self) -> None:
         """The machine loses power, whether a process runs or not."""
         if self.is_up:
-            self._end("power lost", silently=True, power=True)
+            self._end("power lost", power=True)
         else:
             self.disk.lose_power()
+
+    @property
+    def is_dying(self) -> bool:
+        """Whether the process has died inside the present event, so that its actions have no effect."""
+        return self.disk.death is not None
+
+    def event_ended(self) -> None:
+        """See L{dledger.testing.process.ProcessOwner.event_ended}."""
+        death = self.disk.death
+        if death is None:
+            self.world.bugs.tell()
+        else:
+            self.world.bugs.forget()
+            power = isinstance(death, PowerLoss)
+            self._end(f"{type(death).__name__} {death}", power=power)
+            self.world.ending.process_ended(self, asked=False)
+
+    def _end(self, why: str, *, power: bool = False) -> None:
+        self.note(why)
+        self.is_up = False
+        self.process.end()
+        self.world.network.died(self.member_id, self.process, silently=power)
+        if power:
+            self.disk.lose_power()
+        else:
+            self.disk.end_process()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the process is frozen."""
+        return self.is_up and self.process.is_frozen
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.is_up and not self.is_paused:
+            self.note("paused")
+            self.process.freeze()
+
+    def resume(self) -> None:
+        """SIGCONT: the events that were held back are handled now."""
+        if self.is_paused:
+            self.note("resumed")
+            if self._suspended_us >= 0:
+                self.reactor.lost_us += self.world.clock.now_us - self._suspended_us
+                self._suspended_us = -1
+            self.process.thaw()
+
+    def suspend(self) -> None:
+        """The virtual machine is suspended: as L{pause}, and its monotonic clock stands still as well."""
+        if self.is_up and not self.is_paused:
+            self.note("suspended")
+            self._suspended_us = self.world.clock.now_us
+            self.process.freeze()
+
+    def starve(self, turn_us: int) -> None:
+        """A turn of the running process takes this time from now on, because the machine is busy."""
+        if self.is_up:
+            self.reactor.turn_us = max(turn_us, self.world.turn_us, 1)
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """The next process runs with other options."""
+        self.config = attrs.evolve(self.config, **settings)
+
+    def slow_disk(self, us: int) -> None:
+        """An fsync takes longer by C{us} from now on."""
+        self._slow_us = us
+        if self.is_up:
+            self.thread.slow_us = us
+
+    @property
+    def has_slow_disk(self) -> bool:
+        """Whether an fsync takes longer than usual."""
+        return self._slow_us > 0
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.world.trace.note(self.world.clock.now_us, f"{self.member_id} {text}")
+
+    # -- looking, for checks ------------------------------------------------------------------------
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a process runs, is not frozen, and its member has not stopped."""
+        return self.is_up and not (self.process.is_frozen or self.driver.is_stopped)
 
     @property
     def is_doubtful(self) -> bool:
@@ -202,381 +313,10 @@ class SimMember:
             self._sure_cuts = self._sure_cuts if self.core._member.is_unsure else self.disk.power_cuts
         return self._sure_cuts != self.disk.power_cuts
 
-    def stop(self) -> None:
-        """Ask the member to stop in an orderly way."""
-        self.feed(ev.StopRequested())
-
-    def _end(self, why: str, *, silently: bool = False, power: bool = False) -> None:
-        self.note(why)
-        was_up, self.is_up, self.is_paused = self.is_up, False, False
-        self.life += 1
-        if was_up:
-            self.driver.stop()
-        if power:
-            self.disk.lose_power()
-        else:
-            self.disk.end_process()
-        self._backlog.clear()
-        self._requests.clear()
-        self._turn, self._read_turn = [], []
-        self.world.network.member_died(self.member_id, silently=silently)
-        waiting = [done for _, done in self._appends.values()] + [done for _, done in self._reads.values()]
-        self._appends.clear()
-        self._reads.clear()
-        for done in waiting:
-            done(LOST, -1, (), None)
-
-    def _died_inside(self, death: MemberDied) -> None:
-        power = isinstance(death, PowerLoss)
-        self._end(f"{type(death).__name__} {death}", silently=power, power=power)
-        self.world.ended(self, False)
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        if self.is_up and not self.is_paused:
-            self.note("paused")
-            self.is_paused = True
-
-    def resume(self) -> None:
-        """SIGCONT: the events that were held back are handled now."""
-        if not self.is_paused:
-            return
-        self.note("resumed")
-        self.is_paused = False
-        life = self.life
-        backlog, self._backlog = self._backlog, {}
-        if self._rng.random() < 0.5:
-            self.feed(ev.Ticked())
-        keys = list(backlog)
-        while keys and self.life == life:
-            # Events of one connection stay in order; the next connection is chosen at random.
-            at = int(self._rng.random() * len(keys))
-            action, arguments = backlog[keys[at]].popleft()
-            if not backlog[keys[at]]:
-                del keys[at]
-            action(*arguments)
-            if self._rng.random() < 0.3:
-                self._end_turn(life)
-
-    def hold_back(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
-        """See L{dledger.testing.group.network.Endpoint.hold_back}."""
-        if self.is_paused:
-            source = arguments[0].number if isinstance(arguments[0], SimConnection) else -len(self._backlog)
-            self._backlog.setdefault(source, deque()).append((action, arguments))
-        return self.is_paused
-
-    def note(self, text: str) -> None:
-        """Add a line to the trace."""
-        self.world.trace.note(self.world.clock.now_us, f"{self.member_id} {text}")
-
-    # -- inputs -----------------------------------------------------------------------------------
-
-    def feed(self, happened: ev.Input) -> None:
-        """Give the core an input, now or when the process is resumed."""
-        if not self.is_up:
-            return
-        if self.is_paused:
-            self.hold_back(self.feed, (happened,))
-            return
-        self.driver.feed(happened)
-
-    def _tick(self, life: int) -> None:
-        if life != self.life:
-            return
-        self.world.clock.after(self._tick_us, self._tick, life)
-        if self.is_paused or self._is_closing:
-            return
-        self._ticks += 1
-        self.driver.feed(ev.Ticked())
-        if self._ticks * self.config.tick_ms >= self.config.check_point_interval:
-            self._ticks = 0
-            self.world.invariants.bounded(self)
-            self.disk.now_s = self.world.clock.now_us / 1e6
-            self._keep_house(life)
-
-    def _keep_house(self, life: int) -> None:
-        if self.life != life or self.driver.is_stopped:
-            return
-        try:
-            self.ledger.check_point()
-            self.terms.check_point()
-            self.ledger.house_keeping(self.disk.now_s, 0, keep_from_index=self.ledger.committed_index + 1)
-            self.world.invariants.expired(self)
-            if self.ledger.disk_full != self.core.is_full:
-                self.driver.feed(ev.RoomChecked(self.ledger.disk_full))
-        except MemberDied as death:
-            self._died_inside(death)
-        except (DLedgerError, OSError) as error:
-            self.driver.feed(ev.StoreFailed(reason=str(error)))
-
-    def _token(self) -> int:
-        self._next_token += 1
-        return self._next_token
-
-    # -- peers ------------------------------------------------------------------------------------
-
-    def request_came(self, connection: SimConnection, opaque: int, request: Request) -> None:
-        """A request of a peer arrives."""
-        if isinstance(request, (PullRequest, GetRequest)):
-            self._answer_read(connection, opaque, request)
-            return
-        token = self._token()
-        self._requests[token] = (connection, opaque, request)
-        self.driver.feed(ev.RequestReceived(token=token, request=request, channel=connection.number))
-
-    def _answer_read(self, connection: SimConnection, opaque: int, request: PullRequest | GetRequest) -> None:
-        try:
-            response = read_for_peer(
-                request, self.ledger, self.core, is_native=self.world.network.codec.is_native
-            )
-        except MemberDied as death:  # while it recorded that an entry is damaged
-            self._died_inside(death)
-        except (DLedgerError, OSError) as error:
-            self.driver.feed(ev.StoreFailed(reason=str(error)))
-        else:
-            self.world.network.reply(connection, opaque, response)
-
-    def connection_opened(self, peer_id: str) -> None:
-        """A connection for this member's requests is open."""
-        self.feed(ev.PeerConnected(peer_id=peer_id))
-
-    def response_came(self, peer_id: str, request_id: int, response: Response) -> None:
-        """An answer of a peer arrives."""
-        self.feed(ev.ResponseReceived(peer_id=peer_id, request_id=request_id, response=response))
-
-    def request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """A request will not be answered."""
-        self.feed(ev.RequestFailed(peer_id=peer_id, request_id=request_id, reason=reason))
-
-    def connection_closed(self, connection: SimConnection, *, is_last: bool) -> None:
-        """An incoming connection is gone."""
-        tokens = [token for token, found in self._requests.items() if found[0] is connection]
-        for token in tokens:
-            del self._requests[token]
-            self.feed(ev.RequestAbandoned(token=token))
-        if is_last:
-            self.feed(ev.PeerDisconnected(peer_id=connection.client))
-
-    def ask(self, request: Request, done: Callable[[Response], None]) -> None:
-        """
-        A request that does not come over the network: an operator's, or a script's.
-
-        A script's push counts as one on the leader's connection.
-        """
-        token = self._token()
-        self._asked[token] = done
-        channel = self.world.network.channel(request.leader_id, self.member_id)
-        self.feed(ev.RequestReceived(token=token, request=request, channel=channel))
-
-    # -- clients ------------------------------------------------------------------------------------
-
-    def append(self, bodies: tuple[bytes, ...], done: Done) -> None:
-        """A client's proposal arrives."""
-        if not self.is_up:
-            done(LOST, -1, (), None)
-        elif not self.hold_back(self.append, (bodies, done)):
-            token = self._token()
-            self._appends[token] = (bodies, done)
-            self._turn.append(ev.Proposal(token=token, bodies=bodies))
-            if len(self._turn) == 1:
-                self.world.clock.after(self.world.turn_us, self._end_turn, self.life)
-
-    def read(self, index: int, done: Done) -> None:
-        """A client's linearizable get arrives; index -1 asks for the highest index."""
-        if not self.is_up:
-            done(LOST, -1, (), None)
-        elif not self.hold_back(self.read, (index, done)):
-            token = self._token()
-            self._reads[token] = (index, done)
-            self._read_turn.append(token)
-            if len(self._read_turn) == 1:
-                self.world.clock.after(self.world.turn_us, self._end_turn, self.life)
-
-    def _end_turn(self, life: int) -> None:
-        if life != self.life or self.hold_back(self._end_turn, (life,)):
-            return
-        turn, self._turn = self._turn, []
-        tokens, self._read_turn = self._read_turn, []
-        if turn:
-            self.driver.feed(ev.AppendProposed(tuple(turn)))
-        if tokens and life == self.life:
-            self.driver.feed(ev.ReadRequested(tuple(tokens)))
-
-    def read_committed(self, index: int, done: Done, *, most: int = 1) -> None:
-        """A client's get or pull of committed entries arrives; every member answers it."""
-        if not self.is_up:
-            done(LOST, -1, (), None)
-        elif not self.hold_back(self.read_committed, (index, done)):
-            try:
-                self._serve(index, min(self.core.committed_index, index + most - 1), done)
-            except MemberDied as death:  # while it recorded that an entry is damaged
-                self._died_inside(death)
-                done(LOST, -1, (), None)
-
-    def _serve(self, index: int, end_index: int, done: Done) -> None:
-        leader_id = self.core.leader_id
-        if index > end_index:
-            done(ResponseCode.INDEX_OUT_OF_RANGE, end_index, (), leader_id)
-            return
-        if index < self.ledger.ledger_begin_index:
-            done(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN, self.ledger.ledger_begin_index, (), leader_id)
-            return
-        try:
-            batch = self.ledger.read_range(index, end_index=end_index, max_bytes=1 << 20)
-        except DamagedEntryError as error:
-            done(error.code, -1, (), leader_id)
-            return
-        except (DLedgerError, OSError) as error:
-            done(LOST, -1, (), None)
-            self.driver.feed(ev.StoreFailed(reason=str(error)))
-            return
-        done(ResponseCode.SUCCESS, index, tuple(bodies_of(batch)), leader_id)
-
+    @property
     def pending(self) -> int:
-        """Clients' calls and peers' requests without an answer."""
-        return len(self._appends) + len(self._reads) + len(self._requests)
-
-    # -- surroundings of the driver -------------------------------------------------------------------
-
-    def now_ms(self) -> int:
-        """See L{dledger.node.driver.Surroundings.now_ms}."""
-        return self._boot_ms + (self.world.clock.now_us - self._boot_us) // 1000
-
-    def send_request(self, peer_id: str, request_id: int, request: Request) -> None:
-        """See L{dledger.node.driver.Surroundings.send_request}."""
-        self.world.invariants.asks(self, request)
-        self.world.network.send_request(self.member_id, peer_id, request_id, request)
-
-    def continue_later(self) -> None:
-        """See L{dledger.node.driver.Surroundings.continue_later}."""
-        self.world.clock.after(1, self.feed, ev.TurnCame())  # a later process ignores it
-
-    def reply(self, token: int, response: Response) -> None:
-        """See L{dledger.node.driver.Surroundings.reply}."""
-        found = self._requests.pop(token, None)
-        if found is None:
-            asked = self._asked.pop(token, None)
-            if asked is not None:
-                asked(response)
-            return
-        connection, opaque, request = found
-        self.world.invariants.answers(self, request, response)
-        self.world.network.reply(connection, opaque, response)
-
-    def answer_append(self, answer: fx.AnswerAppend) -> None:
-        """See L{dledger.node.driver.Surroundings.answer_append}."""
-        found = self._appends.pop(answer.token, None)
-        require(found is not None, 7, f"{self.member_id} answered append {answer.token} twice")
-        assert found is not None
-        bodies, done = found
-        require(len(bodies) == answer.count, 7, f"{self.member_id} answered {answer.count} of {len(bodies)}")
-        if answer.code is ResponseCode.SUCCESS:
-            self.world.invariants.acknowledged(self, answer.first_index, bodies)
-        done(answer.code, answer.first_index, bodies, answer.leader_id)
-
-    def answer_read(self, answer: fx.AnswerRead) -> None:
-        """See L{dledger.node.driver.Surroundings.answer_read}."""
-        found = self._reads.pop(answer.token, None)
-        require(found is not None, 7, f"{self.member_id} answered read {answer.token} twice")
-        assert found is not None
-        index, done = found
-        if answer.code is not ResponseCode.SUCCESS:
-            done(answer.code, -1, (), answer.leader_id)
-        elif index < 0:
-            done(ResponseCode.SUCCESS, answer.read_index, (), answer.leader_id)
-        else:
-            self._serve(index, min(index, answer.read_index), done)
-
-    def start_flush(self, flush_id: int, end_index: int) -> None:
-        """See L{dledger.node.driver.Surroundings.start_flush}."""
-        job = self.ledger.prepare_flush()
-        if job is None:
-            self.world.clock.after(1, self._flushed, self.life, flush_id, end_index, None)
-            return
-        self._job = job
-        took_us = int((self.world.flush_us + self.slow_flush_us) * 2 * self._rng.random())
-        # An fsync covers all writes before its beginning; it may miss later ones.
-        barrier = self.disk.begin_sync() if self._rng.random() < 0.7 else None
-        self.world.clock.after(took_us, self._run_flush, self.life, flush_id, job, barrier)
-
-    def _run_flush(self, life: int, flush_id: int, job: Any, barrier: int | None) -> None:
-        if life != self.life or self.hold_back(self._run_flush, (life, flush_id, job, barrier)):
-            return
-        try:
-            with self.disk.syncing_up_to(barrier):
-                job.run()
-        except MemberDied as death:
-            self._died_inside(death)
-            return
-        except (OSError, DLedgerError) as error:
-            self._failed(f"fsync: {error}")
-            return
-        delay_us = int(self._rng.random() * 300)
-        self.world.clock.after(delay_us, self._flushed, life, flush_id, job.end_index, job)
-
-    def _flushed(self, life: int, flush_id: int, end_index: int, job: Any) -> None:
-        if life != self.life or self.hold_back(self._flushed, (life, flush_id, end_index, job)):
-            return
-        self._job = None
-        try:
-            if job is not None:
-                self.ledger.finish_flush(job)
-                end_index = job.end_index  # a truncation meanwhile may have lowered it
-        except MemberDied as death:
-            self._died_inside(death)
-            return
-        except (OSError, DLedgerError) as error:
-            self._failed(f"after fsync: {error}")
-            return
-        if self._is_closing:
-            self._close()
-        else:
-            self.driver.feed(ev.EntriesFlushed(flush_id=flush_id, end_index=end_index))
-
-    def _failed(self, reason: str) -> None:
-        if self._is_closing:
-            self.stop_member(fx.StopMember(reason=reason))
-        else:
-            self.driver.feed(ev.StoreFailed(reason=reason))
-
-    def committed(self, committed_index: int) -> None:
-        """See L{dledger.node.driver.Surroundings.committed}."""
-
-    def report(self, report: fx.Report) -> None:
-        """See L{dledger.node.driver.Surroundings.report}."""
-
-    def stop_member(self, stop: fx.StopMember) -> None:
-        """See L{dledger.node.driver.Surroundings.stop_member}."""
-        if not stop.clean:
-            self.ledger.abandon()
-            self._end(f"stopped itself: {stop.reason}")
-            self.world.ended(self, False)
-        elif self._job is None:
-            self._close()
-        else:
-            self._is_closing = True
-
-    def _close(self) -> None:
-        try:
-            self.ledger.clean_close()
-        except MemberDied as death:
-            self._died_inside(death)
-            return
-        except (OSError, DLedgerError) as error:
-            self.ledger.abandon()
-            self._end(f"could not close: {error}")
-            self.world.ended(self, False)
-            return
-        self._end("stopped")
-        self.world.ended(self, True)
-
-    def broken(self, error: BaseException) -> None:
-        """See L{dledger.node.driver.Surroundings.broken}. Deaths are simulated; anything else is a bug."""
-        if not isinstance(error, MemberDied):
-            raise error
-        self._died_inside(error)
-
-    # -- looking, for checks ------------------------------------------------------------------------
+        """Requests, appends and reads that the running process was given and has not answered."""
+        return self.driver.pending if self.is_up else 0
 
     def is_durable(self, offset: int, size: int) -> bool:
         """Whether C{size} bytes at C{offset} of the data stream would survive a power cut now."""

@@ -14,7 +14,8 @@ from functools import partial
 
 import click
 
-from dledger.testing.group.schedule import ScheduleOutcome, run_schedule
+from dledger.testing.bugs import be_quiet
+from dledger.testing.group.schedule import SECONDS, ScheduleOutcome, run_schedule
 from dledger.testing.running import Tally, outcomes, tell
 
 _WORDS = {
@@ -33,8 +34,8 @@ def replay_group_command(outcome: ScheduleOutcome, *, seconds: float, members: i
 @click.command()
 @click.option("--schedules", default=200, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
-@click.option("--seconds", default=60.0, show_default=True, help="Simulated seconds with faults, each.")
-@click.option("--members", type=click.Choice(["3", "5"]), help="Size of the group; else by seed.")
+@click.option("--seconds", default=SECONDS, show_default=True, help="Simulated seconds with faults, each.")
+@click.option("--members", type=click.Choice(["3", "5", "7"]), help="Size of the group; else by seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
@@ -42,6 +43,7 @@ def main(
     schedules: int, seed: int, seconds: float, members: str | None, jobs: int, trace: bool, stop_at: int
 ) -> None:
     """Run seeded schedules of a whole simulated group and check every promise."""
+    be_quiet()
     size = int(members) if members else None
     run = partial(run_schedule, seconds=seconds, members=size, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))

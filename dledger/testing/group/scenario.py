@@ -23,14 +23,21 @@ from typing import Any
 
 import attrs
 import click
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
 
+from dledger.base.errors import DLedgerError
 from dledger.config import from_mapping
+from dledger.node.appends import AppendResult
+from dledger.node.node import Node
 from dledger.testing.disk import PowerLoss, ProcessKilled
 from dledger.testing.group.cluster import SECOND_US, GroupOptions, SimCluster
+from dledger.testing.group.injector import Injector
 from dledger.testing.group.member import SimMember
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, bodies_of
 from protocols.wire.ledger.messages import (
+    EntryBatch,
     HeartBeatRequest,
     PushEntryRequest,
     Request,
@@ -53,6 +60,7 @@ class _Group:
     """The group that C{nodes} made, and the answers in it."""
 
     cluster: SimCluster
+    injector: Injector
     answers: dict[str, tuple[str, int, tuple[bytes, ...]]] = attrs.Factory(dict)
     elections: bool = False
 
@@ -86,6 +94,8 @@ class Scenario:
             if not words:
                 continue
             try:
+                if self._group is not None:
+                    self._cluster.bugs.tell()
                 if words[0] == "status":
                     number = self._status(number, rewrite=rewrite)
                 else:
@@ -138,7 +148,8 @@ class Scenario:
         )
         cluster = SimCluster(options, self._seed)
         cluster.restarts_us = None
-        self._group = _Group(cluster)
+        cluster.network.cut_chance = 0
+        self._group = _Group(cluster, Injector(cluster))
         for member in cluster.members.values():
             self._boot(member)
 
@@ -158,7 +169,7 @@ class Scenario:
             if member.is_up:
                 elector = member.core._elector
                 patience = elector.patience_ms() + 200 * member.number
-                elector._deadline_ms = member.now_ms() + patience if switch == "on" else _FAR_MS
+                elector._deadline_ms = member.node.now_ms() + patience if switch == "on" else _FAR_MS
 
     def _do_lead(self, member_id: str) -> None:
         """C{lead n0}: n0 stands for election, until it leads."""
@@ -181,15 +192,11 @@ class Scenario:
         self._cluster.run(0.2)
 
     def _leads(self, member: SimMember) -> bool:
-        return member.is_up and member.core.status().role == "leader"
+        return member.is_serving and member.core.status().role == "leader"
 
     def _do_advance(self, seconds: str) -> None:
         """C{advance 2.5}: let 2.5 simulated seconds pass."""
         self._cluster.run(float(seconds))
-
-    def _do_live(self, seconds: str) -> None:
-        """C{live 0.5}: a connection counts as live for so long after its last message (3 s otherwise)."""
-        self._cluster.network.live_us = int(float(seconds) * SECOND_US)
 
     def _do_settle(self) -> None:
         """C{settle}: end all faults; the group must become live and equal, its history linearizable."""
@@ -200,18 +207,28 @@ class Scenario:
 
     # -- clients ------------------------------------------------------------------------------------
 
-    def _told(self, label: str) -> Callable[..., None]:
+    def _tell(self, label: str, code: ResponseCode, index: int = -1, bodies: tuple[bytes, ...] = ()) -> None:
         assert self._group is not None
-        answers = self._group.answers
-        answers.pop(label, None)
+        self._group.answers[label] = (code.name, index, bodies)
 
-        def told(code: ResponseCode, index: int, bodies: tuple[bytes, ...], _: str | None) -> None:
-            answers[label] = (code.name, index, bodies)
+    def _ask(self, member_id: str, label: str, ask: Callable[[Node], Deferred[Any]],
+             told: Callable[[Any], None], failed: Callable[[DLedgerError], None]) -> None:
+        """Let a member do something; C{label} has no answer until then."""
+        assert self._group is not None
+        self._group.answers.pop(label, None)
 
-        return told
+        def error(failure: Failure) -> None:
+            refused = failure.value
+            assert isinstance(refused, DLedgerError), failure
+            index = refused.facts.get("index", -1)
+            self._tell(label, refused.code, index if isinstance(index, int) else -1)
+            failed(refused)
+
+        self._member(member_id).call(lambda node: ask(node).addCallbacks(told, error))
+        self._cluster.run(0.0001)
 
     def _do_append(self, member_id: str, *bodies: str) -> None:
-        """C{append n0 a b}: one proposal of two bodies; the answer is labelled by the first."""
+        """C{append n0 a b}: one call with two bodies; the answer is labelled by the first."""
         count, star, body = bodies[0].partition("*")
         if star:
             for number in range(int(count)):
@@ -219,34 +236,45 @@ class Scenario:
             return
         history = self._cluster.history
         calls = [history.begin("append", client="script", body=body.encode()) for body in bodies]
-        told = self._told(bodies[0])
 
-        def done(code: ResponseCode, index: int, given: tuple[bytes, ...], leader: str | None) -> None:
-            told(code, index, given, leader)
-            unknown = (ResponseCode.NETWORK_ERROR, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
-                       ResponseCode.TERM_CHANGED)
+        def told(result: AppendResult) -> None:
+            self._tell(bodies[0], ResponseCode.SUCCESS, result.index)
             for offset, call in enumerate(calls):
-                if code is ResponseCode.SUCCESS:
-                    history.end(call, "ok", index=index + offset)
-                elif code not in unknown:
+                history.end(call, "ok", index=result.index + offset)
+
+        def failed(error: DLedgerError) -> None:
+            if error.code not in (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, ResponseCode.TERM_CHANGED):
+                for call in calls:
                     history.end(call, "failed")
 
-        self._member(member_id).append(tuple(body.encode() for body in bodies), done)
-        self._cluster.run(0.0001)
+        given = tuple(body.encode() for body in bodies)
+        self._ask(member_id, bodies[0], lambda node: node.append(given), told, failed)
 
     def _do_read(self, member_id: str, index: str, label: str) -> None:
         """C{read n0 3 r}: a linearizable get of entry 3 at n0; the answer is labelled r."""
-        self._member(member_id).read(int(index), self._told(label))
-        self._cluster.run(0.0001)
+        def told(body: bytes) -> None:
+            self._tell(label, ResponseCode.SUCCESS, int(index), (body,))
+
+        self._ask(member_id, label, lambda node: node.read(int(index)), told, _ignore)
 
     def _do_get(self, member_id: str, index: str, label: str) -> None:
         """C{get n0 3 r}: a get of entry 3 at n0, if n0 knows it is committed; the answer is labelled r."""
-        self._member(member_id).read_committed(int(index), self._told(label))
+        def told(batch: EntryBatch | None) -> None:
+            if batch is None:
+                self._tell(label, ResponseCode.INDEX_OUT_OF_RANGE)
+            else:
+                self._tell(label, ResponseCode.SUCCESS, int(index), tuple(bodies_of(batch)))
+
+        def get(node: Node) -> Deferred[EntryBatch | None]:
+            return maybeDeferred(node.read_committed, int(index), max_bytes=1)
+
+        self._ask(member_id, label, get, told, _ignore)
 
     def _do_transfer(self, member_id: str, label: str = "transfer") -> None:
         """C{transfer n1}: ask the leader to hand over to n1."""
         assert self._group is not None
         answers = self._group.answers
+        answers.pop(label, None)
 
         def done(response: Response) -> None:
             answers[label] = (response.code.name, response.term, ())
@@ -329,7 +357,7 @@ class Scenario:
 
     def _do_slow(self, member_id: str, flush_ms: str) -> None:
         """C{slow n0 400}: its fsyncs take 400 ms on average; 0: as usual."""
-        self._member(member_id).slow_flush_us = int(flush_ms) * 1000
+        self._member(member_id).slow_disk(int(flush_ms) * 1000)
 
     def _do_fail(self, member_id: str, what: str) -> None:
         """C{fail n0 sync|write|read|kill|power}: the next such call fails, or the process dies in it."""
@@ -378,7 +406,7 @@ class Scenario:
             code = response.vote_result if isinstance(response, VoteResponse) else response.code
             answers[label] = (code.name, response.term, ())
 
-        member.ask(request, done)
+        self._group.injector.send(member, given["by"], request, done)
 
     def _message(self, member: SimMember, kind: str, given: dict[str, str]) -> Request:
         base: dict[str, Any] = {
@@ -466,7 +494,7 @@ class Scenario:
             _same(" ".join(model), " ".join(log), f"log of {member_id}")
 
     def _expect_pushes(self, source: str, target: str, kind: str, relation: str, count: str) -> None:
-        found = self._cluster.network.pushes.get((source, target, PushType[kind]), 0)
+        found = self._member(source).driver.pushes.get((target, PushType[kind]), 0)
         holds = found < int(count) if relation == "<" else found == int(count)
         if not holds:
             raise ScriptFailed(f"{source} sent {target} {found} times {kind}, expected {relation} {count}")
@@ -491,6 +519,10 @@ class Scenario:
             _same("\n".join(self._lines[number:end]), "\n".join(told), "status")
         self.printed.extend(told)
         return end
+
+
+def _ignore(_: DLedgerError) -> None:
+    """A read that is refused leaves nothing to note."""
 
 
 def _typed(settings: dict[str, str]) -> dict[str, object]:

@@ -15,6 +15,10 @@ import attrs
 from dledger.testing.group.clients import Load, SimClient
 from dledger.testing.group.cluster import GroupOptions, SimCluster
 from dledger.testing.group.faults import Nemesis
+from dledger.testing.group.liveness import LivenessWatch
+
+#: Simulated seconds with faults.
+SECONDS = 40.0
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +75,7 @@ EVERYTHING = Focus()
 def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions, Load]:
     """The options that the seed gives the group and its load."""
     rng = random.Random(f"{seed} options")
-    count = rng.choice((3, 3, 3, 5)) if members is None else members
+    count = rng.choice((3, 3, 3, 3, 3, 5, 5, 7)) if members is None else members
     sync = rng.random() < 0.6
     settings: dict[str, object] = {
         "flush_disk_type": "sync" if sync else "async",
@@ -89,6 +93,10 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
         settings["store_type"] = "memory"
     elif rng.random() < 0.15:
         settings["retention_bytes"] = 4 * int(settings["mapped_file_size_for_entry_data"])  # type: ignore
+    elif rng.random() < 0.15:
+        settings["enable_disk_force_clean"] = True
+    elif rng.random() < 0.1:
+        settings["file_reserved_hours"] = 24
     if rng.random() < 0.15:
         settings["preferred_leader_ids"] = (f"n{rng.randrange(count)}",)
     single: dict[str, dict[str, object]] = {}
@@ -101,22 +109,25 @@ def member_options(seed: int, members: int | None = None) -> tuple[GroupOptions,
         turn_us=rng.choice((0, 0, 2000, 20_000)), delay_us=rng.choice((100, 300, 2000, 10_000)),
         spread_us=rng.choice((100, 700, 5000, 30_000)),
     )
+    options = attrs.evolve(options, clients_wire=rng.choice(("auto", "binary", "binary", "remoting")))
     return options, _load_of(rng, settings)
 
 
 def _load_of(rng: random.Random, settings: dict[str, object]) -> Load:
     fits = int(settings["mapped_file_size_for_entry_data"]) - 60  # type: ignore[call-overload]
-    return Load(
-        clients=rng.choice((1, 2, 4)),
-        think_us=rng.choice((300_000, 800_000, 1_500_000)),
+    reading: dict[str, Any] = {"appends": 0.3, "gets": 1.0, "wander": 0.3} if rng.random() < 1 / 3 else {}
+    load = Load(
+        clients=rng.choice((1, 2, 3)),
+        think_us=rng.choice((200_000, 400_000, 800_000)),
         appends=rng.choice((0.3, 0.6, 0.9)),
         bodies_max=rng.choice((1, 1, 3, 12)),
         body_bytes_max=min(rng.choice((20, 100, 300, 900)), fits),
     )
+    return attrs.evolve(load, **reading)
 
 
 def run_schedule(
-    seed: int, *, seconds: float = 60, members: int | None = None, wants_all_lines: bool = False,
+    seed: int, *, seconds: float = SECONDS, members: int | None = None, wants_all_lines: bool = False,
     focus: Focus = EVERYTHING,
 ) -> ScheduleOutcome:
     """
@@ -130,20 +141,23 @@ def run_schedule(
                for number in range(load.clients)]
     nemesis = Nemesis(cluster, cluster.random("faults"), seconds=seconds, only=focus.faults,
                       pace_s=focus.pace_s)
+    watch = LivenessWatch(cluster)
     failure = ""
     try:
-        cluster.start()
-        nemesis.start()
-        for client in clients:
-            client.start()
-        cluster.run(seconds)
-        for client in clients:
-            client.is_stopped = True
-        cluster.end_faults()
-        cluster.settle()
-        cluster.judge()
+        with cluster.bugs.listening():
+            cluster.start()
+            nemesis.start()
+            watch.start()
+            for client in clients:
+                client.start()
+            cluster.run(seconds)
+            for client in clients:
+                client.is_stopped = True
+            cluster.end_faults()
+            cluster.settle()
+            cluster.judge()
     except AssertionError as error:
-        failure = str(error) or "".join(traceback.format_exception(error)[-4:])
+        failure = str(error) or "".join(traceback.format_exception(error)[-12:])
     except Exception as error:  # any other exception of a simulated member is a bug as well
         failure = "".join(traceback.format_exception(error))
     return _outcome(cluster, seed, failure)

@@ -1,0 +1,45 @@
+# -*- test-case-name: tests.sim.test_strangers -*-
+"""Strangers say anything, and disturb nobody."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.testing.group.cluster import GroupOptions, SimCluster
+from dledger.testing.group.strangers import NOBODY, Stranger, any_request
+from protocols.wire.ledger.push import decode_frame, encode_request_frame
+
+
+class StrangerTests(SynchronousTestCase):
+    """A running group, and a stranger."""
+
+    def test_any_request(self) -> None:
+        """Every kind comes up, well-formed, and none in the name of a member."""
+        rng = random.Random(1)
+        seen = set()
+        for number in range(300):
+            request = any_request(rng, group="default", member_id="n0", term=3)
+            seen.add(request.kind)
+            self.assertEqual(decode_frame(encode_request_frame(request, number)), (number, request))
+            self.assertEqual(request.leader_id, NOBODY)
+            self.assertIn(request.local_id, (None, NOBODY))
+        self.assertEqual(len(seen), 7)
+
+    def test_no_harm(self) -> None:
+        """The leader goes on leading in its term, and all connections end."""
+        cluster = SimCluster(GroupOptions(), 1)
+        cluster.start()
+        cluster.run(4)
+        leader, term = cluster.leader, cluster.members["n0"].core._member.term
+        stranger = Stranger(cluster)
+        for _ in range(100):
+            stranger.speak()
+            cluster.run(0.1)
+        cluster.run(25)
+        self.assertIs(cluster.leader, leader)
+        self.assertEqual(cluster.members["n0"].core._member.term, term)
+        self.assertEqual([one.node.status().connections for one in cluster.members.values()], [2, 2, 2])
+        cluster.settle()
+        cluster.judge()
