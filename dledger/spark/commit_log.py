@@ -22,6 +22,7 @@ from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.spark.log import Chunk, DamageError, Extent, ReadError, lost, skipped
 from dledger.spark.options import OptionError, ScanOptions
+from dledger.spark.proof import Proof, of_bytes
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
 from protocols.wire.rocketmq.message import decode_message
@@ -30,6 +31,8 @@ from protocols.wire.rocketmq.message import decode_message
 _BLOCK_BYTES = 8 * 1024 * 1024
 #: Records at the end that are checked closely.
 _LAST_RECORDS = 64
+#: Bytes before an offset by which the log is recognised.
+_PROOF_BYTES = 4096
 _DISK = ReadOnlyDisk()
 
 
@@ -95,7 +98,7 @@ class SparkCommitLog:
             raise ReadError(f"{self._files.directory} cannot be read: {error}") from None
         self._files.show(offsets, file_size)
 
-    def extent(self) -> Extent:
+    def extent(self, *, needs_begin: bool = True) -> Extent:
         """See L{dledger.spark.log.ScannedLog.extent}."""
         self._list()
         begin = self._files.offsets[0]
@@ -107,6 +110,19 @@ class SparkCommitLog:
                 self._known_end = end
                 return Extent(begin=begin, end=end)
         return Extent(begin=begin, end=begin)
+
+    def group_id(self) -> str:
+        """See L{dledger.spark.log.ScannedLog.group_id}: a broker's files record none."""
+        return ""
+
+    def proof(self, offset: int) -> Proof:
+        """See L{dledger.spark.log.ScannedLog.proof}: of the bytes before C{offset}, whatever begins there."""
+        self._files.close()  # a file of this name may be another one since
+        base = self._files.base(offset - 1)
+        if base < 0:
+            return {}
+        first = max(base, offset - _PROOF_BYTES)
+        return of_bytes(self._files.pread(offset - first, first))
 
     def _end_from(self, position: int) -> int:
         """The position behind the last whole record of one file, walking from C{position}."""
@@ -206,8 +222,7 @@ class SparkCommitLog:
         """See L{dledger.spark.log.ScannedLog.chunks}."""
         self._list()
         if begin < self._files.offsets[0]:
-            lost(self._options, begin, min(self._files.offsets[0], end))
-            begin = self._files.offsets[0]
+            begin = lost(self._options, begin, self._files.offsets[0], end=end)
         position, unreadable = self._first_from(begin, end), 0
         while position < end:
             walked = self._walk(position, self._options.fetch_bytes)
@@ -240,9 +255,7 @@ class SparkCommitLog:
         base, before = self._files.base(position), self._files.offsets
         self._list()
         if position < self._files.offsets[0]:
-            following = min(self._files.offsets[0], end)
-            lost(self._options, position, following)
-            return following
+            return lost(self._options, position, self._files.offsets[0], end=end)
         if self._files.offsets != before and self._files.base(position) != base:
             return position
         path = self._files.path(max(base, 0))

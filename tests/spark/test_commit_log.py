@@ -168,7 +168,7 @@ class CommitLogTests(LedgerCase):
             offset = end
             self.log.append(500 + number)
         self.assertEqual(found, self.log.written[:-1])
-        self.assertEqual(offset, {"default": self.log.written[-1]})
+        self.assertEqual(offset["default"], self.log.written[-1])
 
     def test_expiry(self) -> None:
         """Old files go: an error, or the rest."""

@@ -10,7 +10,8 @@ import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.log import DamageError, DataLossError, ReadError
-from dledger.spark.members import Trouble, parse_bootstrap, record_starts
+from dledger.spark.member_connection import Trouble, record_starts
+from dledger.spark.members import parse_bootstrap
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from protocols.wire.ledger.codes import ResponseCode

@@ -201,7 +201,7 @@ class DamageTests(LedgerCase):
         self.assertEqual(scanned({"path": self.path}), self.rows)
 
     def test_body(self) -> None:
-        """A flipped bit in a body is found by C{verifyCrc}; a CRC of 0 is none."""
+        """A flipped bit in a body is found by C{verifyCrc}; so is a checksum that was wiped out."""
         self.bad = next(row for row in self.rows if row[0] >= 33 and row[7])
         self.spoil(48, bytes([self.bad[7][0] ^ 1]))
         scanned({"path": self.path})
@@ -210,8 +210,22 @@ class DamageTests(LedgerCase):
         self.assertIn("body_crc", str(error))
         found = scanned({"path": self.path, "verifyCrc": "true", "failOnDamage": "false"})
         self.assertEqual(found, [row for row in self.rows if row[0] != self.bad[0]])
-        self.spoil(40, bytes(4))
-        self.assertEqual(len(scanned({"path": self.path, "verifyCrc": "true"})), 60)
+        self.spoil(48, self.bad[7][:1])
+        scanned({"path": self.path, "verifyCrc": "true"})
+        for at, size in ((36, 4), (40, 4), (36, 8), (32, 1)):
+            file, offset = self.spoil(at, b"\1" if size == 1 else bytes(size))
+            error = self.assertRaises(DamageError, scanned, {"path": self.path, "verifyCrc": "true"})
+            self.assertRegex(str(error), f"entry ({self.bad[0]}|{self.bad[0] + 1}) is damaged")
+            self.spoil(32, struct.pack(">iii", *self.bad[4:7]))
+
+    def test_without_checksums(self) -> None:
+        """Java's records have none, and there is nothing to compare; ours may follow them."""
+        self.ledger.append_without_checksums([b"java", b""], term=9)
+        self.ledger.append([b"ours", b"too"], term=9)
+        self.ledger.commit()
+        for options in ({}, {"fetchBytes": "1"}):
+            found = scanned({"path": self.path, "verifyCrc": "true", **options})
+            self.assertEqual(found, plain_rows(self.path))
 
     def test_index(self) -> None:
         """An index unit that is not sound: entry and index file are named; or one entry is skipped."""
@@ -264,9 +278,7 @@ class ExpiryTests(LedgerCase):
 
     def expire(self, files: int) -> int:
         """Remove the oldest data files, as a live member does; the first index still there."""
-        for name in sorted(os.listdir(f"{self.path}/data"))[:files]:
-            os.unlink(f"{self.path}/data/{name}")
-        return plain_rows(self.path)[0][0]
+        return self.ledger.expire(files)
 
     def test_before(self) -> None:
         """C{earliest} is what is still there; a named offset before it is lost."""
