@@ -13,7 +13,8 @@ columns in any order. The Arrow types are exactly those that Spark expects.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from struct import Struct
 from typing import Any
 from zlib import crc32 as zlib_crc32
@@ -148,20 +149,25 @@ def check_headers(chunk: Chunk, headers: FixedParts) -> NDArray[np.bool_]:
     return is_sound
 
 
+def _bodies(chunk: Chunk) -> Iterator[bytes | memoryview]:
+    """The bodies of a chunk, without a step of Python for each if all records have one size."""
+    view = memoryview(chunk.data if chunk.data is not None else b"")
+    sizes = np.diff(chunk.starts)
+    if chunk.count and (sizes == sizes[0]).all() and int(chunk.starts[0]) == 0:
+        one = Struct(f"{ENTRY_HEADER_SIZE}x{int(sizes[0]) - ENTRY_HEADER_SIZE}s")
+        return chain.from_iterable(one.iter_unpack(view[: int(chunk.starts[-1])]))
+    edges = chunk.starts.tolist()
+    return (view[first + ENTRY_HEADER_SIZE : last] for first, last in zip(edges, edges[1:], strict=False))
+
+
 def check_bodies(chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """
     Which of the sound records have a body with the recorded CRC. A record with neither C{chain_crc} nor
     C{body_crc} is of a writer that records no checksums, such as Java's.
     """
     crc32 = _crc32()
-    view = memoryview(chunk.data if chunk.data is not None else b"")
-    edges = chunk.starts.tolist()
     # Unsound records do not count, so the edges, which come from the index, bound the bodies.
-    found = np.fromiter(
-        (crc32(view[first + ENTRY_HEADER_SIZE : last])
-         for first, last in zip(edges, edges[1:], strict=False)),
-        dtype=np.uint32, count=chunk.count,
-    )
+    found = np.fromiter(map(crc32, _bodies(chunk)), dtype=np.uint32, count=chunk.count)
     recorded = headers["body_crc"].astype(np.int32).view(np.uint32)
     is_bare: NDArray[np.bool_] = (recorded == 0) & (headers["chain_crc"] == 0)
     matches: NDArray[np.bool_] = is_bare | ((recorded == found) & (headers["chain_crc"] != 0))
@@ -178,19 +184,17 @@ def check_chain(headers: FixedParts, before: int | None) -> NDArray[np.bool_]:
     @param before: C{chain_crc} of the record before the first; None: not known.
     """
     crc32 = _crc32()
-    chain = headers["chain_crc"]
+    recorded = headers["chain_crc"]
     pieces = np.zeros((len(headers), 4 + ENTRY_HEADER_SIZE), dtype=np.uint8)
     raw = np.frombuffer(headers.tobytes(), dtype=np.uint8).reshape(len(headers), ENTRY_HEADER_SIZE)
     pieces[:, 4:] = raw
     pieces[:, 4 + _CHAIN_AT : 8 + _CHAIN_AT] = 0
     pieces[1:, :4] = raw[:-1, _CHAIN_AT : _CHAIN_AT + 4]
     pieces[:1, :4] = np.frombuffer(int(before or 0).to_bytes(4, "big", signed=True), dtype=np.uint8)
-    found = np.fromiter(
-        (crc32(piece) for (piece,) in _PIECE.iter_unpack(pieces.tobytes())), dtype=np.uint32,
-        count=len(headers),
-    )
+    each = chain.from_iterable(_PIECE.iter_unpack(pieces.tobytes()))
+    found = np.fromiter(map(crc32, each), dtype=np.uint32, count=len(headers))
     found[found == 0] = 1
-    matches: NDArray[np.bool_] = (chain == 0) | (chain.astype(np.int32).view(np.uint32) == found)
+    matches: NDArray[np.bool_] = (recorded == 0) | (recorded.astype(np.int32).view(np.uint32) == found)
     if before is None:
         matches[:1] = True
     for at in np.flatnonzero(~matches).tolist():
@@ -313,7 +317,7 @@ def sound_headers(
         is_sound[0] &= headers["pos"][0] >= place.end and headers["term"][0] >= place.term
     what = "its header does not fit its place"
     if options.verify_crc:
-        before = place.chain_crc if follows else 0 if chunk.first == 0 else None
+        before = place.chain_crc if follows else chunk.chain_before
         for check, problem in (
             (check_bodies(chunk, headers, is_sound), "its body does not match its body_crc"),
             (check_chain(headers, before), "its header does not match its chain_crc"),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import numpy as np
 
 from dledger.spark.ends import UNITS_AT_ONCE, MemberFiles
@@ -114,6 +115,8 @@ class DirectoryLog:
                 chunk = self._chunk(units[at:last], index + at, with_data)
                 if chunk is None:
                     break
+                if index + at == begin and self._options.verify_crc:
+                    chunk = attrs.evolve(chunk, chain_before=self._chain_before(begin))
                 yield chunk
                 at = last
             index += at
@@ -175,6 +178,15 @@ class DirectoryLog:
                 return None
         return Chunk(data=data, starts=starts, units=units, first=first, place=files.path(base),
                      place_at=position - base)
+
+    def _chain_before(self, index: int) -> int | None:
+        """C{chain_crc} of the record before C{index}; None if that is not there, or not sound."""
+        unit = self._files.unit(index - 1) if index else None
+        header = self._files.data.pread(ENTRY_HEADER_SIZE, unit[1]) if unit is not None else b""
+        if unit is None or len(header) < ENTRY_HEADER_SIZE:
+            return None if index else 0
+        magic, size, number, term, pos, _channel, chain_crc, _crc, _length = ENTRY_HEADER.unpack(header)
+        return int(chain_crc) if (magic, pos, size, number, term) == unit else None
 
     def _are_edges_sound(self, units: FixedParts) -> bool:
         """Whether the units of a run agree with their records, where other units do not confirm them."""

@@ -17,6 +17,7 @@ proved that the checkpoint's number is the one that Java wrote, nor that a missi
 from __future__ import annotations
 
 import time
+from zlib import crc32
 
 import attrs
 import numpy as np
@@ -161,6 +162,8 @@ class MemberFiles:
             raise self._unrecorded()
         is_ours = mark is not None and recorded >= 0 and not is_superseded(mark, checkpoint)
         self.missing = self._missing_file() if is_ours else ""
+        if mark is not None and is_ours:
+            self._check_first_header(mark, *first)
         begin = self._begin(first, recorded)
         self.begin_index = begin
         self.committed_index = self._end(begin, recorded) if recorded >= begin else -1
@@ -245,6 +248,13 @@ class MemberFiles:
             if not is_blank:
                 return offset, header
         return 0, b""
+
+    def _check_first_header(self, mark: CommitMark, offset: int, header: bytes) -> None:
+        """The chain of checksums begins behind this header, so the mark has one of its own for it."""
+        is_recorded = mark.begin_crc != 0 and self.data.offsets[:1] == [mark.begin_position]
+        if is_recorded and len(header) == ENTRY_HEADER_SIZE and crc32(header) != mark.begin_crc:
+            self._unfit(f"{self.data.path(offset)} at 0: the first header of the ledger does not match the "
+                        "checksum of it in the commit mark")
 
     def _begin(self, first: tuple[int, bytes], recorded: int) -> int:
         """The first entry: its header and its index unit confirm each other, or one of them is believed."""

@@ -89,6 +89,7 @@ class Chunk:
     @ivar starts: where each record begins in C{data}, then where the last one ends.
     @ivar units: their index units, if the log has an index.
     @ivar first: offset of the first record.
+    @ivar chain_before: C{chain_crc} of the record before the first one; None: not known.
     @ivar place: a path or a member, for messages.
     @ivar place_at: byte in C{place} where C{data} begins.
     """
@@ -99,6 +100,7 @@ class Chunk:
     first: int
     place: str
     place_at: int = 0
+    chain_before: int | None = None
 
     @property
     def count(self) -> int:
@@ -174,7 +176,8 @@ def lost(options: ScanOptions, begin: int, first: int, *, end: int | None = None
     @raise DataLossError: C{failOnDataLoss} is set.
     """
     following = first if end is None else min(first, end)
-    what = f"offsets {begin}..{following - 1} have expired; the first one still there is {first}{note}"
+    what = (f"{options.source}: offsets {begin}..{following - 1} have expired; the first one still there is "
+            f"{first}{note}")
     if options.fail_on_data_loss:
         raise DataLossError(f"{what}. With option failOnDataLoss=false reading continues at {following}")
     skipped(f"{what}; reading continues at {following}")

@@ -221,7 +221,8 @@ class MembersLog:
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
         """See L{dledger.spark.log.ScannedLog.chunks}."""
-        return self._pull(begin, end, self._options.fetch_bytes)
+        for chunk in self._pull(begin, end, self._options.fetch_bytes):
+            yield attrs.evolve(chunk, chain_before=0) if chunk.first == 0 else chunk
 
     def _pull(self, begin: int, end: int, max_bytes: int) -> Iterator[Chunk]:
         if self._pending >= 0:

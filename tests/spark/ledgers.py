@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import attrs
 
@@ -90,7 +91,10 @@ def expire(path: str, files: int) -> None:
     found = read_mark(OsDisk(), name)
     assert found is not None
     generation, mark, _slot = found
-    slot = encode_mark(attrs.evolve(mark, begin_position=int(names[files])), generation + 1)
+    begin_crc = crc32(Path(f"{path}/data/{names[files]}").read_bytes()[:48])
+    slot = encode_mark(
+        attrs.evolve(mark, begin_position=int(names[files]), begin_crc=begin_crc), generation + 1
+    )
     Path(name).write_bytes(2 * slot.ljust(512, b"\0"))
     for gone in names[:files]:
         os.unlink(f"{path}/data/{gone}")
