@@ -21,6 +21,7 @@ from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of, struct_of_some
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.json_bodies import decode_response, encode_request
 from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
 from protocols.wire.ledger.push import decode_frame, encode_request_frame
 from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
@@ -32,6 +33,7 @@ from protocols.wire.native import (
     NATIVE_FIRST_BYTE,
     NATIVE_FRAME_BYTES_MAX,
 )
+from protocols.wire.remoting import LENGTH_WORD_SIZE, RemotingCommand, decode_command, encode_command
 
 _PULL_ANSWER = struct_of(PULL_RESPONSE_DECLARATION)
 _PULL_FIELDS = tuple(subcon.name for subcon in PULL_RESPONSE_DECLARATION.subcons)
@@ -40,6 +42,8 @@ _SIZE = struct_of_some(BLANK_DECLARATION, "size")
 #: Longest time to connect, and to ask one member while planning, seconds.
 CONNECT_S = 5.0
 _RECEIVE_BYTES = 1 << 20
+#: Bytes of an answer that lists the members, at most.
+_METADATA_BYTES_MAX = 1 << 20
 
 
 class Trouble(Exception):
@@ -177,6 +181,28 @@ class MemberConnection:
         if answer.code is not ResponseCode.SUCCESS:
             raise Trouble(f"it refuses: {answer.code.name}")
         return answer
+
+    def group_id(self) -> str:
+        """
+        The id of the member's group, which only the JSON of remoting frames has; empty if no quorum holds one.
+
+        @raise Trouble: it does not answer, or refuses.
+        """
+        request = MetadataRequest(group=self._group, remote_id=self.member_id)
+        self._opaque += 1
+        command = RemotingCommand(
+            code=int(request.kind), opaque=self._opaque, ext_fields={}, body=encode_request(request)
+        )
+        try:
+            self._socket.sendall(encode_command(command))
+            length = int.from_bytes(self._receive(LENGTH_WORD_SIZE), "big")
+            if length > _METADATA_BYTES_MAX:
+                raise Trouble(f"an answer of {length} bytes")
+            answer = decode_response(RequestCode.METADATA, decode_command(bytes(self._receive(length))).body)
+        except (OSError, WireError) as error:
+            raise Trouble(str(error)) from None
+        assert isinstance(answer, MetadataResponse)
+        return answer.group_id if answer.is_group_known else ""
 
     def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:
         """Ask for entries from C{begin} to C{end} (exclusive). @raise Trouble: the connection is lost."""

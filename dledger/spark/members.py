@@ -11,7 +11,7 @@ One blocking connection, one request ahead of the decoding. Rules:
  - Planning asks every member, hears a majority, and takes the highest committed index; a member that has not
    committed as far when it is asked for entries has trouble like any other.
  - Entries have expired when every member says so. Members that cannot be heard are waited for, then named.
- - All members that serve one log name the same id of their group, as far as they know it.
+ - All members that are heard while planning name the same id of their group, as far as they know it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 
 import attrs
 
@@ -86,7 +87,8 @@ class MembersLog:
         self._pending = -1
         self._extent = Extent(begin=0, end=0)
         self._looked: dict[int, tuple[int, int]] = {}
-        self._group_id = ""
+        #: The id of the group, asked for once; the records tell logs of one group apart.
+        self._group_id, self._is_named = "", False
         self._said: set[str] = set()
 
     # -- planning -------------------------------------------------------------------------------
@@ -109,7 +111,8 @@ class MembersLog:
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
         self._looked.clear()
-        self._group_id = self._common_id(heard)
+        if not self._is_named:
+            self._group_id, self._is_named = self._common_id(heard), True
         end = max(answer.committed_index for answer in heard.answers.values()) + 1
         note = f"{_EARLIER}{heard.unheard}" if heard.begin and heard.unheard else ""
         self._extent = Extent(begin=heard.begin, end=max(end, heard.begin), note=note)
@@ -165,13 +168,18 @@ class MembersLog:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, member_id: str, address: str) -> MetadataResponse:
-        connection = MemberConnection(
-            member_id, address, self._options.group, min(self._timeout_s, CONNECT_S)
-        )
+        timeout_s = min(self._timeout_s, CONNECT_S)
+        with closing(MemberConnection(member_id, address, self._options.group, timeout_s)) as connection:
+            answer = connection.metadata()
+        if self._is_named:
+            return answer
         try:
-            return connection.metadata()
-        finally:
-            connection.close()
+            # A connection speaks one dialect.
+            with closing(MemberConnection(member_id, address, self._options.group, timeout_s)) as connection:
+                group_id = connection.group_id()
+        except Trouble:
+            return answer  # an earlier version, or just now
+        return attrs.evolve(answer, group_id=group_id, is_group_known=bool(group_id))
 
     def group_id(self) -> str:
         """See L{dledger.spark.log.ScannedLog.group_id}."""
@@ -273,11 +281,6 @@ class MembersLog:
             except Trouble:
                 connection.close()
                 raise
-            if answer.is_group_known and self._group_id not in ("", answer.group_id):
-                connection.close()
-                raise MemberRefused(f"it is of group {answer.group_id}, and the log of {self._group_id}")
-            if answer.is_group_known:
-                self._group_id = answer.group_id
             self._addresses = {**answer.peers, **self._addresses}
             is_leader = answer.role == "leader"
             wanted = self._options.read_from

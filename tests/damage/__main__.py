@@ -8,6 +8,8 @@ import sys
 import time
 from collections import Counter
 
+import click
+
 from tests.damage.cases import all_cases, bench
 
 
@@ -26,12 +28,12 @@ def main() -> int:
             problem = table.run(case)
             if problem:
                 failed += 1
-                print(f"{case}: {problem}")
+                click.echo(f"{case}: {problem}")
         for outcome, count in sorted(table.seen.items()):
-            print(f"{count:7,} {outcome}")
-        print(", ".join(f"{way} {count}" for way, count in sorted(ways.items())))
-    print(f"seed {given.seed}, {time.monotonic() - begin_s:.1f} s")
-    print(f"{given.cases - failed} damage cases passed, {failed} failed")
+            click.echo(f"{count:7,} {outcome}")
+        click.echo(", ".join(f"{way} {count}" for way, count in sorted(ways.items())))
+    click.echo(f"seed {given.seed}, {time.monotonic() - begin_s:.1f} s")
+    click.echo(f"{given.cases - failed} damage cases passed, {failed} failed")
     return 1 if failed else 0
 
 

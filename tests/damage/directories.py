@@ -95,6 +95,7 @@ def _make(base: str, name: str) -> str:
         ledger.fill(ENTRIES, per_term=13)
     ledger.commit(COMMITTED - 1)
     set_group(ledger.path, GROUP_ID)
+    Path(f"{ledger.path}/currterm").write_text("voteLeader=n0\ncurrTerm=5\n")
     if name == "closed":
         ledger.store.clean_close()
     else:

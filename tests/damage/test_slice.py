@@ -16,7 +16,7 @@ if HAS_SPARK or TYPE_CHECKING:
     from tests.damage.readers import READINGS
     from tests.spark.ledgers import Row
 
-CASES = 600
+CASES = 400
 
 
 class SliceTests(SynchronousTestCase):
