@@ -184,7 +184,7 @@ class MemberConnection:
 
     def group_id(self) -> str:
         """
-        The id of the member's group, which only the JSON of remoting frames has; empty if no quorum holds one.
+        The id of the member's group, which only the JSON of remoting frames has; empty if none is known.
 
         @raise Trouble: it does not answer, or refuses.
         """
@@ -198,7 +198,8 @@ class MemberConnection:
             length = int.from_bytes(self._receive(LENGTH_WORD_SIZE), "big")
             if length > _METADATA_BYTES_MAX:
                 raise Trouble(f"an answer of {length} bytes")
-            answer = decode_response(RequestCode.METADATA, decode_command(bytes(self._receive(length))).body)
+            frame = decode_command(bytes(self._receive(length)))
+            answer = decode_response(RequestCode.METADATA, frame.body)
         except (OSError, WireError) as error:
             raise Trouble(str(error)) from None
         assert isinstance(answer, MetadataResponse)

@@ -291,7 +291,8 @@ class RefusalTests(ExportCase):
         for name, value, words in (
             ("minPartitions", 2, "one task"), ("maxRecordsPerPartition", 5, "one task"),
             ("partitionBytes", 100, "--part-bytes"), ("decompress", True, "belongs to format=rocketmq"),
-            ("includeInternal", True, "belongs to format=rocketmq"), ("readFrom", "any", "belongs to bootstrap"),
+            ("includeInternal", True, "belongs to format=rocketmq"),
+            ("readFrom", "any", "belongs to bootstrap"),
         ):
             what = f"option {name} has no effect on this export"
             self.assertSays(OptionError, what, words, **{name: value})
@@ -319,7 +320,7 @@ class RefusalTests(ExportCase):
         """An address is no directory."""
         self.ledger.fill(3)
         self.ledger.commit()
-        for address in ("s3://bucket/x", "s3:/bucket/x", "hdfs://host/x", "file:///tmp/x"):
+        for address in ("s3://bucket/x", "s3:/bucket/x", "hdfs://host/x", "file:///x/y"):
             self.out = Path(address)
             self.assertSays(ExportError, "needs a directory of a mounted file system")
             self.assertFalse(self.out.exists())
