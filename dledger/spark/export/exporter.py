@@ -390,19 +390,15 @@ def recognise(path: str | os.PathLike[str], log: ScannedLog, offset: int, record
     @param recorded: what L{_proof_of} gave then, or an earlier version; empty for none.
     @raise ExportError: the log has another record there.
     """
-    at = recorded.get("next", -1)
-    if at == offset:
-        found = log.proof(offset)
-    elif isinstance(log, SparkCommitLog):
-        at = recorded.get("offset", -1)
+    at = recorded.get("offset", -1)
+    if not isinstance(at, int) or at < 0:
+        return
+    if isinstance(log, SparkCommitLog) and "bytes" not in recorded:
+        # Of an earlier version: the checksum of the message that begins at that offset.
         extent = log.extent(needs_begin=False)
-        if not isinstance(at, int) or not extent.begin <= at < extent.end:
-            return
-        found = _message_at(log, at) or {"crc": -1}
+        found: Proof = (_message_at(log, at) or {"crc": -1}) if extent.begin <= at < extent.end else {}
     else:
-        # Of an earlier version: it names the last record that was exported.
-        at = recorded.get("offset", -1)
-        found = log.proof(at + 1) if isinstance(at, int) and at >= 0 else {}
+        found = log.proof(at + 1)
     contradiction = difference(recorded, found)
     if contradiction:
         raise ExportError(
@@ -417,8 +413,8 @@ def _proof_of(log: ScannedLog, offset: int, last: Run | None) -> Proof:
         starts = last.chunk.starts
         record = memoryview(last.chunk.data)[int(starts[-2]) : int(starts[-1])]
         found = of_record(record, offset - 1) or {}
-        return {"next": offset, **of_group(log.group_id()), **found}
-    return {"next": offset, **log.proof(offset)}
+        return {"offset": offset - 1, **of_group(log.group_id()), **found}
+    return {"offset": offset - 1, **log.proof(offset)}
 
 
 def _message_at(log: ScannedLog, offset: int) -> dict[str, int | str]:

@@ -135,7 +135,7 @@ class SparkExporter:
         part = ExportPart(first=first, last=end - 1, files=files, rows=rows)
         with closing(self._source.scan.log()) as log:
             log.extent()
-            proof = {"next": end, **log.proof(end)}
+            proof = {"offset": end - 1, **log.proof(end)}
         self.directory.commit(part, proof)
         size = sum(one.size_bytes for one in ranges)
         self.progress = attrs.evolve(
