@@ -160,6 +160,8 @@ class MemberFiles:
         first = self._first_header()
         if mark is None and checkpoint is None and any(first[1]):
             raise self._unrecorded()
+        if mark is None and checkpoint is not None:
+            self._check_age(checkpoint)
         is_ours = mark is not None and recorded >= 0 and not is_superseded(mark, checkpoint)
         self.missing = self._missing_file() if is_ours else ""
         if mark is not None and is_ours:
@@ -224,6 +226,15 @@ class MemberFiles:
             "there to say how far they are committed: start the member, or read another one (a Java member "
             "writes its checkpoint three seconds after its first start)", is_damage=False, is_passing=True,
         )
+
+    def _check_age(self, checkpoint: tuple[int, int]) -> None:
+        """Without the mark that a directory of ours must have, the checkpoint must be as new as the files."""
+        mark, end = f"{self.path}/{COMMIT_MARK_NAME}", checkpoint[1]
+        is_ours = _DISK.exists(f"{self.path}/{IDENTITY_NAME}") and not _DISK.exists(mark)
+        if is_ours and end >= 0 and self.unit(end + 1) is not None:
+            self._unfit(f"{mark}: the commit mark of this directory is missing, and the checkpoint, which "
+                        f"ends at entry {end}, is older than the files: entries behind it may be committed. Start "
+                        "the member once, or read another one")
 
     def _missing_file(self) -> str:
         """

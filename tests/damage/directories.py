@@ -16,6 +16,7 @@ from pathlib import Path
 
 import attrs
 
+from dledger.storage.commit_mark import decode_mark, encode_mark
 from tests.spark.ledgers import Ledger, Row, expire, plain_rows, set_group
 
 GROUP_ID = "0123456789abcdef" * 2
@@ -71,7 +72,7 @@ class Shape:
 def shapes(base: str) -> list[Shape]:
     """Every shape. @param base: directory for the ledgers, which are removed again."""
     found = []
-    for name in ("live", "closed", "expired", "java", "java-expired"):
+    for name in ("live", "mark-ahead", "checkpoint-ahead", "closed", "expired", "java", "java-expired"):
         path = _make(f"{base}/{name}", name)
         files = {
             str(file.relative_to(path)): file.read_bytes()
@@ -106,11 +107,26 @@ def _make(base: str, name: str) -> str:
         for file in sorted(os.listdir(f"{ledger.path}/index")):
             if int(file) + INDEX_BYTES <= first * UNIT_BYTES:
                 os.unlink(f"{ledger.path}/index/{file}")
+    if name == "mark-ahead":
+        Path(f"{ledger.path}/checkpoint").write_text(f"committedIndex={COMMITTED - 20}\nendIndex=45\n")
+    if name == "checkpoint-ahead":
+        _lower_mark(ledger.path, COMMITTED - 20)
     if name.startswith("java"):
         for file in os.listdir(ledger.path):
             if file not in ("checkpoint", "currterm", "data", "index"):
                 os.unlink(f"{ledger.path}/{file}")
     return ledger.path
+
+
+def _lower_mark(path: str, committed_index: int) -> None:
+    """The commit mark as it was when less was committed; one slot is older still."""
+    content = Path(f"{path}/commitmark").read_bytes()
+    decoded = max((found for at in (0, 512) if (found := decode_mark(content[at : at + 512])) is not None),
+                  key=lambda found: found[0])
+    mark = attrs.evolve(decoded[1], committed_index=committed_index)
+    older = attrs.evolve(decoded[1], committed_index=committed_index - 10)
+    slots = (encode_mark(mark, decoded[0]), encode_mark(older, decoded[0] - 1))
+    Path(f"{path}/commitmark").write_bytes(b"".join(slot.ljust(512, b"\0") for slot in slots))
 
 
 def places_of(rows: list[Row], files: dict[str, bytes]) -> Iterator[Area]:
@@ -144,6 +160,7 @@ def places_of(rows: list[Row], files: dict[str, bytes]) -> Iterator[Area]:
             size = -(-len(content) // 8)
             yield Area(role=name, name=f"part-{part}", file=name, at=part * size,
                        size=max(min(size, len(content) - part * size), 0))
+    yield Area(role="checkpoint", name="digits", file="checkpoint", at=len("committedIndex="), size=2)
     for slot in (0, 1):
         # The fields and their checksum; behind them is padding.
         yield Area(role="commitmark", name=f"slot-{slot}", file="commitmark", at=slot * 512, size=116)

@@ -7,13 +7,18 @@ import os
 import shutil
 import struct
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.disk import OsDisk
+from dledger.spark import ends
 from dledger.spark.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
+from dledger.storage.commit_mark import encode_mark, read_mark
 from tests.spark.ledgers import Ledger, plain_rows, scanned
 
 
@@ -265,6 +270,70 @@ class DamageTests(LedgerCase):
                     self.assertEqual(found, [(row[0], row[3]) for row in self.rows if row[0] != index])
                     file.seek(index * 32 % size + 12)
                     file.write(original)
+
+
+class LiveTests(LedgerCase):
+    """A member changes its files while they are looked at."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger.fill(60)
+        self.ledger.commit()
+
+    def between_looks(self, change: Callable[[], object]) -> list[float]:
+        """Do this before the second look; the pauses so far."""
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            if not pauses:
+                change()
+            pauses.append(seconds)
+
+        self.patch(ends.time, "sleep", pause)
+        return pauses
+
+    def test_a_contradiction_that_passes(self) -> None:
+        """A mark that is being written, and Java's checkpoint that is being replaced, are looked at again."""
+        mark, checkpoint = Path(f"{self.path}/commitmark"), Path(f"{self.path}/checkpoint")
+        content = mark.read_bytes()
+        mark.write_bytes(content[:40] + bytes(16) + content[56:])
+        pauses = self.between_looks(lambda: mark.write_bytes(content))
+        self.assertEqual(Scan.of({"path": self.path}).extent().end, 60)
+        self.assertEqual(len(pauses), 1)
+        mark.unlink()
+        checkpoint.rename(f"{self.path}/checkpoint.tmp")
+        pauses = self.between_looks(lambda: Path(f"{self.path}/checkpoint.tmp").rename(checkpoint))
+        self.assertEqual(Scan.of({"path": self.path}).extent().end, 60)
+        self.assertEqual(len(pauses), 1)
+
+    def test_a_contradiction_that_stays(self) -> None:
+        """It counts when the second look at the same files finds it again."""
+        mark = Path(f"{self.path}/commitmark")
+        content = mark.read_bytes()
+        mark.write_bytes(content[:40] + bytes(16) + content[56:])
+        pauses = self.between_looks(lambda: None)
+        error = self.assertRaises(DamageError, Scan.of({"path": self.path}).extent)
+        self.assertIn(f"{mark} at 0: this slot of the commit mark is not sound", str(error))
+        self.assertEqual(len(pauses), 1)
+
+    def test_nothing_says_how_far(self) -> None:
+        """Entries without a mark and a checkpoint are an error, not an empty log."""
+        for name in ("commitmark", "checkpoint"):
+            os.unlink(f"{self.path}/{name}")
+        self.patch(ends, "_PASSING_S", 0.0)
+        error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
+        self.assertIn("neither commitmark nor checkpoint is there", str(error))
+
+    def test_repairing(self) -> None:
+        """A member that has lost entries and fetches them is no source until it has them."""
+        name = f"{self.path}/commitmark"
+        found = read_mark(OsDisk(), name)
+        assert found is not None
+        mark = attrs.evolve(found[1], committed_index=30, end_index=30, repair_end_index=59)
+        Path(name).write_bytes(2 * encode_mark(mark, 99).ljust(512, b"\0"))
+        self.patch(ends, "_PASSING_S", 0.0)
+        error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
+        self.assertIn("the member is repairing: entries up to 59 were lost", str(error))
 
 
 class ExpiryTests(LedgerCase):
