@@ -233,8 +233,8 @@ class MemberFiles:
         is_ours = _DISK.exists(f"{self.path}/{IDENTITY_NAME}") and not _DISK.exists(mark)
         if is_ours and end >= 0 and self.unit(end + 1) is not None:
             self._unfit(f"{mark}: the commit mark of this directory is missing, and the checkpoint, which "
-                        f"ends at entry {end}, is older than the files: entries behind it may be committed. Start "
-                        "the member once, or read another one")
+                        f"ends at entry {end}, is older than the files: entries behind it may be committed. "
+                        "Start the member once, or read another one")
 
     def _missing_file(self) -> str:
         """

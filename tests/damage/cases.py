@@ -231,7 +231,7 @@ def _is_bare(case: Case, rows: list[Row], expected: list[Row]) -> bool:
 
 def _is_other_checkpoint(case: Case, rows: list[Row], expected: list[Row]) -> bool:
     is_alone = case.shape.is_java or case.shape.name == "checkpoint-ahead"
-    return (is_alone and case.area.role == "checkpoint" and case.change != "gone"
+    return (is_alone and case.area.role == "checkpoint"
             and (rows == expected[: len(rows)] or expected == rows[: len(expected)]))
 
 
