@@ -183,6 +183,20 @@ class ErrorTests(SparkCase):
         frame = self.read(self.path, failOnDamage=False)
         self.assertEqual([found[0] for found in rows_of(frame, "index")], [*range(20), *range(21, 50)])
 
+    def test_damage_at_the_ends(self) -> None:
+        """The first header, and the last data file: an error, never fewer rows."""
+        names = sorted(os.listdir(f"{self.path}/data"))
+        first, last = (f"{self.path}/data/{name}" for name in (names[0], names[-1]))
+        with open(first, "r+b") as file:
+            file.write(b"\xff")
+        error = self.assertRaises(AnalysisException, self.read(self.path).collect)
+        self.assertIn(f"{first} at 0: the first header of the ledger", str(error))
+        with open(first, "r+b") as file:
+            file.write(b"\0")
+        os.rename(last, f"{self.path}/elsewhere")
+        error = self.assertRaises(PythonException, self.read(self.path).collect)
+        self.assertIn("the data file that it names is not there", str(error))
+
     def test_data_loss(self) -> None:
         """Entries that expire between planning and reading."""
         strict, loose = self.read(self.path), self.read(self.path, failOnDataLoss=False)

@@ -343,6 +343,20 @@ class QueryTests(SparkCase):
         found = [row[0] for row in rows_of(self.spark.read.parquet(self.out), "index")]
         self.assertEqual(found, [*range(250), *range(first, 500)])
 
+    def test_made_anew(self) -> None:
+        """A query does not go on with another log in the same place: longer, or shorter."""
+        self.run_query()
+        for count, words in ((300, "is not the log that was read before: at offset 250"),
+                             (60, "it ends at 60, and has not reached them for 100 ms")):
+            other = self.make()
+            other.fill(count, seed=9)
+            other.commit()
+            shutil.rmtree(self.path)
+            shutil.copytree(other.path, self.path)
+            error = self.assertRaises(StreamingQueryException, self.run_query, requestTimeoutMs=100)
+            self.assertIn(words, str(error))
+        self.assertEqual(self.spark.read.parquet(self.out).count(), 250)
+
     def test_wrong_options(self) -> None:
         """A stream has no end."""
         error = self.assertRaises(StreamingQueryException, self.run_query, endingOffsets="5")
