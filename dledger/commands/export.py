@@ -166,7 +166,9 @@ class _Command:
         options = {**source_options(self.source, group), **_pairs("--option", self.options)}
         if self.first is not None:
             options["startingOffsets"] = str(self.first)
-        source = ExportSource.of(options, settings.columns, settings.partition_by)
+        source = ExportSource.of(
+            options, settings.columns, settings.partition_by, engine=self.engine, follows=self.follow
+        )
         begin_s = time.monotonic()
         with _warnings_said(), self._exporter(source, settings) as exporter:
             self._drive(exporter)

@@ -13,7 +13,9 @@ columns in any order. The Arrow types are exactly those that Spark expects.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from struct import Struct
 from typing import Any
 from zlib import crc32 as zlib_crc32
 
@@ -30,6 +32,9 @@ from protocols.wire.ledger.entry import ENTRY_HEADER_DECLARATION, ENTRY_HEADER_S
 
 HEADER_DTYPE = np.dtype(dtype_of(ENTRY_HEADER_DECLARATION))
 assert HEADER_DTYPE.itemsize == ENTRY_HEADER_SIZE
+_CHAIN_AT = int(HEADER_DTYPE.fields["chain_crc"][1]) if HEADER_DTYPE.fields is not None else 0
+#: A header behind the C{chain_crc} of the record before it.
+_PIECE = Struct(f"{4 + ENTRY_HEADER_SIZE}s")
 #: C{binary_slice} reads this as "to the end"; without it, it fails (pyarrow 26).
 _TO_THE_END = 2**31 - 1
 
@@ -137,26 +142,65 @@ def check_headers(chunk: Chunk, headers: FixedParts) -> NDArray[np.bool_]:
     if units is not None:
         is_sound &= (headers["pos"] == units["pos"]) & (headers["term"] == units["term"])
     elif chunk.count > 1:
+        # Members send no index: a place is right if it is behind the one before.
         position = headers["pos"].astype(np.int64)
         is_sound[1:] &= position[1:] >= position[:-1] + sizes[:-1]
         is_sound[1:] &= headers["term"][1:] >= headers["term"][:-1]
     return is_sound
 
 
-def check_bodies(chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of the sound records have a body with the recorded CRC; a CRC of 0 means "not recorded"."""
-    crc32 = _crc32()
+def _bodies(chunk: Chunk) -> Iterator[bytes | memoryview]:
+    """The bodies of a chunk, without a step of Python for each if all records have one size."""
     view = memoryview(chunk.data if chunk.data is not None else b"")
+    sizes = np.diff(chunk.starts)
+    if chunk.count and (sizes == sizes[0]).all() and int(chunk.starts[0]) == 0:
+        one = Struct(f"{ENTRY_HEADER_SIZE}x{int(sizes[0]) - ENTRY_HEADER_SIZE}s")
+        return chain.from_iterable(one.iter_unpack(view[: int(chunk.starts[-1])]))
     edges = chunk.starts.tolist()
+    return (view[first + ENTRY_HEADER_SIZE : last] for first, last in zip(edges, edges[1:], strict=False))
+
+
+def check_bodies(chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """
+    Which of the sound records have a body with the recorded CRC. A record with neither C{chain_crc} nor
+    C{body_crc} is of a writer that records no checksums, such as Java's.
+    """
+    crc32 = _crc32()
     # Unsound records do not count, so the edges, which come from the index, bound the bodies.
-    found = np.fromiter(
-        (crc32(view[first + ENTRY_HEADER_SIZE : last])
-         for first, last in zip(edges, edges[1:], strict=False)),
-        dtype=np.uint32, count=chunk.count,
-    )
+    found = np.fromiter(map(crc32, _bodies(chunk)), dtype=np.uint32, count=chunk.count)
     recorded = headers["body_crc"].astype(np.int32).view(np.uint32)
-    matches: NDArray[np.bool_] = (recorded == 0) | (recorded == found)
+    is_bare: NDArray[np.bool_] = (recorded == 0) & (headers["chain_crc"] == 0)
+    matches: NDArray[np.bool_] = is_bare | ((recorded == found) & (headers["chain_crc"] != 0))
     return is_sound & matches
+
+
+def check_chain(headers: FixedParts, before: int | None) -> NDArray[np.bool_]:
+    """
+    Which headers match their C{chain_crc}, which covers the header and the C{chain_crc} of the record before.
+
+    Where a header does not match, the next one is not held against it: one of the two would be called damaged
+    wrongly.
+
+    @param before: C{chain_crc} of the record before the first; None: not known.
+    """
+    crc32 = _crc32()
+    recorded = headers["chain_crc"]
+    pieces = np.zeros((len(headers), 4 + ENTRY_HEADER_SIZE), dtype=np.uint8)
+    raw = np.frombuffer(headers.tobytes(), dtype=np.uint8).reshape(len(headers), ENTRY_HEADER_SIZE)
+    pieces[:, 4:] = raw
+    pieces[:, 4 + _CHAIN_AT : 8 + _CHAIN_AT] = 0
+    pieces[1:, :4] = raw[:-1, _CHAIN_AT : _CHAIN_AT + 4]
+    pieces[:1, :4] = np.frombuffer(int(before or 0).to_bytes(4, "big", signed=True), dtype=np.uint8)
+    each = chain.from_iterable(_PIECE.iter_unpack(pieces.tobytes()))
+    found = np.fromiter(map(crc32, each), dtype=np.uint32, count=len(headers))
+    found[found == 0] = 1
+    matches: NDArray[np.bool_] = (recorded == 0) | (recorded.astype(np.int32).view(np.uint32) == found)
+    if before is None:
+        matches[:1] = True
+    for at in np.flatnonzero(~matches).tolist():
+        if at and not matches[at - 1]:
+            matches[at] = True
+    return matches
 
 
 class Decoder:
@@ -200,6 +244,7 @@ class EntryDecoder(Decoder):
         super().__init__(options, columns)
         self.needs_data = options.verify_crc or not self._names <= INDEXED
         self._needs_body = "body" in self._names
+        self._place = Place()
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
         """
@@ -210,7 +255,7 @@ class EntryDecoder(Decoder):
         if chunk.data is None:
             assert chunk.units is not None
             return self._batch(chunk.units, None)
-        headers, is_sound = sound_headers(chunk, self._options)
+        headers, is_sound = sound_headers(chunk, self._options, self._place)
         bodies = None
         if self._needs_body:
             bodies = pc.binary_slice(slices(chunk.data, chunk.starts), ENTRY_HEADER_SIZE, _TO_THE_END)
@@ -229,24 +274,60 @@ class EntryDecoder(Decoder):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def sound_headers(chunk: Chunk, options: ScanOptions) -> tuple[FixedParts, NDArray[np.bool_]]:
+@attrs.define(kw_only=True)
+class Place:
+    """
+    How far a decoder is; initially nowhere.
+
+    @ivar next: index of the next record, if it follows the last one; -1: not known.
+    @ivar end: stream offset behind the last record.
+    @ivar term, chain_crc: of the last record.
+    """
+
+    next: int = -1
+    end: int = 0
+    term: int = -1
+    chain_crc: int | None = None
+
+    def move(self, chunk: Chunk, headers: FixedParts, is_sound: NDArray[np.bool_]) -> None:
+        """Behind the last record of a chunk, if that is sound."""
+        self.next = -1
+        self.chain_crc = None
+        if chunk.count and is_sound[-1]:
+            last = headers[-1]
+            self.next, self.end = chunk.first + chunk.count, int(last["pos"]) + int(last["size"])
+            self.term, self.chain_crc = int(last["term"]), int(last["chain_crc"])
+
+
+def sound_headers(
+    chunk: Chunk, options: ScanOptions, place: Place
+) -> tuple[FixedParts, NDArray[np.bool_]]:
     """
     All headers, and which of them may be used.
+
+    @param place: of the decoder, which moves behind the chunk.
 
     @raise DamageError: a record is damaged, and C{failOnDamage} is set.
     """
     assert chunk.data is not None
     headers = gather(chunk.data, chunk.starts[:-1], HEADER_DTYPE)
     is_sound = check_headers(chunk, headers)
+    follows = place.next == chunk.first
+    if follows and chunk.units is None and chunk.count:
+        is_sound[0] &= headers["pos"][0] >= place.end and headers["term"][0] >= place.term
     what = "its header does not fit its place"
-    if options.verify_crc and is_sound.all():
-        is_sound = check_bodies(chunk, headers, is_sound)
-        what = "its body does not match its body_crc"
-    elif options.verify_crc:
-        is_sound = check_bodies(chunk, headers, is_sound)
+    if options.verify_crc:
+        before = place.chain_crc if follows else chunk.chain_before
+        for check, problem in (
+            (check_bodies(chunk, headers, is_sound), "its body does not match its body_crc"),
+            (check_chain(headers, before), "its header does not match its chain_crc"),
+        ):
+            what = problem if is_sound.all() and not check.all() else what
+            is_sound &= check
     if options.fail_on_damage and not is_sound.all():
         at = int(np.argmin(is_sound))
         raise damage(chunk, at, what)
+    place.move(chunk, headers, is_sound)
     return headers, is_sound
 
 

@@ -5,9 +5,10 @@ Mode C{path} on a RocketMQ broker's commit log, Java's or ours, live or stopped.
 There is no index: the records are found by walking from one to the next. A range may begin at any byte; its
 records are those that begin in it. If no record begins at its first byte, the walk begins with the file.
 
-The log ends behind its last whole record. The broker may be writing the next one at this moment, so the last
-records are checked closely: lengths, checksum of the body, and a last byte that is not zero (the properties
-are text). There is no commit: docs/spark.md says what that means.
+The log ends behind its last whole record. A record that is not sound, with a sound one behind it, is damage.
+The broker may be writing the next one at this moment, so the last records are checked closely: lengths,
+checksum of the body, and a last byte that is not zero (the properties are text). There is no commit:
+docs/spark.md says what that means.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
 from dledger.spark.log import Chunk, DamageError, Extent, ReadError, lost, skipped
 from dledger.spark.options import OptionError, ScanOptions
+from dledger.spark.proof import Proof, of_bytes
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.layout import HEAD, HEAD_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_MESSAGE_SIZE
 from protocols.wire.rocketmq.message import decode_message
@@ -30,6 +32,10 @@ from protocols.wire.rocketmq.message import decode_message
 _BLOCK_BYTES = 8 * 1024 * 1024
 #: Records at the end that are checked closely.
 _LAST_RECORDS = 64
+#: Of the magic in a message.
+_MAGIC_AT = 4
+#: Bytes before an offset by which the log is recognised.
+_PROOF_BYTES = 4096
 _DISK = ReadOnlyDisk()
 
 
@@ -84,6 +90,8 @@ class SparkCommitLog:
         self._files = SegmentReader(_DISK, directory, handles_max=1)
         #: Behind the last record found sound; the next search for the end begins there.
         self._known_end = -1
+        #: An end behind which no message was found.
+        self._clear_end = -1
 
     def _list(self) -> None:
         offsets = _offsets_in(self._files.directory)
@@ -95,18 +103,76 @@ class SparkCommitLog:
             raise ReadError(f"{self._files.directory} cannot be read: {error}") from None
         self._files.show(offsets, file_size)
 
-    def extent(self) -> Extent:
+    def extent(self, *, needs_begin: bool = True) -> Extent:
         """See L{dledger.spark.log.ScannedLog.extent}."""
         self._list()
         begin = self._files.offsets[0]
         # From the newest file back to the first that has a record: brokers make files ahead.
         for base in reversed(self._files.offsets):
             known = max(self._known_end, base) if self._known_end <= base + self._files.file_size else base
-            end = known if known == base + self._files.file_size else self._end_from(known)
+            end = known if known == base + self._files.file_size else self._sound_end(self._end_from(known))
             if end > base:
                 self._known_end = end
                 return Extent(begin=begin, end=end)
         return Extent(begin=begin, end=begin)
+
+    def group_id(self) -> str:
+        """See L{dledger.spark.log.ScannedLog.group_id}: a broker's files record none."""
+        return ""
+
+    def proof(self, offset: int) -> Proof:
+        """See L{dledger.spark.log.ScannedLog.proof}: of the bytes before C{offset}, whatever begins there."""
+        self._files.close()  # a file of this name may be another one since
+        base = self._files.base(offset - 1)
+        if base < 0:
+            return {}
+        first = max(base, offset - _PROOF_BYTES)
+        return of_bytes(self._files.pread(offset - first, first))
+
+    def _sound_end(self, end: int) -> int:
+        """
+        The end of a file's records, found at C{end}. A sound message behind it means that the one at C{end}
+        is damaged, unless the broker has written both in the meantime.
+
+        @raise DamageError: it is, and C{failOnDamage} is set.
+        """
+        while end != self._clear_end:
+            behind = self._message_behind(end)
+            if behind < 0:
+                self._clear_end = end
+                break
+            again = self._end_from(end)
+            if again == end and self._options.fail_on_damage:
+                base = self._files.base(end)
+                raise DamageError(
+                    f"{self._files.path(base)} at {end - base}: there is no sound message, but one follows "
+                    f"at {behind - base}. With option failOnDamage=false the rest of the file is skipped"
+                )
+            end = again if again > end else self._end_from(behind)
+        return end
+
+    def _message_behind(self, position: int) -> int:
+        """The position of a sound message behind C{position}, in its file and not far away; -1 for none."""
+        data = self._files.pread(_BLOCK_BYTES, position)
+        found = []
+        for magic in (MAGIC_V1, MAGIC_V2):
+            word = (magic & 0xFFFFFFFF).to_bytes(4, "big")
+            at = data.find(word, _MAGIC_AT + 1)
+            while at >= 0 and not self._is_message(position + at - _MAGIC_AT):
+                at = data.find(word, at + 1)
+            if at >= 0:
+                found.append(position + at - _MAGIC_AT)
+        return min(found, default=-1)
+
+    def _is_message(self, position: int) -> bool:
+        """Whether a sound message begins at C{position}."""
+        head = self._files.pread(HEAD_SIZE, position)
+        if len(head) < HEAD_SIZE:
+            return False
+        length, _magic, _, _, _, _, physical, _, _ = HEAD.unpack(head)
+        if physical != position or not MIN_MESSAGE_SIZE <= length <= self._files.file_size:
+            return False
+        return self._is_written(position, length)
 
     def _end_from(self, position: int) -> int:
         """The position behind the last whole record of one file, walking from C{position}."""
@@ -206,8 +272,7 @@ class SparkCommitLog:
         """See L{dledger.spark.log.ScannedLog.chunks}."""
         self._list()
         if begin < self._files.offsets[0]:
-            lost(self._options, begin, min(self._files.offsets[0], end))
-            begin = self._files.offsets[0]
+            begin = lost(self._options, begin, self._files.offsets[0], end=end)
         position, unreadable = self._first_from(begin, end), 0
         while position < end:
             walked = self._walk(position, self._options.fetch_bytes)
@@ -240,9 +305,7 @@ class SparkCommitLog:
         base, before = self._files.base(position), self._files.offsets
         self._list()
         if position < self._files.offsets[0]:
-            following = min(self._files.offsets[0], end)
-            lost(self._options, position, following)
-            return following
+            return lost(self._options, position, self._files.offsets[0], end=end)
         if self._files.offsets != before and self._files.base(position) != base:
             return position
         path = self._files.path(max(base, 0))

@@ -10,6 +10,7 @@ records, and raises only the errors defined here.
 from __future__ import annotations
 
 import heapq
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
@@ -19,10 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dledger.spark.options import ScanOptions
+from dledger.spark.proof import Proof
 
 Offsets: TypeAlias = NDArray[np.int64]
 #: The fixed parts of records: a structured array whose fields are those of a construct declaration.
 FixedParts: TypeAlias = NDArray[Any]
+
+
+#: Pauses between attempts to read a log that is not ready, seconds: the first and the longest.
+PAUSE_S, PAUSE_MAX_S = 0.02, 0.5
 
 
 class ReadError(Exception):
@@ -30,7 +36,14 @@ class ReadError(Exception):
 
 
 class DataLossError(ReadError):
-    """Some of the wanted entries have expired, and C{failOnDataLoss} is set."""
+    """
+    Some of the wanted entries have expired, or the log is not the one that was read before, and
+    C{failOnDataLoss} is set.
+    """
+
+
+class NotCommittedError(ReadError):
+    """The wanted entries are not committed where they are read, or not yet."""
 
 
 class DamageError(ReadError):
@@ -48,10 +61,14 @@ class Extent:
 
     @ivar begin: first offset that is still there.
     @ivar end: offset behind the last committed record; C{begin} if there is no record.
+    @ivar note: more about records before C{begin}, a sentence behind a full stop; or empty.
+    @ivar is_lost: records before C{begin} are missing, but have not expired; C{note} has the reason.
     """
 
     begin: int
     end: int
+    note: str = ""
+    is_lost: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +89,7 @@ class Chunk:
     @ivar starts: where each record begins in C{data}, then where the last one ends.
     @ivar units: their index units, if the log has an index.
     @ivar first: offset of the first record.
+    @ivar chain_before: C{chain_crc} of the record before the first one; None: not known.
     @ivar place: a path or a member, for messages.
     @ivar place_at: byte in C{place} where C{data} begins.
     """
@@ -82,6 +100,7 @@ class Chunk:
     first: int
     place: str
     place_at: int = 0
+    chain_before: int | None = None
 
     @property
     def count(self) -> int:
@@ -92,11 +111,27 @@ class Chunk:
 class ScannedLog(Protocol):
     """A source of records."""
 
-    def extent(self) -> Extent:
+    def extent(self, *, needs_begin: bool = True) -> Extent:
         """
         The range that can be read now.
 
+        @param needs_begin: false: the caller goes on behind the beginning, which may then be too high.
         @raise ReadError: the range cannot be found out.
+        """
+
+    def group_id(self) -> str:
+        """
+        The id of the log's group, as of the last L{extent}; empty if it is not known.
+
+        @raise ReadError: the record of it cannot be read.
+        """
+
+    def proof(self, offset: int) -> Proof:
+        """
+        Facts by which this log is recognised later: of its group, and of the last record before C{offset} if
+        that is in the last L{extent}.
+
+        @raise ReadError: the record cannot be read.
         """
 
     def position_of(self, offset: int) -> int:
@@ -130,16 +165,47 @@ def skipped(what: str) -> None:
     warnings.warn(what, ScanWarning, stacklevel=3)
 
 
-def lost(options: ScanOptions, begin: int, first: int) -> None:
+def lost(options: ScanOptions, begin: int, first: int, *, end: int | None = None, note: str = "") -> int:
     """
-    Report that the entries from C{begin} to C{first} (exclusive) have expired.
+    Report that the entries from C{begin} on have expired.
 
+    @param first: the first offset that is still there.
+    @param end: end of the wanted range, exclusive; None: it has none.
+    @param note: more about the reason.
+    @return: where reading continues: C{first}, at most C{end}.
     @raise DataLossError: C{failOnDataLoss} is set.
     """
-    what = f"offsets {begin}..{first - 1} have expired; the first one still there is {first}"
+    following = first if end is None else min(first, end)
+    what = (f"{options.source}: offsets {begin}..{following - 1} have expired; the first one still there is "
+            f"{first}{note}")
     if options.fail_on_data_loss:
-        raise DataLossError(f"{what}. With option failOnDataLoss=false reading continues at {first}")
-    skipped(f"{what}; reading continues there")
+        raise DataLossError(f"{what}. With option failOnDataLoss=false reading continues at {following}")
+    skipped(f"{what}; reading continues at {following}")
+    return following
+
+
+def await_end(log: ScannedLog, options: ScanOptions, end: int) -> Extent:
+    """
+    The extent of C{log} as soon as it reaches C{end}, which was committed elsewhere, or earlier.
+
+    @raise NotCommittedError: it does not reach it for C{requestTimeoutMs}.
+    @raise ReadError: the extent cannot be found out.
+    """
+    deadline, pause = time.monotonic() + options.request_timeout_ms / 1000, PAUSE_S
+    while True:
+        extent = log.extent(needs_begin=False)
+        if extent.end >= end:
+            return extent
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise NotCommittedError(
+                f"{options.source}: entries up to offset {end - 1} were committed when they were read or "
+                f"planned, but it ends at {extent.end}, and has not reached them for "
+                f"{options.request_timeout_ms} ms (requestTimeoutMs): it lags behind, or it went back "
+                "(restored, or made anew)"
+            )
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, PAUSE_MAX_S)
 
 
 def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[LogPart]:

@@ -8,86 +8,53 @@ One blocking connection, one request ahead of the decoding. Rules:
    other entries, or an answer that is malformed.
  - Followers first, the leader last (or as C{readFrom} says), another member after each trouble; the search
    ends when no member has sent an entry for C{requestTimeoutMs}.
- - Planning asks every member and takes the highest committed index; a member that has not committed as far
-   when it is asked for entries has trouble like any other.
- - Entries have expired when every member that answers says so.
-
-The answers are cut into records here by walking over the sizes; if all sizes are equal, which is common, no
-walk is needed.
+ - Planning asks every member, hears a majority, and takes the highest committed index; a member that has not
+   committed as far when it is asked for entries has trouble like any other.
+ - Entries have expired when every member says so. Members that cannot be heard are waited for, then named.
+ - All members that are heard while planning name the same id of their group, as far as they know it.
 """
 
 from __future__ import annotations
 
 import random
-import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 
 import attrs
-import numpy as np
 
-from dledger.base.addresses import parse_address, parse_members
-from dledger.spark.log import Chunk, Extent, Offsets, ReadError, lost
-from dledger.spark.options import OptionError, ScanOptions
-from protocols.wire.errors import WireError
-from protocols.wire.layout import struct_of, struct_of_some
-from protocols.wire.ledger.codes import RequestCode, ResponseCode
-from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE, decode_header
-from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
-from protocols.wire.ledger.push import decode_frame, encode_request_frame
-from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
-from protocols.wire.native import (
-    FLAG_RESPONSE,
-    FRAME_HEADER,
-    FRAME_HEADER_SIZE,
-    FRAME_VERSION,
-    NATIVE_FIRST_BYTE,
-    NATIVE_FRAME_BYTES_MAX,
+from dledger.base.addresses import parse_members
+from dledger.spark.log import (
+    PAUSE_MAX_S,
+    PAUSE_S,
+    Chunk,
+    DamageError,
+    Extent,
+    ReadError,
+    lost,
+    skipped,
 )
+from dledger.spark.member_connection import (
+    CONNECT_S,
+    Expired,
+    MemberConnection,
+    MemberRefused,
+    NotNative,
+    NotNow,
+    Pulled,
+    Trouble,
+    record_starts,
+)
+from dledger.spark.options import OptionError, ScanOptions
+from dledger.spark.proof import Proof, of_group, of_record
+from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, decode_header
+from protocols.wire.ledger.messages import MetadataResponse
 
-_PULL_ANSWER = struct_of(PULL_RESPONSE_DECLARATION)
-_PULL_FIELDS = tuple(subcon.name for subcon in PULL_RESPONSE_DECLARATION.subcons)
-_PULL_TEXTS = ("group_length", "remote_id_length", "local_id_length", "leader_id_length")
-_SIZE = struct_of_some(BLANK_DECLARATION, "size")
-#: Longest time to connect, and to ask one member while planning, seconds.
-_CONNECT_S = 5.0
-#: Planning does not wait longer than this for slow members if others have answered, seconds.
+#: Planning does not wait longer than this for slow members if the answers of the others suffice, seconds.
 _SLOW_S = 1.0
-#: Pauses between rounds over members that all have trouble, seconds.
-_PAUSE_S, _PAUSE_MAX_S = 0.02, 0.5
-_RECEIVE_BYTES = 1 << 20
-
-
-class Trouble(Exception):
-    """This member cannot serve now; another one, or the same later, may."""
-
-
-class MemberRefused(Trouble):
-    """This member will never serve us: another group, another id."""
-
-
-class NotNow(Trouble):
-    """This member could serve, but another one is better."""
-
-
-class Expired(Trouble):
-    """This member no longer has the entry; C{first_index} is the first that it has."""
-
-    def __init__(self, first_index: int) -> None:
-        super().__init__(f"its first entry is {first_index}")
-        self.first_index = first_index
-
-
-@attrs.frozen(kw_only=True)
-class Pulled:
-    """An answer to a pull: records as received, unchecked; C{records} may be empty."""
-
-    first_index: int
-    count: int
-    committed_index: int
-    records: memoryview
+_EARLIER = ". Not heard, and may have earlier ones: "
 
 
 def parse_bootstrap(text: str) -> dict[str, str]:
@@ -101,145 +68,6 @@ def parse_bootstrap(text: str) -> dict[str, str]:
         return parse_members(text, "option bootstrap")
     except ValueError as error:
         raise OptionError(str(error)) from None
-
-
-def record_starts(records: memoryview, count: int) -> Offsets:
-    """
-    Where each of C{count} records begins, then where the last one ends.
-
-    @raise Trouble: the sizes do not add up.
-    """
-    total = len(records)
-    size = _SIZE.unpack_from(records)[0] if total >= 8 else 0
-    if size >= ENTRY_HEADER_SIZE and size * count == total:
-        rows = np.frombuffer(records, dtype=np.uint8).reshape(count, size)[:, 4:8]
-        if (rows == rows[0]).all():
-            return np.arange(0, total + 1, size, dtype=np.int64)
-    starts, at = [0], 0
-    unpack = _SIZE.unpack_from
-    for _ in range(count):
-        if at + ENTRY_HEADER_SIZE > total:
-            raise Trouble(f"{total} bytes are too few for {count} entries")
-        (size,) = unpack(records, at)
-        if size < ENTRY_HEADER_SIZE:
-            raise Trouble(f"an entry of {size} bytes")
-        at += size
-        starts.append(at)
-    if at != total:
-        raise Trouble(f"{count} entries end at byte {at} of {total}")
-    return np.array(starts, dtype=np.int64)
-
-
-class MemberConnection:
-    """
-    One connection. A request may be under way while the previous answer is used.
-
-    Every wait ends after C{timeout_s} without a byte.
-    """
-
-    def __init__(self, member_id: str, address: str, group: str, timeout_s: float) -> None:
-        """@raise Trouble: the address refuses the connection or does not answer."""
-        self.member_id = member_id
-        self._group = group
-        self._opaque = 0
-        try:
-            self._socket = socket.create_connection(
-                parse_address(address), timeout=min(timeout_s, _CONNECT_S)
-            )
-            self._socket.settimeout(timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError) as error:  # a member may name others with malformed addresses
-            raise Trouble(f"no connection to {address}: {error}") from None
-
-    def send(self, request: Request) -> None:
-        """Send a request. @raise Trouble: the connection is lost."""
-        self._opaque += 1
-        try:
-            self._socket.sendall(encode_request_frame(request, self._opaque))
-        except OSError as error:
-            raise Trouble(f"connection lost: {error}") from None
-
-    def _receive(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view, at = memoryview(data), 0
-        while at < size:
-            try:
-                got = self._socket.recv_into(view[at:], min(size - at, _RECEIVE_BYTES))
-            except TimeoutError:
-                raise Trouble("no answer in time") from None
-            except OSError as error:
-                raise Trouble(f"connection lost: {error}") from None
-            if not got:
-                raise Trouble("connection closed (a Java member does not understand native frames)"
-                              if not at and self._opaque == 1 else "connection closed")
-            at += got
-        return data
-
-    def _frame(self, kind: RequestCode) -> tuple[bytearray, bytearray]:
-        """Header and rest of the answer to the last request."""
-        header = self._receive(FRAME_HEADER_SIZE)
-        first, version, number, flags, opaque, length = FRAME_HEADER.unpack(header)
-        if (first, version, number, flags) != (NATIVE_FIRST_BYTE, FRAME_VERSION, KINDS[kind], FLAG_RESPONSE):
-            raise Trouble(f"it answered with frame {header.hex()}")
-        if opaque != self._opaque or not 0 <= length <= NATIVE_FRAME_BYTES_MAX - FRAME_HEADER_SIZE:
-            raise Trouble(f"it answered request {self._opaque} with opaque={opaque}, length={length}")
-        return header, self._receive(length)
-
-    def metadata(self) -> MetadataResponse:
-        """
-        The member's view of itself and of the group.
-
-        @raise Trouble: it does not answer, or refuses.
-        """
-        self.send(MetadataRequest(group=self._group, remote_id=self.member_id))
-        header, rest = self._frame(RequestCode.METADATA)
-        try:
-            _, answer = decode_frame(bytes(header + rest))
-        except WireError as error:
-            raise Trouble(str(error)) from None
-        assert isinstance(answer, MetadataResponse)
-        if answer.code in (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER):
-            raise MemberRefused(f"it refuses: {answer.code.name}")
-        if answer.code is not ResponseCode.SUCCESS:
-            raise Trouble(f"it refuses: {answer.code.name}")
-        return answer
-
-    def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:
-        """Ask for entries from C{begin} to C{end} (exclusive). @raise Trouble: the connection is lost."""
-        self.send(PullRequest(group=self._group, remote_id=self.member_id, begin_index=begin,
-                              end_index=end - 1, max_bytes=max_bytes, node_id=UNCHECKED))
-
-    def pulled(self) -> Pulled:
-        """
-        The answer to L{ask_pull}. Its records are not decoded here, but later, all at once.
-
-        @raise Expired: the entries have expired.
-        @raise Trouble: there is no answer, or the answer is a refusal or malformed.
-        """
-        _, rest = self._frame(RequestCode.PULL)
-        if len(rest) < _PULL_ANSWER.size:
-            raise Trouble(f"an answer of {len(rest)} bytes")
-        fields = dict(zip(_PULL_FIELDS, _PULL_ANSWER.unpack_from(rest), strict=True))
-        if fields["code"] == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            raise Expired(fields["ledger_begin_index"])
-        if fields["code"] != ResponseCode.SUCCESS:
-            raise Trouble(f"it refuses: {_code_name(fields['code'])}")
-        at = _PULL_ANSWER.size + sum(max(fields[name], 0) for name in _PULL_TEXTS)
-        if at > len(rest):
-            raise Trouble(f"an answer of {len(rest)} bytes whose texts end at {at}")
-        return Pulled(first_index=fields["first_index"], count=fields["count"],
-                      committed_index=fields["committed_index"], records=memoryview(rest)[at:])
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._socket.close()
-
-
-def _code_name(number: int) -> str:
-    try:
-        return ResponseCode(number).name
-    except ValueError:
-        return str(number)
 
 
 class MembersLog:
@@ -259,54 +87,117 @@ class MembersLog:
         self._pending = -1
         self._extent = Extent(begin=0, end=0)
         self._looked: dict[int, tuple[int, int]] = {}
+        #: The id of the group, asked for once; the records tell logs of one group apart.
+        self._group_id, self._is_named = "", False
+        self._said: set[str] = set()
 
     # -- planning -------------------------------------------------------------------------------
 
-    def extent(self) -> Extent:
-        """See L{dledger.spark.log.ScannedLog.extent}. C{begin} is the lowest that any member has."""
-        deadline, pause = time.monotonic() + self._timeout_s, _PAUSE_S
+    def extent(self, *, needs_begin: bool = True) -> Extent:
+        """
+        See L{dledger.spark.log.ScannedLog.extent}. C{begin} is the lowest that any member has.
+
+        @raise ReadError: no majority of the members answers, and C{failOnDataLoss} is set; or none answers.
+        """
+        deadline, pause = time.monotonic() + self._timeout_s, PAUSE_S
         while True:
-            answers, problems = self._ask_all()
-            if answers:
+            heard = self._hear(needs_begin)
+            if heard.is_majority:
                 break
-            is_final = all(isinstance(problem, MemberRefused) for problem in problems.values())
+            is_final = all(isinstance(problem, MemberRefused) for problem in heard.problems.values())
             if is_final or time.monotonic() >= deadline:
-                raise ReadError(f"no member of group {self._options.group!r} answers: {_listed(problems)}")
+                self._too_few(heard)
+                break
             time.sleep(pause)
-            pause = min(2 * pause, _PAUSE_MAX_S)
+            pause = min(2 * pause, PAUSE_MAX_S)
         self._looked.clear()
-        begin = min((answer.begin_index for answer in answers if answer.begin_index >= 0), default=0)
-        end = max(answer.committed_index for answer in answers) + 1
-        self._extent = Extent(begin=begin, end=max(end, begin))
+        if not self._is_named:
+            self._group_id, self._is_named = self._common_id(heard), True
+        end = max(answer.committed_index for answer in heard.answers.values()) + 1
+        note = f"{_EARLIER}{heard.unheard}" if heard.begin and heard.unheard else ""
+        self._extent = Extent(begin=heard.begin, end=max(end, heard.begin), note=note)
         return self._extent
 
-    def _ask_all(self) -> tuple[list[MetadataResponse], dict[str, Trouble]]:
-        """The answers of the members, and their troubles; waits for slow members only without an answer."""
-        problems: dict[str, Trouble] = {}
-        answers: list[MetadataResponse] = []
+    def _too_few(self, heard: _Heard) -> None:
+        group = self._options.group
+        if not heard.answers:
+            raise ReadError(f"no member of group {group!r} answers: {_listed(heard.problems)}")
+        what = (f"only {', '.join(sorted(heard.answers))} of group {group!r} answered within "
+                f"{self._timeout_s:g} s (requestTimeoutMs), which is no majority, so later entries may be "
+                f"committed; not heard: {heard.unheard}")
+        if self._options.fail_on_data_loss:
+            raise ReadError(f"{what}. With option failOnDataLoss=false the entries that are known are read")
+        self._say(what)
 
-        def ask(member_id: str, address: str) -> None:
-            try:
-                connection = MemberConnection(
-                    member_id, address, self._options.group, min(self._timeout_s, _CONNECT_S)
-                )
-                try:
-                    answers.append(connection.metadata())
-                finally:
-                    connection.close()
-            except Trouble as trouble:
-                problems[member_id] = trouble
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            skipped(what)
 
-        pool = ThreadPoolExecutor(max_workers=min(len(self._addresses), 16))
-        asked = [pool.submit(ask, *member) for member in self._addresses.items()]
-        wait(asked, timeout=_SLOW_S)
-        if not answers:
-            wait(asked)
-        pool.shutdown(wait=False, cancel_futures=True)
-        found = list(answers)
-        for answer in found:
-            self._addresses = {**answer.peers, **self._addresses}
-        return found, dict(problems)
+    def _common_id(self, heard: _Heard) -> str:
+        ids = {answer.group_id: member_id for member_id, answer in sorted(heard.answers.items())
+               if answer.is_group_known and answer.group_id}
+        if len(ids) > 1:
+            named = ", ".join(f"{member_id} is of {group_id}" for group_id, member_id in ids.items())
+            raise ReadError(f"option bootstrap names members of different groups: {named}")
+        return next(iter(ids), "")
+
+    def _hear(self, needs_begin: bool) -> _Heard:
+        """
+        Ask all members, also those that the answers name. Waits for slow ones as long as the answers do not
+        suffice, but not longer than one connection does.
+        """
+        asked: dict[str, Future[MetadataResponse]] = {}
+        slow_s = time.monotonic() + _SLOW_S
+        pool = ThreadPoolExecutor(max_workers=16)
+        try:
+            while True:
+                for member_id, address in self._addresses.items():
+                    if member_id not in asked:
+                        asked[member_id] = pool.submit(self._ask, member_id, address)
+                waiting = [future for future in asked.values() if not future.done()]
+                heard = _Heard.of(asked, self._addresses)
+                if any(member_id not in asked for member_id in heard.members):
+                    self._addresses = {**heard.addresses, **self._addresses}
+                    continue
+                left = slow_s - time.monotonic()
+                if not waiting or (left <= 0 and heard.suffices(needs_begin)):
+                    return heard
+                wait(waiting, timeout=max(left, PAUSE_S), return_when=FIRST_COMPLETED)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, member_id: str, address: str) -> MetadataResponse:
+        timeout_s = min(self._timeout_s, CONNECT_S)
+        with closing(MemberConnection(member_id, address, self._options.group, timeout_s)) as connection:
+            answer = connection.metadata()
+        if self._is_named:
+            return answer
+        try:
+            # A connection speaks one dialect.
+            with closing(MemberConnection(member_id, address, self._options.group, timeout_s)) as connection:
+                group_id = connection.group_id()
+        except Trouble:
+            return answer  # an earlier version, or just now
+        return attrs.evolve(answer, group_id=group_id, is_group_known=bool(group_id))
+
+    def group_id(self) -> str:
+        """See L{dledger.spark.log.ScannedLog.group_id}."""
+        return self._group_id
+
+    def proof(self, offset: int) -> Proof:
+        """See L{dledger.spark.log.ScannedLog.proof}."""
+        facts, index = of_group(self._group_id), offset - 1
+        if not self._extent.begin <= index < self._extent.end:
+            return facts
+        for chunk in self._pull(index, offset, ENTRY_HEADER_SIZE):
+            assert chunk.data is not None
+            found = of_record(chunk.data, index)
+            if found is None and self._options.fail_on_damage:
+                raise DamageError(f"entry {index} is damaged: {chunk.place} at {chunk.place_at}. With option "
+                                  "failOnDamage=false it is skipped")
+            facts |= found or {}
+        return facts
 
     def position_of(self, offset: int) -> int:
         """See L{dledger.spark.log.ScannedLog.position_of}: a record holds its own position."""
@@ -338,7 +229,8 @@ class MembersLog:
 
     def chunks(self, begin: int, end: int, *, with_data: bool) -> Iterator[Chunk]:
         """See L{dledger.spark.log.ScannedLog.chunks}."""
-        return self._pull(begin, end, self._options.fetch_bytes)
+        for chunk in self._pull(begin, end, self._options.fetch_bytes):
+            yield attrs.evolve(chunk, chain_before=0) if chunk.first == 0 else chunk
 
     def _pull(self, begin: int, end: int, max_bytes: int) -> Iterator[Chunk]:
         if self._pending >= 0:
@@ -357,8 +249,8 @@ class MembersLog:
                 self._leave()
                 first = search.failed(trouble)
                 if first > index:
-                    lost(self._options, index, min(first, end))
-                    index, search = first, _Search(self._timeout_s, random.Random(begin))
+                    index = lost(self._options, index, first, end=end, note=search.note)
+                    search = _Search(self._timeout_s, random.Random(begin))
                 continue
             index += pulled.count
             search.succeeded()
@@ -428,7 +320,7 @@ class _Search:
     def succeeded(self) -> None:
         """A member has served."""
         self._deadline = time.monotonic() + self._timeout_s
-        self._pause = _PAUSE_S
+        self._pause = PAUSE_S
         self._problems: dict[str, Trouble] = {}
         self._is_round = False
         self._round.clear()
@@ -439,7 +331,7 @@ class _Search:
         if not self._round and not self._put_off:
             if self._is_round:
                 time.sleep(self._pause)
-                self._pause = min(2 * self._pause, _PAUSE_MAX_S)
+                self._pause = min(2 * self._pause, PAUSE_MAX_S)
             self._is_round = True
             members = sorted(addresses)
             self._rng.shuffle(members)
@@ -457,8 +349,9 @@ class _Search:
         """
         Note why the member could not serve.
 
-        @return: if every member of this round was tried, and some answered that the wanted index has expired:
-            the lowest of their first indexes; else -1.
+        @return: if every member of this round was tried, and all that can serve answered that the wanted
+            index has expired: the lowest of their first indexes; else -1. Members that do not answer are
+            tried for C{timeout_s}.
         @raise ReadError: no member has served for C{timeout_s}.
         """
         if isinstance(trouble, NotNow):
@@ -467,7 +360,9 @@ class _Search:
         if not self._is_round or self._round or self._put_off:
             return -1
         firsts = [problem.first_index for problem in self._problems.values() if isinstance(problem, Expired)]
-        if firsts:
+        are_sure = all(isinstance(problem, Expired | MemberRefused | NotNative)
+                       for problem in self._problems.values())
+        if firsts and (are_sure or time.monotonic() >= self._deadline):
             return min(firsts)
         if time.monotonic() >= self._deadline:
             raise ReadError(
@@ -475,6 +370,76 @@ class _Search:
                 f"{_listed(self._problems)}"
             )
         return -1
+
+
+    @property
+    def note(self) -> str:
+        """The members that could not be asked, for a message about expired entries; or nothing."""
+        unheard = {member_id: problem for member_id, problem in self._problems.items()
+                   if not isinstance(problem, Expired)}
+        return f"{_EARLIER}{_listed(unheard)}" if unheard else ""
+
+
+@attrs.frozen(kw_only=True)
+class _Heard:
+    """
+    The members' answers to one question.
+
+    @ivar members: of the group, as far as they are known.
+    @ivar addresses: of members that the answers name.
+    @ivar problems: of members that did not answer.
+    """
+
+    members: frozenset[str]
+    addresses: Mapping[str, str]
+    answers: Mapping[str, MetadataResponse]
+    problems: Mapping[str, Trouble]
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Future[MetadataResponse]], named: Mapping[str, str]) -> _Heard:
+        """@param named: the members known so far; they count until an answer lists the members."""
+        answers: dict[str, MetadataResponse] = {}
+        problems: dict[str, Trouble] = {}
+        addresses: dict[str, str] = {}
+        for member_id, future in asked.items():
+            if not future.done():
+                problems[member_id] = Trouble("no answer yet")
+                continue
+            error = future.exception()
+            if error is None:
+                answers[member_id] = future.result()
+                addresses.update(answers[member_id].peers)
+            elif isinstance(error, Trouble):
+                problems[member_id] = error
+            else:
+                raise error
+        return cls(members=frozenset(addresses or named), addresses=addresses, answers=answers,
+                   problems=problems)
+
+    @property
+    def begin(self) -> int:
+        """The lowest first entry that a member has; 0 if none has an entry."""
+        return min((answer.begin_index for answer in self.answers.values() if answer.begin_index >= 0),
+                   default=0)
+
+    @property
+    def is_majority(self) -> bool:
+        """Whether a majority has answered of the members that understand native frames."""
+        able = {member_id for member_id in self.members
+                if not isinstance(self.problems.get(member_id), NotNative)}
+        return bool(self.answers) and len(able & self.answers.keys()) > len(able) // 2
+
+    def suffices(self, needs_begin: bool) -> bool:
+        """Whether members that have not answered yet need not be waited for."""
+        return self.is_majority and not (needs_begin and self.begin)
+
+    @property
+    def unheard(self) -> str:
+        """The members that did not answer, with their problems; empty if all have."""
+        return _listed({
+            member_id: self.problems.get(member_id, Trouble("not asked"))
+            for member_id in self.members - self.answers.keys()
+        })
 
 
 def _chunk_of(pulled: Pulled, index: int, end: int, connection: MemberConnection) -> Chunk:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dledger.spark.bodies import plain
-from dledger.spark.columns import Column, Decoder, gather, native, slices, sound_headers
+from dledger.spark.columns import Column, Decoder, Place, gather, native, slices, sound_headers
 from dledger.spark.log import Chunk, DamageError, FixedParts, Offsets, ReadError
 from dledger.spark.options import ScanOptions
 from protocols.wire.errors import WireError
@@ -219,6 +219,7 @@ class MessageDecoder(Decoder):
         """@param in_entries: records are entries of a ledger, and messages their bodies."""
         super().__init__(options, columns)
         self._in_entries = in_entries
+        self._place = Place()
         self._unpacks = options.decompress and "body" in self._names
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
@@ -234,7 +235,7 @@ class MessageDecoder(Decoder):
         kept = np.ones(chunk.count, dtype=np.bool_)
         is_message = kept
         if self._in_entries:
-            headers, kept = sound_headers(chunk, self._options)
+            headers, kept = sound_headers(chunk, self._options, self._place)
             self.damaged += int(np.count_nonzero(~kept))
             starts = starts + ENTRY_HEADER_SIZE
             is_message = kept & (ends > starts)

@@ -203,6 +203,11 @@ class ScanOptions:
                 raise OptionError(f"option {name} names group {next(iter(value))!r}, "
                                   f"but option group is {self.group!r}")
 
+    @property
+    def source(self) -> str:
+        """The log, for messages."""
+        return self.path or f"group {self.group!r} ({self.bootstrap})"
+
     def number_of(self, value: str | int | dict[str, int] | None) -> str | int | None:
         """The value of an offset option without the name of the group."""
         return value[self.group] if isinstance(value, dict) else value
@@ -212,6 +217,8 @@ def _unknown(name: str, text: object) -> OptionError:
     if name.lower() == "paths":
         return OptionError(f"load() was given several directories ({text}): read one member's directory; "
                            "all members of a group hold the same entries")
-    near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
+    # An entry is an offset; the letters alone would lead to another option.
+    known = name.lower().replace("entries", "offsets").replace("messages", "offsets")
+    near = difflib.get_close_matches(known, _BY_NAME, n=1, cutoff=0.5)
     hint = f" (did you mean {_BY_NAME[near[0]].name}?)" if near else ""
     return OptionError(f"unknown option {name}{hint}; known are {', '.join(o.name for o in OPTIONS)}")

@@ -25,7 +25,7 @@ import pyarrow as pa
 from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
 from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
-from dledger.spark.log import Chunk, Extent, LogPart, ScannedLog, cut, lost
+from dledger.spark.log import Chunk, DataLossError, Extent, LogPart, ScannedLog, cut, lost, skipped
 from dledger.spark.members import MembersLog, parse_bootstrap
 from dledger.spark.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.spark.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
@@ -125,13 +125,21 @@ class Scan:
         @raise DataLossError: it begins before the extent, and C{failOnDataLoss} is set.
         @raise OptionError: it ends behind the extent or before its own beginning.
         """
-        begin = self.starting(extent, default=EARLIEST)
-        end = self._number(self.options.ending, extent, LATEST)
-        if end > extent.end:
-            raise OptionError(f"option endingOffsets={end} is behind the committed end {extent.end}")
+        begin, end = self.starting(extent, default=EARLIEST), self.ending(extent)
         if begin > end:
             raise OptionError(f"option startingOffsets={begin} is behind the end {end}")
         return begin, end
+
+    def ending(self, extent: Extent) -> int:
+        """
+        The offset that C{endingOffsets} names, exclusive.
+
+        @raise OptionError: it is behind the extent.
+        """
+        end = self._number(self.options.ending, extent, LATEST)
+        if end > extent.end:
+            raise OptionError(f"option endingOffsets={end} is behind the committed end {extent.end}")
+        return end
 
     def starting(self, extent: Extent, *, default: str) -> int:
         """
@@ -141,8 +149,13 @@ class Scan:
         """
         begin = self._number(self.options.starting, extent, default)
         if begin < extent.begin:
-            lost(self.options, begin, extent.begin)
-            return extent.begin
+            return lost(self.options, begin, extent.begin, note=extent.note)
+        starting = self.options.starting if self.options.starting is not None else default
+        if extent.note and self.options.number_of(starting) == EARLIEST:
+            what = f"{self.options.source}: the first offset is {begin}{extent.note}"
+            if extent.is_lost and self.options.fail_on_data_loss:
+                raise DataLossError(f"{what}. With option failOnDataLoss=false reading begins at {begin}")
+            skipped(what)
         return begin
 
     def _number(self, value: str | int | dict[str, int] | None, extent: Extent, default: str) -> int:

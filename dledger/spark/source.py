@@ -7,8 +7,10 @@ Rules of the engine that are not obvious:
  - C{read} runs in another process than the planning and is repeated when a task fails: it depends on its
    partition alone. Only objects that can be pickled are kept, except the log on a stream's driver side, which
    is opened at its first use and left out of the pickle.
- - C{latestOffset} never goes back: a member that lags behind means "nothing new", not data loss.
- - After a crash the engine asks for the interrupted batch again with the offsets of its own log.
+ - C{latestOffset} never goes back: a member that lags behind is waited for. Every offset carries a proof, so
+   that a log that was made anew is not taken for the one that was read.
+ - After a crash the engine asks for the interrupted batch again with the offsets of its own log. Nothing of
+   it is shown before it is committed where it is read.
  - There is no C{pushFilters}: Spark 4.3 keeps a plan with pushed filters for later scans that push nothing,
    and so gives wrong rows (C{tests.spark.test_upstream} tells when that is fixed).
 
@@ -24,8 +26,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from dledger.spark.columns import ddl_of
-from dledger.spark.log import DataLossError, Extent, LogPart, ScannedLog, cut, furthest, lost
-from dledger.spark.options import LATEST, ScanOptions
+from dledger.spark.log import (
+    DataLossError,
+    Extent,
+    LogPart,
+    NotCommittedError,
+    ScannedLog,
+    await_end,
+    cut,
+    furthest,
+    lost,
+    skipped,
+)
+from dledger.spark.options import LATEST, OptionError, ScanOptions
+from dledger.spark.proof import difference
 from dledger.spark.scan import Scan, columns_of
 from protocols.wire.fastjson import JsonObject
 
@@ -46,7 +60,15 @@ except ImportError:  # PySpark 4.0 and 4.1
         """A placeholder for a class that this PySpark does not have."""
 
 
+#: Before the name of the group: the key of the proof in an offset.
+_PROOF = "proof."
+
+
 def _wanted(schema: StructType) -> list[tuple[str, str]]:
+    for field in schema.fields:
+        if not field.nullable:
+            raise OptionError(f"column {field.name} is NOT NULL in the schema: every column of the source "
+                              "may be null, leave NOT NULL out")
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
@@ -105,7 +127,9 @@ class LogBatchReader(DataSourceReader):
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
-    Committed records as they are written. Offsets are C{{group: next}}: the next offset to read.
+    Committed records as they are written. Offsets are C{{group: next, "proof.<group>": proof}}: the next
+    offset to read, and the facts by which the log before it is recognised. Offsets of earlier versions have
+    no proof.
 
     Invariant: L{latestOffset} returns at least the start that it was given.
     """
@@ -114,6 +138,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan = scan
         self._log: ScannedLog | None = None
         self._target: int | None = None
+        self._initial: JsonObject | None = None
+        self._said: set[str] = set()
+        #: Offsets that the log did not reach in time; with failOnDataLoss=false it is not awaited again.
+        self._awaited: set[int] = set()
 
     def __getstate__(self) -> JsonObject:
         return {**self.__dict__, "_log": None}
@@ -123,24 +151,82 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log = self._scan.log()
         return self._log
 
-    def _extent(self) -> Extent:
-        return self._open().extent()
+    def _extent(self, *, needs_begin: bool = False) -> Extent:
+        return self._open().extent(needs_begin=needs_begin)
 
-    def _offset(self, number: int) -> dict[str, int]:
-        return {self._scan.options.group: number}
+    def _offset(self, number: int) -> JsonObject:
+        """The offset C{number} of the log, within the last extent, with its proof."""
+        group = self._scan.options.group
+        return {group: number, _PROOF + group: dict(self._open().proof(number))}
 
     def _number(self, offset: Mapping[str, Any]) -> int:
         group = self._scan.options.group
-        if group not in offset:
+        number = offset.get(group)
+        if not isinstance(number, int):
+            groups = ", ".join(repr(name) for name in offset if not name.startswith(_PROOF))
             raise DataLossError(
-                f"the checkpoint is of group {', '.join(map(repr, offset))}, option group is {group!r}: "
+                f"the checkpoint is of group {groups}, option group is {group!r}: "
                 "take another checkpoint directory, or the group that it was made with"
             )
-        return int(offset[group])
+        return number
 
-    def initialOffset(self) -> dict[str, int]:
+    def _recognise(self, offset: Mapping[str, Any]) -> None:
+        """
+        Check that this log is the one in which C{offset} was reached.
+
+        @raise DataLossError: it is another one, and C{failOnDataLoss} is set.
+        """
+        number = self._number(offset)
+        proof = offset.get(_PROOF + self._scan.options.group)
+        if not isinstance(proof, dict):
+            self._say("the checkpoint has offsets of an earlier version, without a proof: until the next "
+                      "batch it is not noticed if this is another log than the one read before")
+            return
+        found = difference(proof, self._open().proof(number))
+        if found:
+            self._lost(
+                f"{self._scan.options.source} is not the log that was read before: at offset {number} "
+                f"{found}. The log was wiped, restored, or exchanged: take another checkpoint directory",
+                f"reading continues at offset {number} of this log",
+            )
+
+    def _lost(self, what: str, otherwise: str) -> None:
+        if self._scan.options.fail_on_data_loss:
+            raise DataLossError(f"{what}. With option failOnDataLoss=false {otherwise}")
+        self._say(f"{what}; {otherwise}")
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            skipped(what)
+
+    def _caught_up(self, number: int) -> Extent:
+        """
+        The extent, which reaches C{number}: a log that does not is given time, because it may lag behind.
+
+        @raise DataLossError: it does not reach it in time, and C{failOnDataLoss} is set.
+        """
+        extent = self._extent()
+        if extent.end >= number or number in self._awaited:
+            return extent
+        try:
+            return await_end(self._open(), self._scan.options, number)
+        except NotCommittedError as error:
+            self._awaited.add(number)
+            self._lost(str(error), "the query waits until it has")
+            return extent
+
+    def initialOffset(self) -> JsonObject:
         """Where a query without a checkpoint begins: C{startingOffsets}, by default C{latest} as in Kafka."""
-        return self._offset(self._scan.starting(self._extent(), default=LATEST))
+        if self._initial is None:
+            number = self._scan.starting(self._extent(needs_begin=True), default=LATEST)
+            try:
+                await_end(self._open(), self._scan.options, number)
+            except NotCommittedError as error:
+                what = f"option startingOffsets={number} is behind the committed end: {error}"
+                raise OptionError(what) from None
+            self._initial = self._offset(number)
+        return dict(self._initial)
 
     def getDefaultReadLimit(self) -> Any:
         """One limit of the options; if both are set, L{latestOffset} applies both."""
@@ -155,19 +241,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query ends with the records that are committed now."""
         self._target = self._extent().end
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
+    def latestOffset(self, start: Any = None, limit: Any = None) -> JsonObject:
         """
         The offset at which the next batch ends.
 
         @param start, limit: missing in PySpark 4.0 and 4.1, which know no limits.
+        @raise DataLossError: this is not the log in which C{start} was reached, or it does not reach it, and
+            C{failOnDataLoss} is set.
         """
-        extent = self._extent()
-        end = extent.end if self._target is None else self._target
         if start is None:
-            return self._offset(end)
+            extent = self._extent()
+            return self._offset(extent.end if self._target is None else self._target)
         begin = self._number(start)
+        extent = self._caught_up(begin)
+        end = extent.end if self._target is None else self._target
+        if extent.end >= begin:
+            self._recognise(start)
         if end <= begin:
-            return self._offset(begin)
+            # The very same offset: another proof of it would be a new batch without rows.
+            return dict(start)
         if limit is not None and not isinstance(limit, ReadAllAvailable):
             end = self._limited(max(begin, extent.begin), end, limit)
         return self._offset(end)
@@ -185,23 +277,31 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = furthest(self._open(), begin, end, max_bytes)
         return end
 
-    def reportLatestOffset(self) -> dict[str, int] | None:
+    def reportLatestOffset(self) -> JsonObject | None:
         """The end of the log, for the progress of the query."""
-        return self._offset(self._extent().end)
+        return {self._scan.options.group: self._extent().end}
 
     def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
         """
-        The parts of one batch.
+        The parts of one batch, which may have been planned before a crash, and on another member.
 
-        @raise DataLossError: the log begins behind C{start}, and C{failOnDataLoss} is set.
+        @raise NotCommittedError: the batch is not committed here, not even after C{requestTimeoutMs}.
+        @raise DataLossError: the log begins behind C{start}, or is not the one in which the batch was
+            planned, and C{failOnDataLoss} is set.
         """
         begin, last = self._number(start), self._number(end)
+        if begin > last:
+            self._lost(f"the log of {self._scan.options.source} went back from offset {begin} to {last}",
+                       "nothing is read")
         if begin >= last:
             return []
-        extent = self._extent()
+        extent = await_end(self._open(), self._scan.options, last)
         if begin < extent.begin:
-            lost(self._scan.options, begin, min(extent.begin, last))
-            begin = min(extent.begin, last)
+            extent = self._extent(needs_begin=True)
+        self._recognise(start)
+        self._recognise(end)
+        if begin < extent.begin:
+            begin = lost(self._scan.options, begin, extent.begin, end=last, note=extent.note)
         return _partitions(cut(self._open(), self._scan.options, begin, last))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -83,9 +83,11 @@ def read_checkpoint(disk: Disk, directory: str) -> tuple[int, int] | None:
     Nothing is lost without it: a leader tells the committed index again.
     """
     path = f"{directory}/{LEDGER_CHECKPOINT_NAME}"
-    if not disk.exists(path):
-        return None
-    content = disk.read_file(path)
+    return decode_ledger_checkpoint(disk.read_file(path)) if disk.exists(path) else None
+
+
+def decode_ledger_checkpoint(content: bytes) -> tuple[int, int] | None:
+    """C{committedIndex} and C{endIndex} (-2 if absent) of a checkpoint's content; None if it is malformed."""
     if not content.endswith(b"\n"):
         return None  # truncated: a number in it may be truncated, too
     found = parse_properties(content)

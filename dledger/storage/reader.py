@@ -56,6 +56,20 @@ class RawRun:
     units: bytes
 
 
+def require_ledger(disk: Disk, path: str, data_path: str) -> None:
+    """
+    Check that C{path} is a member's directory, by the names in it.
+
+    @raise DirectoryError: it is none.
+    @raise OSError: it cannot be read.
+    """
+    # A member without entries has neither data nor index.
+    is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
+    if not is_new and not disk.exists(data_path):
+        inside = disk.listdir(path) if disk.exists(path) else None
+        raise DirectoryError(_no_ledger(path, data_path, inside))
+
+
 def _refresh(files: SegmentReader, disk: Disk) -> None:
     """List a directory of segments again."""
     directory = files.directory
@@ -100,11 +114,7 @@ class LogReader:
         path = path.rstrip("/") or "/"
         data_path = data_path or f"{path}/data"
         try:
-            # A member without entries has neither data nor index.
-            is_new = disk.exists(f"{path}/{COMMIT_MARK_NAME}") and not disk.exists(f"{path}/index")
-            if not is_new and not disk.exists(data_path):
-                inside = disk.listdir(path) if disk.exists(path) else None
-                raise DirectoryError(_no_ledger(path, data_path, inside))
+            require_ledger(disk, path, data_path)
             reader = cls(disk, path, data_path)
             reader.refresh()
         except OSError as error:

@@ -95,7 +95,9 @@ class Options(OptionsOnly):
                 compression=self["compression"], part_bytes=int(_number("part-bytes", self["part-bytes"], 1)),
                 max_delay_ms=round(_number("max-delay", self["max-delay"], 0) * 1000),
             )
-            self.log = ExportSource.of({**given, **self.set}, names["columns"], names["partition-by"])
+            self.log = ExportSource.of(
+                {**given, **self.set}, names["columns"], names["partition-by"], follows=True
+            )
         except (ExportError, OptionError) as error:
             raise UsageError(str(error)) from None
         self["interval"] = _number("interval", self["interval"], 0.001)

@@ -14,11 +14,16 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
+
+import attrs
 
 from dledger.base.disk.disk import OsDisk
 from dledger.config import DLedgerConfig
 from dledger.spark.scan import Scan
+from dledger.storage.commit_mark import encode_mark, read_mark
 from dledger.storage.file_store import FileStore
+from dledger.storage.identity import IDENTITY_NAME, Identity, IdentityFile, read_identity
 from tests.storage.support import append_bare, config_of, flush
 
 #: A row of C{format=dledger}, in the order of its columns.
@@ -65,9 +70,43 @@ class Ledger:
         for number, body in enumerate(bodies, first):
             self.append((body,), term=1 + number // per_term)
 
+    def expire(self, files: int) -> int:
+        """
+        Remove the oldest data files, as a live member does: recorded first.
+
+        @return: the first index that is still there.
+        """
+        expire(self.path, files)
+        return plain_rows(self.path)[0][0]
+
     def close(self) -> None:
         """Release the directory."""
         self.store.abandon()
+
+
+def expire(path: str, files: int) -> None:
+    """Remove the oldest data files of a member's directory, as a live member does."""
+    names = sorted(os.listdir(f"{path}/data"))
+    name = f"{path}/commitmark"
+    found = read_mark(OsDisk(), name)
+    assert found is not None
+    generation, mark, _slot = found
+    begin_crc = crc32(Path(f"{path}/data/{names[files]}").read_bytes()[:48])
+    slot = encode_mark(
+        attrs.evolve(mark, begin_position=int(names[files]), begin_crc=begin_crc), generation + 1
+    )
+    Path(name).write_bytes(2 * slot.ljust(512, b"\0"))
+    for gone in names[:files]:
+        os.unlink(f"{path}/data/{gone}")
+
+
+def set_group(path: str, group_id: str) -> None:
+    """Record the id of a group in a member's directory."""
+    name = f"{path}/{IDENTITY_NAME}"
+    found = read_identity(OsDisk(), name)
+    before = found[1] if found is not None else Identity(group="default", member_id="n0", boot_id="")
+    now = attrs.evolve(before, group_id=group_id, group_term=1, is_group_known=1)
+    IdentityFile.create(OsDisk(), name, now).close()
 
 
 def plain_rows(path: str, end: int | None = None) -> list[Row]:

@@ -12,6 +12,7 @@ import attrs
 from protocols.framing import FrameBuffer
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
+from protocols.wire.ledger.json_bodies import encode_response
 from protocols.wire.ledger.messages import (
     EntryBatch,
     MetadataRequest,
@@ -22,6 +23,7 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 from protocols.wire.ledger.push import decode_frame, encode_response_frame
+from protocols.wire.remoting import decode_command, encode_answer
 
 
 def records_of(bodies: list[bytes]) -> list[bytes]:
@@ -46,6 +48,7 @@ class Cut:
 class FakeMember:
     """
     @ivar address: where it listens.
+    @ivar group_id, is_group_known: the id of its group, and whether a quorum holds it.
     @ivar pulls: first indexes that it was asked for.
     @ivar answer: given the request, says what to answer: None closes the connection, and so does L{Cut}.
     """
@@ -55,6 +58,7 @@ class FakeMember:
         self.records = records
         self.group = group
         self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
+        self.group_id, self.is_group_known = "", False
         self.pulls: list[int] = []
         self.peers: Mapping[str, str] = {}
         self.answer: Callable[[Request], Response | bytes | Cut | None] = self.sound_answer
@@ -80,7 +84,10 @@ class FakeMember:
         frames = FrameBuffer()
         try:
             while data := connection.recv(65536):
-                for _kind, frame in frames.feed(data):
+                for kind, frame in frames.feed(data):
+                    if kind == "remoting":
+                        connection.sendall(self._named(frame))
+                        continue
                     opaque, request = decode_frame(frame)
                     assert isinstance(request, Request)
                     answer = self.answer(request)
@@ -96,6 +103,15 @@ class FakeMember:
             return
         finally:
             connection.close()
+
+    def _named(self, frame: bytes) -> bytes:
+        """The answer to METADATA in a remoting frame."""
+        command = decode_command(frame)
+        answer = MetadataResponse(
+            group=self.group, peers=self.peers, group_id=self.group_id, group_term=1,
+            is_group_known=self.is_group_known,
+        )
+        return encode_answer(command.opaque, encode_response(answer))
 
     def sound_answer(self, request: Request) -> Response:
         """What a member of ours answers."""

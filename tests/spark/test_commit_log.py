@@ -168,7 +168,7 @@ class CommitLogTests(LedgerCase):
             offset = end
             self.log.append(500 + number)
         self.assertEqual(found, self.log.written[:-1])
-        self.assertEqual(offset, {"default": self.log.written[-1]})
+        self.assertEqual(offset["default"], self.log.written[-1])
 
     def test_expiry(self) -> None:
         """Old files go: an error, or the rest."""
@@ -208,6 +208,26 @@ class CommitLogTests(LedgerCase):
         self.assertIn(f"the message at {at} is no sound message", str(error))
         found = [row[0] for row in scanned({**self.options, "failOnDamage": "false"}, wanted)]
         self.assertEqual(found, [place for place in self.log.written if place != at])
+
+    def test_damage_in_the_last_file(self) -> None:
+        """A damaged message is not taken for the end of the log, if sound ones follow."""
+        wanted = [("physicalOffset", "bigint")]
+        last = self.log.written[-1] // SIZE * SIZE
+        there = [at for at in self.log.written if at >= last]
+        self.assertGreater(len(there), 3)
+        for at in (there[0], there[1], there[-2]):
+            data = self.log.path(at).read_bytes()
+            for place, word in ((0, bytes(4)), (4, b"\0"), (4, bytes(60)), (28, b"\1")):
+                self.log.write(at + place, word)
+                error = self.assertRaises(DamageError, scanned, self.options)
+                words = f"{self.log.path(at)} at {at - last}: there is no sound message, but one follows"
+                self.assertIn(words, str(error))
+                said = self.warned()
+                found = scanned({**self.options, "failOnDamage": "false"}, wanted)
+                self.assertEqual(found, [(place,) for place in self.log.written if place < at])
+                self.assertIn("bytes behind damaged records were skipped", said[0])
+                self.log.path(at).write_bytes(data)
+        self.assertEqual(scanned(self.options), self.log.rows())
 
     def test_body(self) -> None:
         """A changed body is found by C{verifyCrc}."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import warnings
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.spark.export import writers as export_writers
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
-from dledger.spark.log import DataLossError, ReadError
+from dledger.spark.log import DamageError, DataLossError, NotCommittedError, ReadError
 from dledger.spark.options import OptionError
 from tests.spark.ledgers import Ledger, Row, plain_rows
 
@@ -283,6 +284,106 @@ class RefusalTests(ExportCase):
             settings = ExportSettings(partition_by=partition_by, columns=columns)
             self.assertSays(ExportError, words, settings=settings)
 
+    def test_options_without_effect(self) -> None:
+        """They are refused, with the reason."""
+        self.ledger.fill(30)
+        self.ledger.commit()
+        for name, value, words in (
+            ("minPartitions", 2, "one task"), ("maxRecordsPerPartition", 5, "one task"),
+            ("partitionBytes", 100, "--part-bytes"), ("decompress", True, "belongs to format=rocketmq"),
+            ("includeInternal", True, "belongs to format=rocketmq"),
+            ("readFrom", "any", "belongs to bootstrap"),
+        ):
+            what = f"option {name} has no effect on this export"
+            self.assertSays(OptionError, what, words, **{name: value})
+        given = {"path": self.ledger.path}
+        bounded = {**given, "endingOffsets": "5"}
+        error = self.assertRaises(OptionError, ExportSource.of, bounded, follows=True)
+        self.assertIn("follows the log and has no end", str(error))
+        ExportSource.of({**given, "minPartitions": "2"}, engine="spark")
+        self.assertFalse(self.out.exists())
+
+    def test_offsets(self) -> None:
+        """C{startingOffsets} and C{endingOffsets} are honoured; another beginning is refused later."""
+        self.ledger.fill(30)
+        self.ledger.commit()
+        rows = plain_rows(self.ledger.path)
+        self.assertEqual(self.export(startingOffsets=5, endingOffsets=12), 7)
+        self.assertEqual(parquet_rows(self.out), rows[5:12])
+        self.assertEqual(self.export(startingOffsets=5, endingOffsets=12), 0)
+        self.assertSays(ExportError, "was begun at offset 5, and now startingOffsets=6", startingOffsets=6)
+        self.assertSays(OptionError, "endingOffsets=31 is behind the committed end 30", endingOffsets=31)
+        self.assertEqual(self.export(), 18)
+        self.assertEqual(parquet_rows(self.out), rows[5:])
+
+    def test_object_stores(self) -> None:
+        """An address is no directory."""
+        self.ledger.fill(3)
+        self.ledger.commit()
+        for address in ("s3://bucket/x", "s3:/bucket/x", "hdfs://host/x", "file:///x/y"):
+            self.out = Path(address)
+            self.assertSays(ExportError, "needs a directory of a mounted file system")
+            self.assertFalse(self.out.exists())
+
+    def test_checksums(self) -> None:
+        """Bodies are verified, unless one says that they are not."""
+        self.ledger.fill(30)
+        self.ledger.commit()
+        row = next(row for row in plain_rows(self.ledger.path) if row[0] > 8 and row[7])
+        with open(Path(self.ledger.path) / "data" / f"{row[2] // 1024 * 1024:020d}", "r+b") as file:
+            file.seek(row[2] % 1024 + 48)
+            file.write(bytes([row[7][0] ^ 1]))
+        self.assertSays(DamageError, f"entry {row[0]} is damaged", "does not match its body_crc")
+        self.assertEqual(self.export(verifyCrc=False), 30)
+
+    def test_small_parts(self) -> None:
+        """Parts are about as small as one says, although more is read at a time by default."""
+        self.ledger.close()
+        self.ledger = Ledger(self.mktemp(), mapped_file_size_for_entry_data=1 << 20)
+        self.addCleanup(self.ledger.close)
+        self.ledger.append([bytes(52)] * 200)
+        self.ledger.commit()
+        self.assertEqual(self.export(ExportSettings(part_bytes=2000)), 200)
+        self.assertEqual(len(data_files(self.out)), 10)
+
+    def test_log_that_went_back(self) -> None:
+        """A log that is shorter than the export, and one that is made anew under an export that follows."""
+        self.ledger.fill(100)
+        self.ledger.commit()
+        with self.exporter(requestTimeoutMs=50) as exporter:
+            exporter.step(0, is_last=False)
+            other = Ledger(self.mktemp())
+            self.addCleanup(other.close)
+            other.fill(60, seed=2)
+            other.commit()
+            shutil.rmtree(self.ledger.path)
+            shutil.copytree(other.path, self.ledger.path)
+            error = self.assertRaises(NotCommittedError, exporter.step, 0, is_last=False)
+            self.assertIn("it ends at 60", str(error))
+            other.fill(90, seed=3)
+            other.commit()
+            shutil.rmtree(self.ledger.path)
+            shutil.copytree(other.path, self.ledger.path)
+            error = self.assertRaises(ExportError, exporter.step, 0, is_last=False)
+            self.assertIn("is the export of another log: before offset 100", str(error))
+
+    def test_state_of_an_earlier_version(self) -> None:
+        """Its proof has fewer facts; they are compared."""
+        self.ledger.fill(50)
+        self.ledger.commit(29)
+        self.export()
+        name = self.out / "_export.json"
+        state = json.loads(name.read_text())
+        row = plain_rows(self.ledger.path)[29]
+        del state["first"]
+        state["proof"] = {"offset": 29, "term": row[1], "pos": row[2], "size": row[3]}
+        name.write_text(json.dumps(state))
+        self.ledger.commit()
+        state["proof"]["size"] += 1
+        self.assertEqual(self.export(startingOffsets=3), 20)
+        name.write_text(json.dumps(state))
+        self.assertSays(ExportError, f"it had size {row[3] + 1}, and now has size {row[3]}")
+
     def test_another_log(self) -> None:
         """An export does not go on with another log."""
         self.ledger.fill(10)
@@ -293,7 +394,7 @@ class RefusalTests(ExportCase):
         self.addCleanup(self.ledger.close)
         self.ledger.fill(20, seed=2)
         self.ledger.commit()
-        self.assertSays(ExportError, "export of another log", "offset 9", "new directory")
+        self.assertSays(ExportError, "export of another log", "offset 10", "new directory")
         self.ledger = mine
         self.assertEqual(self.export(), 0)
 
@@ -316,12 +417,9 @@ class RefusalTests(ExportCase):
         self.ledger.commit(99)
         self.export()
         self.ledger.commit()
-        first = sorted((Path(self.ledger.path) / "data").iterdir())
+        names = os.listdir(Path(self.ledger.path) / "data")
         rows = plain_rows(self.ledger.path)
-        gone = [path for path in first if int(path.name) <= rows[119][2]]
-        for path in gone[:-1]:
-            path.unlink()
-        begin = plain_rows(self.ledger.path)[0][0]
+        begin = self.ledger.expire(sum(int(name) <= rows[119][2] for name in names) - 1)
         self.assertGreater(begin, 100)
         self.assertSays(DataLossError, f"offsets 100..{begin - 1} have expired", "failOnDataLoss=false")
         with warnings.catch_warnings(record=True) as said:

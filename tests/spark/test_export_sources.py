@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
+from dledger.spark.log import NotCommittedError
 from tests.processes.ledgers import read_records
 from tests.spark.ledgers import plain_rows
 from tests.spark.members import FakeMember, records_of
@@ -71,10 +72,13 @@ class MembersTests(_Case):
         self.assertIn("export of another log", str(error))
 
     def test_lagging_member(self) -> None:
-        """A member that has less than was exported is nothing new, not an error, and nothing is doubled."""
+        """A member that has less than was exported is given time, then it is an error; nothing is doubled."""
         self.run_export(path=self.ledger.path)
         self.member.committed = 120
-        self.assertEqual(self.run_export(bootstrap=self.members), 0)
+        error = self.assertRaises(
+            NotCommittedError, self.run_export, bootstrap=self.members, requestTimeoutMs="60"
+        )
+        self.assertIn("it ends at 121, and has not reached them for 60 ms", str(error))
         self.assertEqual(parquet_rows(self.out), self.rows)
         self.assertEqual(json.loads((self.out / "_export.json").read_text())["next"], 200)
 

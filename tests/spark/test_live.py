@@ -69,6 +69,9 @@ class GroupTests(LiveCase):
             .option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
         )
         self.assertTrue(query.awaitTermination(240))
+        offsets = Path(self.checkpoint) / "offsets"
+        last = max(offsets.glob("[0-9]*"), key=lambda path: int(path.name))
+        self.assertRegex(last.read_text(), r'"proof.default": ?\{"group_id": ?"[0-9a-f]{32}", ?"term"')
 
     def test_leader_is_killed(self) -> None:
         """

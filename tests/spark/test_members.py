@@ -4,17 +4,27 @@
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.spark import members
 from dledger.spark.log import DamageError, DataLossError, ReadError
-from dledger.spark.members import Trouble, parse_bootstrap, record_starts
+from dledger.spark.member_connection import Trouble, record_starts
+from dledger.spark.members import parse_bootstrap
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from protocols.wire.ledger.codes import ResponseCode
-from protocols.wire.ledger.messages import MetadataRequest, PullRequest, PullResponse, Request, Response
+from protocols.wire.ledger.messages import (
+    MetadataRequest,
+    PullRequest,
+    PullResponse,
+    Request,
+    Response,
+)
 from protocols.wire.ledger.push import encode_response_frame
 from tests.spark.ledgers import mixed_bodies, scanned
 from tests.spark.members import Cut, FakeMember, records_of
@@ -274,6 +284,96 @@ class GroupTests(LedgerCase):
                  for value in batch.column(0).to_pylist()]
         self.assertEqual(found, list(range(60, 300)))
         self.assertEqual(len(said), 1)
+
+    def test_slow_member_has_the_beginning(self) -> None:
+        """Planning waits for the member whose entries the others no longer have."""
+        self.patch(members, "_SLOW_S", 0.0)
+        slow, asked = self.members["n0"], threading.Semaphore(0)
+        for member_id in ("n1", "n2"):
+            member = self.members[member_id]
+            member.begin = 50
+
+            def say(request: Request, member: FakeMember = member) -> Response:
+                asked.release()
+                return member.sound_answer(request)
+
+            member.answer = say
+
+        def late(request: Request) -> Response:
+            if isinstance(request, MetadataRequest):
+                self.assertTrue(asked.acquire(timeout=30) and asked.acquire(timeout=30))
+            return slow.sound_answer(request)
+
+        slow.answer = late
+        scan = Scan.of({name: str(value) for name, value in self.options.items()})
+        self.assertEqual((scan.extent().begin, scan.extent().note), (0, ""))
+        self.assertEqual(scan.starting(scan.extent(), default="earliest"), 0)
+
+    def test_beginning_without_a_member(self) -> None:
+        """A member that is down may have earlier entries: that is said, in the error, too."""
+        self.members["n0"].close()
+        self.members["n1"].begin = self.members["n2"].begin = 50
+        said = self.warned()
+        self.assertEqual(scanned(self.options), self.rows[50:])
+        self.assertRegex(said[0], "the first offset is 50. Not heard, and may have earlier ones: n0: .*conn")
+        error = self.assertRaises(DataLossError, scanned, {**self.options, "startingOffsets": 20})
+        words = "offsets 20..49 have expired.*Not heard, and may have earlier ones: n0: "
+        self.assertRegex(str(error), words)
+        said.clear()
+        self.assertEqual(scanned({**self.options, "startingOffsets": 60}), self.rows[60:])
+        self.assertEqual(said, [])
+
+    def test_no_majority(self) -> None:
+        """One of three does not know how far the group has committed; it is read on request."""
+        self.members["n0"].close()
+        self.members["n1"].close()
+        error = self.assertRaises(ReadError, scanned, self.impatient())
+        for word in ("only n2 of group 'default' answered within 0.2 s", "no majority", "n0: ", "n1: ",
+                     "failOnDataLoss=false"):
+            self.assertIn(word, str(error))
+        said = self.warned()
+        self.assertEqual(scanned({**self.impatient(), "failOnDataLoss": "false"}), self.rows)
+        self.assertIn("which is no majority", said[0])
+
+    def test_java_members_cannot_be_heard(self) -> None:
+        """They close the connection at the first native frame, and do not count."""
+        for member_id in ("n0", "n1"):
+            self.members[member_id].answer = lambda request: None
+        self.assertEqual(scanned(self.impatient()), self.rows)
+
+    def test_a_member_away_for_a_moment(self) -> None:
+        """Entries have not expired because the member that has them did not answer once."""
+        self.members["n1"].begin = self.members["n2"].begin = 90
+        scan = Scan.of({name: str(value) for name, value in self.options.items()})
+        (part,) = scan.parts(0, 300)
+        away, good = [True] * 3, self.members["n0"].sound_answer
+        self.members["n0"].answer = lambda request: Cut(b"\xd1") if away and away.pop() else good(request)
+        found = [value for batch in scan.batches(part) for value in batch.column(0).to_pylist()]
+        self.assertEqual((found, away), (list(range(300)), []))
+
+    def test_two_groups(self) -> None:
+        """Members that name different ids are of different groups; ids that no quorum holds say nothing."""
+        for number, member in enumerate(self.members.values()):
+            member.group_id = f"{number:032x}"
+        self.assertEqual(scanned(self.options), self.rows)
+        for member_id, letter in (("n0", "a"), ("n1", "b")):
+            self.members[member_id].group_id, self.members[member_id].is_group_known = letter * 32, True
+        error = self.assertRaises(ReadError, scanned, self.impatient())
+        self.assertIn(f"different groups: n0 is of {'a' * 32}, n1 is of {'b' * 32}", str(error))
+
+    def test_proof(self) -> None:
+        """By the id of the group and the last record, the same as a directory's."""
+        for member in self.members.values():
+            member.group_id, member.is_group_known = "c" * 32, True
+        log = Scan.of({name: str(value) for name, value in self.options.items()}).log()
+        self.addCleanup(log.close)
+        log.extent()
+        row = self.rows[99]
+        self.assertEqual(log.proof(100), {
+            "group_id": "c" * 32, "term": row[1], "pos": row[2], "size": row[3],
+            "crc": crc32(self.records[99]),
+        })
+        self.assertEqual(log.proof(0), {"group_id": "c" * 32})
 
     def test_empty(self) -> None:
         """A group without entries."""

@@ -7,13 +7,18 @@ import os
 import shutil
 import struct
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.disk.disk import OsDisk
+from dledger.spark import ends
 from dledger.spark.log import DamageError, DataLossError, LogPart, ReadError, ScanWarning
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
+from dledger.storage.commit_mark import encode_mark, read_mark
 from tests.spark.ledgers import Ledger, plain_rows, scanned
 
 
@@ -201,7 +206,7 @@ class DamageTests(LedgerCase):
         self.assertEqual(scanned({"path": self.path}), self.rows)
 
     def test_body(self) -> None:
-        """A flipped bit in a body is found by C{verifyCrc}; a CRC of 0 is none."""
+        """A flipped bit in a body is found by C{verifyCrc}; so is a checksum that was wiped out."""
         self.bad = next(row for row in self.rows if row[0] >= 33 and row[7])
         self.spoil(48, bytes([self.bad[7][0] ^ 1]))
         scanned({"path": self.path})
@@ -210,8 +215,22 @@ class DamageTests(LedgerCase):
         self.assertIn("body_crc", str(error))
         found = scanned({"path": self.path, "verifyCrc": "true", "failOnDamage": "false"})
         self.assertEqual(found, [row for row in self.rows if row[0] != self.bad[0]])
-        self.spoil(40, bytes(4))
-        self.assertEqual(len(scanned({"path": self.path, "verifyCrc": "true"})), 60)
+        self.spoil(48, self.bad[7][:1])
+        scanned({"path": self.path, "verifyCrc": "true"})
+        for at, size in ((36, 4), (40, 4), (36, 8), (32, 1)):
+            file, offset = self.spoil(at, b"\1" if size == 1 else bytes(size))
+            error = self.assertRaises(DamageError, scanned, {"path": self.path, "verifyCrc": "true"})
+            self.assertRegex(str(error), f"entry ({self.bad[0]}|{self.bad[0] + 1}) is damaged")
+            self.spoil(32, struct.pack(">iii", *self.bad[4:7]))
+
+    def test_without_checksums(self) -> None:
+        """Java's records have none, and there is nothing to compare; ours may follow them."""
+        self.ledger.append_without_checksums([b"java", b""], term=9)
+        self.ledger.append([b"ours", b"too"], term=9)
+        self.ledger.commit()
+        for options in ({}, {"fetchBytes": "1"}):
+            found = scanned({"path": self.path, "verifyCrc": "true", **options})
+            self.assertEqual(found, plain_rows(self.path))
 
     def test_index(self) -> None:
         """An index unit that is not sound: entry and index file are named; or one entry is skipped."""
@@ -253,6 +272,70 @@ class DamageTests(LedgerCase):
                     file.write(original)
 
 
+class LiveTests(LedgerCase):
+    """A member changes its files while they are looked at."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.ledger.fill(60)
+        self.ledger.commit()
+
+    def between_looks(self, change: Callable[[], object]) -> list[float]:
+        """Do this before the second look; the pauses so far."""
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            if not pauses:
+                change()
+            pauses.append(seconds)
+
+        self.patch(ends.time, "sleep", pause)
+        return pauses
+
+    def test_a_contradiction_that_passes(self) -> None:
+        """A mark that is being written, and Java's checkpoint that is being replaced, are looked at again."""
+        mark, checkpoint = Path(f"{self.path}/commitmark"), Path(f"{self.path}/checkpoint")
+        content = mark.read_bytes()
+        mark.write_bytes(content[:40] + bytes(16) + content[56:])
+        pauses = self.between_looks(lambda: mark.write_bytes(content))
+        self.assertEqual(Scan.of({"path": self.path}).extent().end, 60)
+        self.assertEqual(len(pauses), 1)
+        mark.unlink()
+        checkpoint.rename(f"{self.path}/checkpoint.tmp")
+        pauses = self.between_looks(lambda: Path(f"{self.path}/checkpoint.tmp").rename(checkpoint))
+        self.assertEqual(Scan.of({"path": self.path}).extent().end, 60)
+        self.assertEqual(len(pauses), 1)
+
+    def test_a_contradiction_that_stays(self) -> None:
+        """It counts when the second look at the same files finds it again."""
+        mark = Path(f"{self.path}/commitmark")
+        content = mark.read_bytes()
+        mark.write_bytes(content[:40] + bytes(16) + content[56:])
+        pauses = self.between_looks(lambda: None)
+        error = self.assertRaises(DamageError, Scan.of({"path": self.path}).extent)
+        self.assertIn(f"{mark} at 0: this slot of the commit mark is not sound", str(error))
+        self.assertEqual(len(pauses), 1)
+
+    def test_nothing_says_how_far(self) -> None:
+        """Entries without a mark and a checkpoint are an error, not an empty log."""
+        for name in ("commitmark", "checkpoint"):
+            os.unlink(f"{self.path}/{name}")
+        self.patch(ends, "_PASSING_S", 0.0)
+        error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
+        self.assertIn("neither commitmark nor checkpoint is there", str(error))
+
+    def test_repairing(self) -> None:
+        """A member that has lost entries and fetches them is no source until it has them."""
+        name = f"{self.path}/commitmark"
+        found = read_mark(OsDisk(), name)
+        assert found is not None
+        mark = attrs.evolve(found[1], committed_index=30, end_index=30, repair_end_index=59)
+        Path(name).write_bytes(2 * encode_mark(mark, 99).ljust(512, b"\0"))
+        self.patch(ends, "_PASSING_S", 0.0)
+        error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
+        self.assertIn("the member is repairing: entries up to 59 were lost", str(error))
+
+
 class ExpiryTests(LedgerCase):
     """Files that expire while they are read."""
 
@@ -264,9 +347,7 @@ class ExpiryTests(LedgerCase):
 
     def expire(self, files: int) -> int:
         """Remove the oldest data files, as a live member does; the first index still there."""
-        for name in sorted(os.listdir(f"{self.path}/data"))[:files]:
-            os.unlink(f"{self.path}/data/{name}")
-        return plain_rows(self.path)[0][0]
+        return self.ledger.expire(files)
 
     def test_before(self) -> None:
         """C{earliest} is what is still there; a named offset before it is lost."""

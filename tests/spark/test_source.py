@@ -183,14 +183,26 @@ class ErrorTests(SparkCase):
         frame = self.read(self.path, failOnDamage=False)
         self.assertEqual([found[0] for found in rows_of(frame, "index")], [*range(20), *range(21, 50)])
 
+    def test_damage_at_the_ends(self) -> None:
+        """The first header, and the last data file: an error, never fewer rows."""
+        names = sorted(os.listdir(f"{self.path}/data"))
+        first, last = (f"{self.path}/data/{name}" for name in (names[0], names[-1]))
+        with open(first, "r+b") as file:
+            file.write(b"\xff")
+        error = self.assertRaises(AnalysisException, self.read(self.path).collect)
+        self.assertIn(f"{first} at 0: the first header of the ledger", str(error))
+        with open(first, "r+b") as file:
+            file.write(b"\0")
+        os.rename(last, f"{self.path}/elsewhere")
+        error = self.assertRaises(PythonException, self.read(self.path).collect)
+        self.assertIn("the data file that it names is not there", str(error))
+
     def test_data_loss(self) -> None:
         """Entries that expire between planning and reading."""
         strict, loose = self.read(self.path), self.read(self.path, failOnDataLoss=False)
         for frame in (strict, loose):
             self.assertEqual(frame.count(), 50)  # planned now
-        for name in sorted(os.listdir(f"{self.path}/data"))[:3]:
-            os.unlink(f"{self.path}/data/{name}")
-        first = plain_rows(self.path)[0][0]
+        first = self.ledger.expire(3)
         self.assertGreater(first, 0)
         error = self.assertRaises(PythonException, strict.collect)
         self.assertIn(f"offsets 0..{first - 1} have expired", str(error))
@@ -224,7 +236,7 @@ class SkinTests(SynchronousTestCase):
             "from dledger.spark.scan import Scan\n"
             "reader = LogStreamReader(Scan.of({'path': sys.argv[1], 'maxOffsetsPerTrigger': '3'}, "
             "is_stream=True))\n"
-            "print(HAS_LIMITS, DefaultSource.name(), reader.latestOffset())\n"
+            "print(HAS_LIMITS, DefaultSource.name(), reader.latestOffset()['default'])\n"
         )
         ledger = Ledger(self.mktemp())
         self.addCleanup(ledger.close)
@@ -232,7 +244,7 @@ class SkinTests(SynchronousTestCase):
         ledger.commit()
         done = subprocess.run([sys.executable, "-c", code, ledger.path], cwd=ROOT, capture_output=True,
                               text=True, timeout=60, check=False)
-        self.assertEqual((done.stderr, done.stdout), ("", "False dledger {'default': 7}\n"))
+        self.assertEqual((done.stderr, done.stdout), ("", "False dledger 7\n"))
 
     def test_executors_need_no_twisted(self) -> None:
         """What runs on executors drags neither Twisted nor the command line in."""

@@ -20,6 +20,7 @@ Knows nothing of clocks, signals and terminals.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -33,11 +34,13 @@ from dledger.spark.columns import HEADER_DTYPE, gather
 from dledger.spark.commit_log import SparkCommitLog
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import COMPRESSIONS, FORMATS, PARQUET, PartWriter
-from dledger.spark.log import Chunk, Extent, ScannedLog
-from dledger.spark.options import EARLIEST
+from dledger.spark.log import Chunk, Extent, ScannedLog, await_end
+from dledger.spark.options import EARLIEST, ROCKETMQ, OptionError, ScanOptions
+from dledger.spark.proof import Proof, difference, of_group, of_record
 from dledger.spark.scan import Scan, columns_of, decoder_of
-from protocols.wire.ledger.entry import ENTRY_HEADER
 
+#: The engine without Spark.
+ARROW = "arrow"
 #: Bytes of the log in one part: the same as one task of Spark's reads.
 PART_BYTES = 128 * 1024 * 1024
 
@@ -75,6 +78,30 @@ class ExportSettings:
         }
 
 
+#: For each option of the source without effect on an export: the reason. Names in lower case.
+_WITHOUT_EFFECT = {"partitionbytes": "the size of a part is --part-bytes"}
+_WITHOUT_TASKS = {
+    name: "the export has one task, which reads everything in order; --engine spark has several"
+    for name in ("minpartitions", "maxrecordsperpartition")
+}
+
+
+def _check_options(read: ScanOptions, given: Mapping[str, str], engine: str, follows: bool) -> None:
+    """@raise OptionError: an option has no effect on this export."""
+    refused = dict(_WITHOUT_EFFECT)
+    if engine == ARROW:
+        refused |= _WITHOUT_TASKS
+    if follows:
+        refused["endingoffsets"] = "the export follows the log and has no end"
+    if read.format != ROCKETMQ:
+        refused |= dict.fromkeys(("decompress", "includeinternal"), "it belongs to format=rocketmq")
+    if not read.bootstrap:
+        refused["readfrom"] = "it belongs to bootstrap, and the log is a directory"
+    for name in given:
+        if name.lower() in refused:
+            raise OptionError(f"option {name} has no effect on this export: {refused[name.lower()]}")
+
+
 @attrs.frozen(kw_only=True)
 class ExportSource:
     """
@@ -89,14 +116,21 @@ class ExportSource:
 
     @classmethod
     def of(
-        cls, options: Mapping[str, str], columns: Sequence[str] = (), partition_by: Sequence[str] = ()
+        cls, options: Mapping[str, str], columns: Sequence[str] = (), partition_by: Sequence[str] = (), *,
+        engine: str = ARROW, follows: bool = False,
     ) -> ExportSource:
         """
         @param options: of the source, see docs/spark.md.
         @param columns: empty: all.
-        @raise OptionError: an option or a column does not exist or makes no sense.
+        @param engine: L{ARROW}, or C{spark}.
+        @param follows: the export has no end.
+        @raise OptionError: an option or a column does not exist or makes no sense, also for this export.
         @raise ExportError: C{partition_by} is not possible with these columns.
         """
+        _check_options(Scan.of(options).options, options, engine, follows)
+        if not any(name.lower() == "verifycrc" for name in options):
+            # The files outlive the log: damage in them could never be noticed again.
+            options = {**options, "verifyCrc": "true"}
         known = {column.name: column.ddl for column in columns_of(Scan.of(options).options)}
         names = list(columns) or list(known)
         scan = Scan.of(options, wanted=[(name, known.get(name, "?")) for name in names])
@@ -149,11 +183,14 @@ class Exporter:
         self.should_stop: Callable[[], bool] = lambda: False
         self._source = source
         self._settings = settings
+        self._scan = _in_small_steps(source, settings)
         self._next: int | None = directory.next_index
         self._writer: PartWriter | None = None
         self._part_bytes = self._end_position = self._began_ms = 0
+        #: The proof of the offset C{_next}, and the end of the log when it was last recognised by it.
+        self._proof: Proof = directory.proof
         self._last: Run | None = None
-        self._is_recognised = False
+        self._recognised_end = -1
         self._progress = Progress(begin=0, next=0, end=0, rows=0, log_bytes=0)
 
     @classmethod
@@ -192,39 +229,49 @@ class Exporter:
         @raise ExportError: the log is not the one exported before.
         @raise OSError: a file cannot be written.
         """
-        scan = self._source.scan
+        scan = self._scan
         with closing(scan.log()) as log:
-            extent = log.extent()
-            begin = self._begin(log, extent)
+            extent, begin = self._begin(log, is_last)
+            end = max(begin, scan.ending(extent))
             decoder = decoder_of(scan.options, scan.columns, log)
-            for chunk in log.chunks(begin, extent.end, with_data=decoder.needs_data):
+            for chunk in log.chunks(begin, end, with_data=decoder.needs_data):
                 if self.should_stop():
                     return
                 for run in runs_of(log, chunk):
-                    self._take(run, decoder.decode(run.chunk), now_ms)
-                self._tell(extent)
+                    self._take(log, run, decoder.decode(run.chunk), now_ms)
+                self._tell(end)
             decoder.finish()
             # Records at the end that were skipped, as an option allows, are done with, too.
-            self._next = max(begin, extent.end)
-        self._tell(extent)
-        if self._writer is not None and (is_last or self._is_due(now_ms)):
-            self._close_part(self._next - 1)
+            self._next = end
+            if end > begin:
+                self._proof = _proof_of(log, end, self._last)
+            self._tell(end)
+            if self._writer is not None and (is_last or self._is_due(now_ms)):
+                self._close_part(log, end)
 
-    def _begin(self, log: ScannedLog, extent: Extent) -> int:
+    def _begin(self, log: ScannedLog, is_last: bool) -> tuple[Extent, int]:
+        """The extent of the log, and where this step begins in it; the log is the one exported before."""
+        options = self._scan.options
+        extent = log.extent(needs_begin=self._next is None)
         if self._next is None:
-            self._next = self._source.scan.starting(extent, default=EARLIEST)
+            self._next = self._scan.starting(extent, default=EARLIEST)
             self.directory.begin(self._next)
-        elif not self._is_recognised:
-            recognise(self.directory, self._source.scan, log, extent)
-        if not self._is_recognised:
+        if self._recognised_end < 0:
+            check_from(self.directory, self._scan)
             self._progress = attrs.evolve(self._progress, begin=self._next)
-        self._is_recognised = True
-        return self._next
+        if extent.end < self._next:
+            # A follower of the log looks again soon.
+            options = options if is_last else attrs.evolve(options, request_timeout_ms=1)
+            extent = await_end(log, options, self._next)
+        if extent.end != self._recognised_end:
+            recognise(self.directory.path, log, self._next, self._proof)
+            self._recognised_end = extent.end
+        return extent, self._next
 
-    def _take(self, run: Run, batch: pa.RecordBatch, now_ms: int) -> None:
+    def _take(self, log: ScannedLog, run: Run, batch: pa.RecordBatch, now_ms: int) -> None:
         if self._writer is not None and self._end_position != run.position:
             assert self._next is not None
-            self._close_part(self._next - 1)
+            self._close_part(log, self._next)
         if self._writer is None:
             self._writer = PartWriter(
                 self.directory.stage, self._source.scan.schema, partition_by=self._settings.partition_by,
@@ -240,30 +287,30 @@ class Exporter:
             log_bytes=self._progress.log_bytes + run.size,
         )
         if self._part_bytes >= self._settings.part_bytes:
-            self._close_part(run.next - 1)
+            self._close_part(log, run.next)
 
-    def _tell(self, extent: Extent) -> None:
+    def _tell(self, end: int) -> None:
         assert self._next is not None
-        self._progress = attrs.evolve(self._progress, next=self._next, end=extent.end)
+        self._progress = attrs.evolve(self._progress, next=self._next, end=end)
         self.on_progress(self._progress)
 
     def _is_due(self, now_ms: int) -> bool:
         delay_ms = self._settings.max_delay_ms
         return delay_ms > 0 and now_ms - self._began_ms >= delay_ms
 
-    def _close_part(self, last: int) -> None:
-        """Make the open part visible. @param last: its last offset."""
-        writer, first = self._writer, self.directory.next_index
+    def _close_part(self, log: ScannedLog, end: int) -> None:
+        """Make the open part visible. @param end: the offset behind it."""
+        writer, first, last = self._writer, self.directory.next_index, end - 1
         if writer is None:
             return
-        assert first is not None and self._last is not None
+        assert first is not None
         self._writer = None
         files = [
             (staged, os.path.join(folder, part_name(first, last, self._settings.format)))
             for staged, folder in writer.close()
         ]
         part = ExportPart(first=first, last=last, files=tuple(files), rows=writer.rows)
-        self.directory.commit(part, self._last.proof)
+        self.directory.commit(part, _proof_of(log, end, self._last))
         self.on_part(part)
 
     def close(self) -> None:
@@ -281,32 +328,14 @@ class Run:
 
     @ivar next: the offset behind them.
     @ivar position, size: their first byte in the log, and their number of bytes.
+    @ivar is_ledgers: they are records of a ledger, not a broker's messages.
     """
 
     chunk: Chunk
     next: int
     position: int
     size: int
-    is_bytes: bool
-
-    @property
-    def proof(self) -> dict[str, int]:
-        """The facts by which the last of the records is recognised."""
-        chunk, at = self.chunk, int(self.chunk.starts[-2])
-        if self.is_bytes:
-            assert chunk.data is not None
-            return {
-                "offset": self.position + self.size - (int(chunk.starts[-1]) - at),
-                "crc": crc32(memoryview(chunk.data)[at : int(chunk.starts[-1])]),
-            }
-        if chunk.units is not None:
-            unit = chunk.units[-1]
-            facts = unit["index"], unit["term"], unit["pos"], unit["size"]
-        else:
-            assert chunk.data is not None
-            _magic, size, index, term, pos, *_rest = ENTRY_HEADER.unpack_from(chunk.data, at)
-            facts = index, term, pos, size
-        return dict(zip(("offset", "term", "pos", "size"), map(int, facts), strict=True))
+    is_ledgers: bool
 
 
 def runs_of(log: ScannedLog, chunk: Chunk) -> Iterator[Run]:
@@ -314,7 +343,7 @@ def runs_of(log: ScannedLog, chunk: Chunk) -> Iterator[Run]:
     sizes = np.diff(chunk.starts)
     if isinstance(log, SparkCommitLog):
         size = int(sizes.sum())
-        yield Run(chunk=chunk, next=chunk.first + size, position=chunk.first, size=size, is_bytes=True)
+        yield Run(chunk=chunk, next=chunk.first + size, position=chunk.first, size=size, is_ledgers=False)
         return
     if chunk.units is not None:
         positions = chunk.units["pos"].astype(np.int64)
@@ -329,45 +358,80 @@ def runs_of(log: ScannedLog, chunk: Chunk) -> Iterator[Run]:
                 units=chunk.units[first:last] if chunk.units is not None else None,
             ) if last - first < len(sizes) else chunk,
             next=chunk.first + last, position=int(positions[first]),
-            size=int(sizes[first:last].sum()), is_bytes=False,
+            size=int(sizes[first:last].sum()), is_ledgers=True,
         )
 
 
-def recognise(directory: ExportDirectory, scan: Scan, log: ScannedLog, extent: Extent) -> None:
-    """
-    Check that the last record that was exported is in this log, unless it has expired.
+def _in_small_steps(source: ExportSource, settings: ExportSettings) -> Scan:
+    """The scan, with chunks that are not larger than a part, unless the user has said how large they are."""
+    scan = source.scan
+    is_given = any(name.lower() == "fetchbytes" for name in source.given)
+    if is_given or settings.part_bytes >= scan.options.fetch_bytes:
+        return scan
+    return attrs.evolve(scan, options=attrs.evolve(scan.options, fetch_bytes=settings.part_bytes))
 
-    @param log: of the scan, open.
+
+def check_from(directory: ExportDirectory, scan: Scan) -> None:
+    """@raise ExportError: C{startingOffsets} names another offset than the one at which the export begins."""
+    number = scan.options.number_of(scan.options.starting)
+    if isinstance(number, int) and directory.first not in (None, number):
+        raise ExportError(
+            f"{directory.path} was begun at offset {directory.first}, and now startingOffsets={number} "
+            "(--from) is asked for: leave it out, or name a new directory"
+        )
+
+
+def recognise(path: str | os.PathLike[str], log: ScannedLog, offset: int, recorded: Proof) -> None:
+    """
+    Check that the log is the one that was exported up to C{offset}.
+
+    @param path: of the export, for the message.
+    @param log: open, and asked for its extent; C{offset} is within it, or before it.
+    @param recorded: what L{_proof_of} gave then, or an earlier version; empty for none.
     @raise ExportError: the log has another record there.
     """
-    expected = dict(directory.proof)
-    at = expected.get("offset", -1)
-    if not extent.begin <= at < extent.end:
+    at = recorded.get("offset", -1)
+    if not isinstance(at, int) or at < 0:
         return
-    found = proof_at(log, at)
-    # No record may be found where damage is skipped; otherwise it must be there.
-    if found != expected and (found or scan.options.fail_on_damage):
+    if isinstance(log, SparkCommitLog) and "bytes" not in recorded:
+        # Of an earlier version: the checksum of the message that begins at that offset.
+        extent = log.extent(needs_begin=False)
+        found: Proof = (_message_at(log, at) or {"crc": -1}) if extent.begin <= at < extent.end else {}
+    else:
+        found = log.proof(at + 1)
+    contradiction = difference(recorded, found)
+    if contradiction:
         raise ExportError(
-            f"{directory.path} is the export of another log: its last record has {_shown(expected)}, and "
-            f"this log has {_shown(found)}. Name a new directory"
+            f"{path} is the export of another log: before offset {offset} {contradiction}. Name a new "
+            "directory, or read the log that was exported"
         )
 
 
-def proof_at(log: ScannedLog, offset: int) -> dict[str, int]:
-    """The facts by which the record at an offset is recognised; empty if none begins there."""
-    found: dict[str, int] = {}
-    for chunk in log.chunks(offset, offset + 1, with_data=isinstance(log, SparkCommitLog)):
-        for run in runs_of(log, chunk):
-            found = run.proof
-    return found
+def _proof_of(log: ScannedLog, offset: int, last: Run | None) -> Proof:
+    """The proof of an offset. @param last: the records that were read last, which need not be read again."""
+    if last is not None and last.next == offset and last.chunk.data is not None and last.is_ledgers:
+        starts = last.chunk.starts
+        record = memoryview(last.chunk.data)[int(starts[-2]) : int(starts[-1])]
+        found = of_record(record, offset - 1) or {}
+        return {"offset": offset - 1, **of_group(log.group_id()), **found}
+    return {"offset": offset - 1, **log.proof(offset)}
 
 
-def _shown(facts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "no record that begins there"
+def _message_at(log: ScannedLog, offset: int) -> dict[str, int | str]:
+    """The checksum of the message that begins at an offset, as earlier versions recorded it; or nothing."""
+    for chunk in log.chunks(offset, offset + 1, with_data=True):
+        assert chunk.data is not None
+        return {"crc": crc32(memoryview(chunk.data)[: int(chunk.starts[1])])}
+    return {}
 
 
 def check_apart(out: str | os.PathLike[str], scan: Scan) -> None:
-    """@raise ExportError: the files would be in the directory of the log."""
+    """@raise ExportError: C{out} is no directory, or the files would be in the directory of the log."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", os.fspath(out)):
+        raise ExportError(
+            f"{os.fspath(out)!r} looks like the address of an object store: an export needs a directory of a "
+            "mounted file system, with an atomic rename. There, use a stream with a checkpoint"
+        )
     path = os.path.realpath(out)
     for held in (scan.options.path, scan.options.data_path):
         if held and (path + "/").startswith(os.path.realpath(held) + "/"):

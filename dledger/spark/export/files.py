@@ -110,6 +110,7 @@ class ExportDirectory:
 
     @ivar path: the directory.
     @ivar next_index: where the next part begins; None until the first L{begin}.
+    @ivar first: where the export begins; None until the first L{begin}, or if an earlier version made it.
     @ivar rows: in all parts so far.
     @ivar proof: given with the last part; the log is recognised by it.
     """
@@ -156,15 +157,21 @@ class ExportDirectory:
         return found
 
     @property
+    def first(self) -> int | None:
+        """See the class."""
+        found: int | None = self._state.get("first")
+        return found
+
+    @property
     def rows(self) -> int:
         """See the class."""
         found: int = self._state["rows"]
         return found
 
     @property
-    def proof(self) -> Mapping[str, int]:
+    def proof(self) -> Mapping[str, int | str]:
         """See the class."""
-        found: Mapping[str, int] = self._state["proof"]
+        found: Mapping[str, int | str] = self._state["proof"]
         return found
 
     def _recover(self, is_new: bool) -> None:
@@ -183,6 +190,8 @@ class ExportDirectory:
     def begin(self, index: int) -> None:
         """The next part begins at C{index}: called at the start, and where entries are skipped."""
         assert self.next_index is None or index >= self.next_index, "an export never goes back"
+        if self.next_index is None:
+            self._state["first"] = index
         self._state["next"] = index
         self._save()
 
@@ -200,7 +209,7 @@ class ExportDirectory:
         with contextlib.suppress(OSError):
             (self.path / PENDING_NAME / name).unlink()
 
-    def commit(self, part: ExportPart, proof: Mapping[str, int]) -> None:
+    def commit(self, part: ExportPart, proof: Mapping[str, int | str]) -> None:
         """
         Make a part visible, durably; L{next_index} is behind it afterwards.
 

@@ -29,13 +29,13 @@ from dledger.spark.export.exporter import (
     ExportSource,
     Progress,
     check_apart,
-    proof_at,
+    check_from,
     recognise,
 )
 from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart, part_name
 from dledger.spark.export.writers import PARQUET
 from dledger.spark.log import LogPart as Range
-from dledger.spark.log import cut, lost
+from dledger.spark.log import await_end, cut, lost
 from dledger.spark.options import EARLIEST
 from protocols.wire.fastjson import JsonObject
 
@@ -103,15 +103,17 @@ class SparkExporter:
             extent = log.extent()
             if self.directory.next_index is None:
                 self.directory.begin(scan.starting(extent, default=EARLIEST))
-            else:
-                recognise(self.directory, scan, log, extent)
             begin = self.directory.next_index
             assert begin is not None
+            check_from(self.directory, scan)
+            if extent.end < begin:
+                extent = await_end(log, options, begin)
+            recognise(self.directory.path, log, begin, self.directory.proof)
             if begin < extent.begin:
-                lost(scan.options, begin, extent.begin)
-                begin = extent.begin
-            ranges = cut(log, options, begin, extent.end)
-        self.progress = attrs.evolve(self.progress, begin=begin, next=begin, end=max(extent.end, begin))
+                begin = lost(scan.options, begin, extent.begin, note=extent.note)
+            end = max(begin, scan.ending(extent))
+            ranges = cut(log, options, begin, end)
+        self.progress = attrs.evolve(self.progress, begin=begin, next=begin, end=end)
         step = max(1, self._spark.sparkContext.defaultParallelism) * _TASKS_PER_SLOT
         for at in range(0, len(ranges), step):
             if self.should_stop():
@@ -133,7 +135,7 @@ class SparkExporter:
         part = ExportPart(first=first, last=end - 1, files=files, rows=rows)
         with closing(self._source.scan.log()) as log:
             log.extent()
-            proof = proof_at(log, end - 1)
+            proof = {"offset": end - 1, **log.proof(end)}
         self.directory.commit(part, proof)
         size = sum(one.size_bytes for one in ranges)
         self.progress = attrs.evolve(

@@ -1,0 +1,243 @@
+# -*- test-case-name: tests.spark.test_members -*-
+"""
+One blocking connection to a member, over native frames, without Twisted, and the troubles it may have.
+
+A request may be under way while the previous answer is used. The answers are cut into records by walking over
+the sizes; if all sizes are equal, which is common, no walk is needed.
+
+Knows nothing of groups, nor of other members.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import attrs
+import numpy as np
+
+from dledger.base.addresses import parse_address
+from dledger.spark.log import Offsets
+from protocols.wire.errors import WireError
+from protocols.wire.layout import struct_of, struct_of_some
+from protocols.wire.ledger.codes import RequestCode, ResponseCode
+from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_SIZE
+from protocols.wire.ledger.json_bodies import decode_response, encode_request
+from protocols.wire.ledger.messages import UNCHECKED, MetadataRequest, MetadataResponse, PullRequest, Request
+from protocols.wire.ledger.push import decode_frame, encode_request_frame
+from protocols.wire.ledger.push_layout import KINDS, PULL_RESPONSE_DECLARATION
+from protocols.wire.native import (
+    FLAG_RESPONSE,
+    FRAME_HEADER,
+    FRAME_HEADER_SIZE,
+    FRAME_VERSION,
+    NATIVE_FIRST_BYTE,
+    NATIVE_FRAME_BYTES_MAX,
+)
+from protocols.wire.remoting import LENGTH_WORD_SIZE, RemotingCommand, decode_command, encode_command
+
+_PULL_ANSWER = struct_of(PULL_RESPONSE_DECLARATION)
+_PULL_FIELDS = tuple(subcon.name for subcon in PULL_RESPONSE_DECLARATION.subcons)
+_PULL_TEXTS = ("group_length", "remote_id_length", "local_id_length", "leader_id_length")
+_SIZE = struct_of_some(BLANK_DECLARATION, "size")
+#: Longest time to connect, and to ask one member while planning, seconds.
+CONNECT_S = 5.0
+_RECEIVE_BYTES = 1 << 20
+#: Bytes of an answer that lists the members, at most.
+_METADATA_BYTES_MAX = 1 << 20
+
+
+class Trouble(Exception):
+    """This member cannot serve now; another one, or the same later, may."""
+
+
+class MemberRefused(Trouble):
+    """This member will never serve us: another group, another id."""
+
+
+class NotNative(Trouble):
+    """This member does not understand native frames, as Java's do not: it cannot be heard."""
+
+
+class NotNow(Trouble):
+    """This member could serve, but another one is better."""
+
+
+class Expired(Trouble):
+    """This member no longer has the entry; C{first_index} is the first that it has."""
+
+    def __init__(self, first_index: int) -> None:
+        super().__init__(f"its first entry is {first_index}")
+        self.first_index = first_index
+
+
+@attrs.frozen(kw_only=True)
+class Pulled:
+    """An answer to a pull: records as received, unchecked; C{records} may be empty."""
+
+    first_index: int
+    count: int
+    committed_index: int
+    records: memoryview
+
+
+def record_starts(records: memoryview, count: int) -> Offsets:
+    """
+    Where each of C{count} records begins, then where the last one ends.
+
+    @raise Trouble: the sizes do not add up.
+    """
+    total = len(records)
+    size = _SIZE.unpack_from(records)[0] if total >= 8 else 0
+    if size >= ENTRY_HEADER_SIZE and size * count == total:
+        rows = np.frombuffer(records, dtype=np.uint8).reshape(count, size)[:, 4:8]
+        if (rows == rows[0]).all():
+            return np.arange(0, total + 1, size, dtype=np.int64)
+    starts, at = [0], 0
+    unpack = _SIZE.unpack_from
+    for _ in range(count):
+        if at + ENTRY_HEADER_SIZE > total:
+            raise Trouble(f"{total} bytes are too few for {count} entries")
+        (size,) = unpack(records, at)
+        if size < ENTRY_HEADER_SIZE:
+            raise Trouble(f"an entry of {size} bytes")
+        at += size
+        starts.append(at)
+    if at != total:
+        raise Trouble(f"{count} entries end at byte {at} of {total}")
+    return np.array(starts, dtype=np.int64)
+
+
+class MemberConnection:
+    """
+    One connection. A request may be under way while the previous answer is used.
+
+    Every wait ends after C{timeout_s} without a byte.
+    """
+
+    def __init__(self, member_id: str, address: str, group: str, timeout_s: float) -> None:
+        """@raise Trouble: the address refuses the connection or does not answer."""
+        self.member_id = member_id
+        self._group = group
+        self._opaque = 0
+        try:
+            self._socket = socket.create_connection(
+                parse_address(address), timeout=min(timeout_s, CONNECT_S)
+            )
+            self._socket.settimeout(timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ValueError) as error:  # a member may name others with malformed addresses
+            raise Trouble(f"no connection to {address}: {error}") from None
+
+    def send(self, request: Request) -> None:
+        """Send a request. @raise Trouble: the connection is lost."""
+        self._opaque += 1
+        try:
+            self._socket.sendall(encode_request_frame(request, self._opaque))
+        except OSError as error:
+            raise Trouble(f"connection lost: {error}") from None
+
+    def _receive(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            try:
+                got = self._socket.recv_into(view[at:], min(size - at, _RECEIVE_BYTES))
+            except TimeoutError:
+                raise Trouble("no answer in time") from None
+            except OSError as error:
+                raise Trouble(f"connection lost: {error}") from None
+            if not got and not at and self._opaque == 1:
+                raise NotNative("connection closed (a Java member does not understand native frames)")
+            if not got:
+                raise Trouble("connection closed")
+            at += got
+        return data
+
+    def _frame(self, kind: RequestCode) -> tuple[bytearray, bytearray]:
+        """Header and rest of the answer to the last request."""
+        header = self._receive(FRAME_HEADER_SIZE)
+        first, version, number, flags, opaque, length = FRAME_HEADER.unpack(header)
+        if (first, version, number, flags) != (NATIVE_FIRST_BYTE, FRAME_VERSION, KINDS[kind], FLAG_RESPONSE):
+            raise Trouble(f"it answered with frame {header.hex()}")
+        if opaque != self._opaque or not 0 <= length <= NATIVE_FRAME_BYTES_MAX - FRAME_HEADER_SIZE:
+            raise Trouble(f"it answered request {self._opaque} with opaque={opaque}, length={length}")
+        return header, self._receive(length)
+
+    def metadata(self) -> MetadataResponse:
+        """
+        The member's view of itself and of the group.
+
+        @raise Trouble: it does not answer, or refuses.
+        """
+        self.send(MetadataRequest(group=self._group, remote_id=self.member_id))
+        header, rest = self._frame(RequestCode.METADATA)
+        try:
+            _, answer = decode_frame(bytes(header + rest))
+        except WireError as error:
+            raise Trouble(str(error)) from None
+        assert isinstance(answer, MetadataResponse)
+        if answer.code in (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER):
+            raise MemberRefused(f"it refuses: {answer.code.name}")
+        if answer.code is not ResponseCode.SUCCESS:
+            raise Trouble(f"it refuses: {answer.code.name}")
+        return answer
+
+    def group_id(self) -> str:
+        """
+        The id of the member's group, which only the JSON of remoting frames has; empty if none is known.
+
+        @raise Trouble: it does not answer, or refuses.
+        """
+        request = MetadataRequest(group=self._group, remote_id=self.member_id)
+        self._opaque += 1
+        command = RemotingCommand(
+            code=int(request.kind), opaque=self._opaque, ext_fields={}, body=encode_request(request)
+        )
+        try:
+            self._socket.sendall(encode_command(command))
+            length = int.from_bytes(self._receive(LENGTH_WORD_SIZE), "big")
+            if length > _METADATA_BYTES_MAX:
+                raise Trouble(f"an answer of {length} bytes")
+            frame = decode_command(bytes(self._receive(length)))
+            answer = decode_response(RequestCode.METADATA, frame.body)
+        except (OSError, WireError) as error:
+            raise Trouble(str(error)) from None
+        assert isinstance(answer, MetadataResponse)
+        return answer.group_id if answer.is_group_known else ""
+
+    def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:
+        """Ask for entries from C{begin} to C{end} (exclusive). @raise Trouble: the connection is lost."""
+        self.send(PullRequest(group=self._group, remote_id=self.member_id, begin_index=begin,
+                              end_index=end - 1, max_bytes=max_bytes, node_id=UNCHECKED))
+
+    def pulled(self) -> Pulled:
+        """
+        The answer to L{ask_pull}. Its records are not decoded here, but later, all at once.
+
+        @raise Expired: the entries have expired.
+        @raise Trouble: there is no answer, or the answer is a refusal or malformed.
+        """
+        _, rest = self._frame(RequestCode.PULL)
+        if len(rest) < _PULL_ANSWER.size:
+            raise Trouble(f"an answer of {len(rest)} bytes")
+        fields = dict(zip(_PULL_FIELDS, _PULL_ANSWER.unpack_from(rest), strict=True))
+        if fields["code"] == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
+            raise Expired(fields["ledger_begin_index"])
+        if fields["code"] != ResponseCode.SUCCESS:
+            raise Trouble(f"it refuses: {_code_name(fields['code'])}")
+        at = _PULL_ANSWER.size + sum(max(fields[name], 0) for name in _PULL_TEXTS)
+        if at > len(rest):
+            raise Trouble(f"an answer of {len(rest)} bytes whose texts end at {at}")
+        return Pulled(first_index=fields["first_index"], count=fields["count"],
+                      committed_index=fields["committed_index"], records=memoryview(rest)[at:])
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._socket.close()
+
+
+def _code_name(number: int) -> str:
+    try:
+        return ResponseCode(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,192 @@
+# -*- test-case-name: tests.damage.test_slice -*-
+"""
+Sound directories of several shapes, and the places in them where damage may hit.
+
+A place is a byte range of one file with a name of its class: a field of a certain record, of an index unit, a
+part of the commit mark, and so on. L{places_of} lists every class of a shape.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from dledger.storage.commit_mark import decode_mark, encode_mark
+from tests.spark.ledgers import Ledger, Row, expire, plain_rows, set_group
+
+GROUP_ID = "0123456789abcdef" * 2
+DATA_BYTES, INDEX_BYTES, UNIT_BYTES = 1024, 320, 32
+COMMITTED, ENTRIES = 50, 60
+#: Field, its first byte, and its bytes.
+HEADER_FIELDS = (("magic", 0, 4), ("size", 4, 4), ("index", 8, 8), ("term", 16, 8), ("pos", 24, 8),
+                 ("channel", 32, 4), ("chain_crc", 36, 4), ("body_crc", 40, 4), ("body_length", 44, 4))
+UNIT_FIELDS = (("magic", 0, 4), ("pos", 4, 8), ("size", 12, 4), ("index", 16, 8), ("term", 24, 8))
+
+
+@attrs.frozen(kw_only=True)
+class Area:
+    """
+    A class of byte positions.
+
+    @ivar role: of the file: C{data}, C{index}, or its name.
+    @ivar entry: the entry that it belongs to; -1 for none.
+    """
+
+    role: str
+    name: str
+    file: str
+    at: int
+    size: int
+    entry: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class Shape:
+    """
+    A sound directory.
+
+    @ivar files: relative path to content.
+    @ivar rows: those that must be read.
+    @ivar is_java: no checksums, no marks of ours.
+    """
+
+    name: str
+    files: dict[str, bytes]
+    rows: list[Row]
+    is_java: bool
+    areas: list[Area]
+
+    def write(self, path: str) -> None:
+        """Make the directory."""
+        for name, content in self.files.items():
+            target = Path(path) / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+
+def shapes(base: str) -> list[Shape]:
+    """Every shape. @param base: directory for the ledgers, which are removed again."""
+    found = []
+    for name in ("live", "mark-ahead", "checkpoint-ahead", "closed", "expired", "java", "java-expired"):
+        path = _make(f"{base}/{name}", name)
+        files = {
+            str(file.relative_to(path)): file.read_bytes()
+            for file in sorted(Path(path).rglob("*")) if file.is_file()
+        }
+        rows = plain_rows(path, COMMITTED)
+        is_java = name.startswith("java")
+        areas = [area for area in places_of(plain_rows(path), files) if area.file in files]
+        found.append(Shape(name=name, files=files, rows=rows, is_java=is_java, areas=areas))
+        shutil.rmtree(f"{base}/{name}")
+    return found
+
+
+def _make(base: str, name: str) -> str:
+    ledger = Ledger(base)
+    if name.startswith("java"):
+        for number in range(ENTRIES):
+            body = bytes([number]) * (number * 7 % 120)
+            ledger.append_without_checksums([body], term=1 + number // 13)
+    else:
+        ledger.fill(ENTRIES, per_term=13)
+    ledger.commit(COMMITTED - 1)
+    set_group(ledger.path, GROUP_ID)
+    Path(f"{ledger.path}/currterm").write_text("voteLeader=n0\ncurrTerm=5\n")
+    if name == "closed":
+        ledger.store.clean_close()
+    else:
+        ledger.close()
+    if name.endswith("expired"):
+        expire(ledger.path, 2)
+        first = plain_rows(ledger.path)[0][0]
+        for file in sorted(os.listdir(f"{ledger.path}/index")):
+            if int(file) + INDEX_BYTES <= first * UNIT_BYTES:
+                os.unlink(f"{ledger.path}/index/{file}")
+    if name == "mark-ahead":
+        Path(f"{ledger.path}/checkpoint").write_text(f"committedIndex={COMMITTED - 20}\nendIndex=45\n")
+    if name == "checkpoint-ahead":
+        _lower_mark(ledger.path, COMMITTED - 20)
+    if name.startswith("java"):
+        for file in os.listdir(ledger.path):
+            if file not in ("checkpoint", "currterm", "data", "index"):
+                os.unlink(f"{ledger.path}/{file}")
+    return ledger.path
+
+
+def _lower_mark(path: str, committed_index: int) -> None:
+    """The commit mark as it was when less was committed; one slot is older still."""
+    content = Path(f"{path}/commitmark").read_bytes()
+    decoded = max((found for at in (0, 512) if (found := decode_mark(content[at : at + 512])) is not None),
+                  key=lambda found: found[0])
+    mark = attrs.evolve(decoded[1], committed_index=committed_index)
+    older = attrs.evolve(decoded[1], committed_index=committed_index - 10)
+    slots = (encode_mark(mark, decoded[0]), encode_mark(older, decoded[0] - 1))
+    Path(f"{path}/commitmark").write_bytes(b"".join(slot.ljust(512, b"\0") for slot in slots))
+
+
+def places_of(rows: list[Row], files: dict[str, bytes]) -> Iterator[Area]:
+    """Every class of a directory. @param rows: all, committed or not."""
+    first, last_committed = rows[0][0], COMMITTED - 1
+    ends = [row[0] for row, after in zip(rows, rows[1:], strict=False)
+            if row[2] // DATA_BYTES != after[2] // DATA_BYTES]
+    terms = [row[0] for row, after in zip(rows, rows[1:], strict=False) if row[1] != after[1]]
+    chosen = {
+        "first": first, "second": first + 1, "file-end": ends[1], "file-begin": ends[1] + 1, "middle": 33,
+        "term-end": terms[0], "term-begin": terms[0] + 1, "unit-file-end": 39, "unit-file-begin": 40,
+        "last-but-one": last_committed - 1, "last": last_committed, "behind": COMMITTED, "tail": ENTRIES - 1,
+    }
+    by_index = {row[0]: row for row in rows}
+    for which, index in chosen.items():
+        if index in by_index:
+            yield from _of_entry(which, by_index[index])
+    for which, index in (("first-file", ends[0]), ("later-file", ends[2]), ("last-file", ends[-1])):
+        yield from _of_blank(which, by_index[index])
+    for role in ("data", "index"):
+        names = [name for name in files if name.startswith(f"{role}/")]
+        for which, name in (("first", names[0]), ("middle", names[len(names) // 2]), ("last", names[-1])):
+            yield Area(role=role, name=f"{which}-file", file=name, at=0, size=len(files[name]))
+    tail = rows[-1][2] + rows[-1][3]
+    if tail % DATA_BYTES:
+        yield Area(role="data", name="zeros", file=f"data/{tail // DATA_BYTES * DATA_BYTES:020d}",
+                   at=tail % DATA_BYTES, size=DATA_BYTES - tail % DATA_BYTES)
+    for name in ("checkpoint", "commitmark", "currterm", "identity"):
+        for part in range(8):
+            content = files.get(name, b"")
+            size = -(-len(content) // 8)
+            yield Area(role=name, name=f"part-{part}", file=name, at=part * size,
+                       size=max(min(size, len(content) - part * size), 0))
+    yield Area(role="checkpoint", name="digits", file="checkpoint", at=len("committedIndex="), size=2)
+    for slot in (0, 1):
+        # The fields and their checksum; behind them is padding.
+        yield Area(role="commitmark", name=f"slot-{slot}", file="commitmark", at=slot * 512, size=116)
+
+
+def _of_entry(which: str, row: Row) -> Iterator[Area]:
+    index, position = row[0], row[2]
+    file, at = f"data/{position // DATA_BYTES * DATA_BYTES:020d}", position % DATA_BYTES
+    for name, offset, size in HEADER_FIELDS:
+        yield Area(role="data", name=f"{which}.{name}", file=file, at=at + offset, size=size, entry=index)
+    if row[7]:
+        for name, offset in (("body-begin", 0), ("body-end", len(row[7]) - 1)):
+            yield Area(role="data", name=f"{which}.{name}", file=file, at=at + 48 + offset, size=1,
+                       entry=index)
+    file = f"index/{index * UNIT_BYTES // INDEX_BYTES * INDEX_BYTES:020d}"
+    for name, offset, size in UNIT_FIELDS:
+        yield Area(role="index", name=f"{which}.{name}", file=file,
+                   at=index * UNIT_BYTES % INDEX_BYTES + offset, size=size, entry=index)
+
+
+def _of_blank(which: str, row: Row) -> Iterator[Area]:
+    end = row[2] + row[3]
+    file, at = f"data/{end // DATA_BYTES * DATA_BYTES:020d}", end % DATA_BYTES
+    for name, offset, size in (("magic", 0, 4), ("size", 4, 4), ("padding", 8, DATA_BYTES - at - 8)):
+        if size > 0:
+            yield Area(role="data", name=f"blank-of-{which}.{name}", file=file, at=at + offset, size=size)
+
+
+assert struct.calcsize(">iiqqqiiii") == 48

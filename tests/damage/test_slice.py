@@ -1,0 +1,68 @@
+# -*- test-case-name: tests.damage.test_slice -*-
+"""A part of the damage cases, and the guards that they need; C{python -m tests.damage} runs them all."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from twisted.trial.unittest import SynchronousTestCase
+
+HAS_SPARK = all(importlib.util.find_spec(name) is not None for name in ("pyspark", "pyarrow"))
+if HAS_SPARK or TYPE_CHECKING:
+    from tests.damage import cases, readers
+    from tests.damage.cases import CHANGES, FILE_CHANGES, Bench, Case, all_cases, bench
+    from tests.damage.directories import Area
+    from tests.damage.readers import READINGS
+    from tests.spark.ledgers import Row
+
+CASES = 400
+
+
+class SliceTests(SynchronousTestCase):
+    """Every row, or an error that names a file."""
+
+    bench: Bench
+    if not HAS_SPARK:
+        skip = "needs the extra spark: pip install '.[spark]'"
+
+    def setUp(self) -> None:
+        held = bench()
+        self.bench = held.__enter__()
+        self.addCleanup(held.__exit__, None, None, None)
+
+    def test_slice(self) -> None:
+        """Seeded cases of all classes."""
+        problems = []
+        for case in all_cases(self.bench.shapes, CASES, seed=20):
+            problem = self.bench.run(case)
+            if problem:
+                problems.append(f"{case}: {problem}")
+        self.assertEqual(problems, [], "\n" + "\n".join(problems))
+        self.assertGreater(self.bench.seen["error"], CASES // 3)
+        self.assertGreater(self.bench.seen["equal"], CASES // 10)
+
+    def test_classes(self) -> None:
+        """The table has every file role, both ends, every kind of damage and every way to read."""
+        made = list(all_cases(self.bench.shapes, 30_000, seed=1))
+        self.assertEqual({case.area.role for case in made},
+                         {"data", "index", "checkpoint", "commitmark", "currterm", "identity"})
+        self.assertEqual({case.change for case in made}, {*CHANGES, *FILE_CHANGES})
+        self.assertEqual({case.reading for case in made}, set(READINGS))
+        names = {case.area.name.partition(".")[0] for case in made}
+        self.assertLessEqual({"first", "last", "first-file", "last-file", "behind", "slot-0"}, names)
+
+    def test_no_row_twice(self) -> None:
+        """The judge itself: rows that are fewer, or others, are a problem."""
+        (shape, *_) = self.bench.shapes
+        area = Area(role="data", name="middle.magic", file=shape.areas[0].file, at=0, size=4)
+        case = Case(shape=shape, area=area, change="zeros", is_whole=False, reading="fewer", start=False,
+                    seed=1)
+        for rows, words in ((shape.rows[:-1], "49 rows without an error, expected 50"),
+                            (shape.rows[:1] + shape.rows, "51 rows without an error")):
+            def read(path: str, out: str, start: object, rows: list[Row] = rows) -> list[Row]:
+                return rows
+
+            self.patch(readers, "READINGS", {"fewer": read})
+            self.patch(cases, "READINGS", {"fewer": read})
+            self.assertIn(words, self.bench.run(case))
