@@ -20,6 +20,7 @@ from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from dledger.storage.commit_mark import encode_mark, read_mark
 from tests.spark.ledgers import Ledger, plain_rows, scanned
+from tests.storage.support import flush
 
 
 class LedgerCase(SynchronousTestCase):
@@ -323,6 +324,17 @@ class LiveTests(LedgerCase):
         self.patch(ends, "_PASSING_S", 0.0)
         error = self.assertRaises(ReadError, Scan.of({"path": self.path}).extent)
         self.assertIn("neither commitmark nor checkpoint is there", str(error))
+
+    def test_a_checkpoint_older_than_the_files(self) -> None:
+        """Without our mark it may name too few entries: an error, which names the mark."""
+        os.unlink(f"{self.path}/commitmark")
+        self.patch(ends, "_PASSING_S", 0.0)
+        self.assertEqual(Scan.of({"path": self.path}).extent().end, 60)
+        self.ledger.append([b"committed, perhaps"])
+        flush(self.ledger.store)
+        error = self.assertRaises(DamageError, Scan.of({"path": self.path}).extent)
+        self.assertIn("commitmark: the commit mark of this directory is missing", str(error))
+        self.assertIn("ends at entry 59, is older than the files", str(error))
 
     def test_repairing(self) -> None:
         """A member that has lost entries and fetches them is no source until it has them."""
