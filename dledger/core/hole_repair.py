@@ -10,7 +10,8 @@ Rule 1: the first hole is handled first. Its bytes are looked at again; then one
 at most L{ASK_BYTES}. The store proves the records (L{dledger.storage.hole_mending}); this part only says
 whether both sides know them to be committed.
 Rule 2: a member of ours gives any sound entry; a Java member gives entries only while it leads, so a leader
-that no member of ours could help hands over.
+that no member of ours could help hands over. Two members that neither lead nor stand may never have heard of
+each other: then METADATA tells whether the other one is of ours.
 Rule 3: it is tried for ever. After each round of all members in vain the wait grows, up to L{WAIT_MAX_MS}. An
 entry that no member has is never replaced: the operator is told who was asked.
 """
@@ -141,8 +142,10 @@ class HoleRepair:
             last_index = member.committed_index  # the rest may differ from the leader's, and will be cut
         request: PullRequest | GetRequest | MetadataRequest
         told = self._told_committed.get(peer_id)
-        if told is not None and told < index and peer_id not in self._polled:
-            self._polled.add(peer_id)
+        is_unknown = peer_id not in member.wire_versions
+        if is_unknown or (told is not None and told < index and peer_id not in self._polled):
+            if not is_unknown:
+                self._polled.add(peer_id)
             request = MetadataRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id,
                 wire_version=WIRE_VERSION,
@@ -164,8 +167,8 @@ class HoleRepair:
 
     def _in_turn(self) -> tuple[str, ...]:
         """The peers that can be asked now, the leader first. A Java member answers only while it leads."""
-        leader_id = self.member.leader_id
-        able = [one for one in self.member.peer_ids if one == leader_id or not self._is_java(one)]
+        leader_id, known = self.member.leader_id, self.member.wire_versions
+        able = [one for one in self.member.peer_ids if one == leader_id or known.get(one) != 0]
         return tuple(sorted(able, key=lambda one: one != leader_id))
 
     def _is_java(self, peer_id: str) -> bool:
@@ -192,8 +195,9 @@ class HoleRepair:
         self._request_id = None
         member, question = self.member, self._question
         assert question is not None
-        if isinstance(response, MetadataResponse) and peer_id in self._told_committed:
-            self._told_committed[peer_id] = response.committed_index
+        if isinstance(response, MetadataResponse):
+            if peer_id in self._told_committed:
+                self._told_committed[peer_id] = response.committed_index
             self._tried.discard(peer_id)
             return
         entries: EntryBatch | None = None

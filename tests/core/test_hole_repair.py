@@ -158,6 +158,26 @@ class AskTests(SynchronousTestCase):
         one.bench.answer(one.asked(), MetadataResponse(group="g"))
         self.assertEqual(one.ledger.filled, [])
 
+    def test_never_heard_of(self) -> None:
+        """Two members with holes neither stand nor lead: METADATA tells each that the other is of ours."""
+        for wire_version, is_asked in ((1, True), (0, False)):
+            one = HoleBench()
+            one.bench.core._member.leader_id = None
+            one.bench.core._member.wire_versions = {"n1": 0}
+            for _ in range(4):
+                one.tick()
+            self.assertEqual(one.questions(), [])
+            (question,) = [each for each in of_type(one.bench.seen, fx.SendRequest)
+                           if isinstance(each.request, MetadataRequest)]
+            self.assertEqual(question.peer_id, "n2")
+            one.bench.step(ev.ResponseReceived(
+                peer_id="n2", request_id=question.request_id,
+                response=MetadataResponse(group="g", wire_version=wire_version),
+            ))
+            for _ in range(4):
+                one.tick()
+            self.assertEqual([each.peer_id for each in one.questions()], ["n2"] if is_asked else [])
+
     def test_json_peer(self) -> None:
         """A member that refuses PULL on its frames is asked GET at once; what the leader has is committed."""
         one = HoleBench()
