@@ -177,7 +177,7 @@ def stages(suites: Sequence[str] = ()) -> list[Stage]:
         Stage(name="types", command=(PYTHON, "-m", "mypy"), limit_s=240, read=read_check, counts="check"),
         Stage(name="unit", command=(*trial, "--reporter=text", *(suites or unit_suites())), limit_s=600,
               read=read_trial, counts="tests"),
-        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=700,
+        Stage(name="sim", command=(PYTHON, "-m", *simulate), limit_s=1200,
               read=read_total(SCHEDULES), counts="schedules"),
         Stage(name="sim-ha", command=(PYTHON, "-m", *simulate_ha), limit_s=400,
               read=read_total(SCHEDULES), counts="schedules"),
