@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.two_slots import SlotFile
-from dledger.broker.store.consume_queue import ConsumeQueue
+from dledger.broker.store.unit_check import TornUnits
 from dledger.testing.crashes.__main__ import main
 from dledger.testing.crashes.broker_stories import broker_stories
 from dledger.testing.crashes.engine import CrashTally, Enumeration
@@ -50,8 +50,16 @@ class BrokerCutTests(SynchronousTestCase):
         self.assertIn("is gone", self.finds("broker-cut", broken, share=1.0))
 
     def test_cut_is_not_zeroed(self) -> None:
-        """Bytes of cut records that come back."""
-        self.assertIn("the log", self.finds("broker-cut", mock.patch.object(SegmentList, "zero")))
+        """Bytes of cut records that come back, and units of them."""
+        sound = SegmentList.zero
+        for is_queue, sentence in ((False, "the log"), (True, "the queues have")):
+
+            def zero(files: SegmentList, position: int, end: int, is_queue: bool = is_queue) -> None:
+                if ("consumequeue" in files.directory) is not is_queue:
+                    sound(files, position, end)
+
+            broken = mock.patch.object(SegmentList, "zero", zero)
+            self.assertIn(sentence, self.finds("broker-cut", broken))
 
     def test_names_are_not_synced(self) -> None:
         """A new file whose name is lost with flushed records."""
@@ -59,8 +67,8 @@ class BrokerCutTests(SynchronousTestCase):
         self.assertIn("broker-roll", self.finds("broker-roll", broken))
 
     def test_torn_units(self) -> None:
-        """Units that are not compared with their records."""
-        broken = mock.patch.object(ConsumeQueue, "_is_sound", return_value=True)
+        """Torn units that stay."""
+        broken = mock.patch.object(TornUnits, "is_torn", return_value=False)
         self.assertIn("the queues have", self.finds("broker-checkpoint", broken, share=1.0))
 
 

@@ -139,8 +139,10 @@ class JavaTests(LiveCase):
         self.assertEqual(codes, {ResponseCode.SUCCESS})
         path = str(self.directory / "n0" / "dledger-n0")
         scan = Scan.of({"path": path})
-        # Java says every three seconds how far it is.
-        wait_until(lambda: scan.extent().end == 1500, seconds=60, what="Java's checkpoint", every=0.2)
+        # Java says every three seconds how far it is; until the first time, the scan refuses.
+        checkpoint = Path(path) / "checkpoint"
+        wait_until(lambda: checkpoint.is_file() and scan.extent().end == 1500, seconds=60,
+                   what="Java's checkpoint", every=0.2)  # fmt: skip
         expected = plain_rows(path)
         self.assertEqual(sorted(row[7] for row in expected), sorted(bodies))
         self.assertGreater(len(os.listdir(f"{path}/data")), 2)

@@ -12,8 +12,9 @@ RocketMQ does (a master that lost units continues its count), and is counted.
 Rule 2: a queue whose first record does not have index 0 begins in the middle of a file; the space before it
 is filled with units that no reader takes for messages.
 Rule 3: a unit with a size of 0 ends the queue.
-Rule 3a: at a start after a crash the last unit must point to its record, and to a later one than the unit
-before it; else it is dropped. Units of dispatched records are on stable storage: only torn ones are dropped.
+Rule 3a: a power cut can leave the end of a unit without its beginning: zeroes are there, so the unit points
+too low. At a start after a crash such last units are dropped; their records are dispatched again. All others
+stay (L{dledger.broker.store.unit_check}), also those of damaged records: no later message takes their place.
 Rule 4: a record with index 0 behind others means that its topic was deleted and created again: the queue
 restarts with it. RocketMQ then skips everything up to the old end, on slaves and after a rebuild.
 
@@ -67,6 +68,11 @@ class Unit(NamedTuple):
     offset: int
     size: int
     tags_code: int
+
+
+#: Whether a power cut took the beginning of a unit. The second argument is the offset in the unit before it;
+#: -1: there is none.
+IsTorn: TypeAlias = Callable[[Unit, int], bool]
 
 
 class _Segments(SegmentList):
@@ -129,7 +135,7 @@ class ConsumeQueue:
     @classmethod
     def open(
         cls, disk: Disk, directory: str, file_size: int, *, log_begin: int, log_end: int, is_trusted: bool,
-        crashed: bool, is_record: Callable[[Unit], bool],
+        crashed: bool, is_torn: IsTorn,
     ) -> ConsumeQueue:
         """
         Open the queue in C{directory} as far as its records are in the log.
@@ -139,7 +145,7 @@ class ConsumeQueue:
         @param is_trusted: all units below C{log_end} are known to exist.
         @param crashed: names of files may be in the cache only, so the next flush syncs the directory, too;
             and the last units may be torn.
-        @param is_record: whether a unit can be of the record to which it points; asked after a crash.
+        @param is_torn: judges the last units after a crash.
         @raise DirectoryError: the directory has foreign files.
         @raise OSError: reading or cutting failed.
         """
@@ -155,13 +161,12 @@ class ConsumeQueue:
         for offset in reversed(gone):  # files whose creation a crash interrupted
             disk.unlink(f"{directory}/{file_name(offset)}")
         queue = cls(disk, directory, file_size, offsets if sound else ())
-        queue._recover(log_begin, log_end, is_trusted=is_trusted,
-                       is_record=is_record if crashed else lambda unit: True)  # fmt: skip
+        queue._recover(log_begin, log_end, is_trusted=is_trusted, is_torn=is_torn if crashed else None)
         queue._segments.directory_dirty = crashed and bool(queue._segments.offsets)
         return queue
 
     def _recover(
-        self, log_begin: int, log_end: int, *, is_trusted: bool, is_record: Callable[[Unit], bool]
+        self, log_begin: int, log_end: int, *, is_trusted: bool, is_torn: IsTorn | None
     ) -> None:
         offsets = self._segments.offsets
         if not offsets:
@@ -173,7 +178,7 @@ class ConsumeQueue:
             third = offsets[max(len(offsets) - 3, 0)] // UNIT_SIZE
             end = self._scan(third, behind)
             end = self._search(first, end, lambda unit: not 0 < unit[1] or unit[0] >= log_end)
-        while end > first and not self._is_sound(end - 1, first, range(log_begin, log_end), is_record):
+        while is_torn is not None and end > first and self._is_torn(end - 1, first, log_end, is_torn):
             end -= 1
         self._segments.cut(end * UNIT_SIZE)
         self.next_index = end
@@ -181,15 +186,15 @@ class ConsumeQueue:
         self._begin_index = first
         self.expire(log_begin)
 
-    def _is_sound(self, index: int, first: int, log: range, is_record: Callable[[Unit], bool]) -> bool:
-        """Rule 3a. The record of a unit before C{log} was deleted, so nothing can be compared with it."""
+    def _is_torn(self, index: int, first: int, log_end: int, is_torn: IsTorn) -> bool:
+        """Rule 3a."""
         offset, size, tags_code = self._unit(index)
+        if size <= 0 or offset >= log_end:
+            return True  # (behind it was a torn one)
         if size == FILLER_SIZE:
-            return not offset
-        before, size_before, _ = self._unit(index - 1) if index > first else (0, FILLER_SIZE, 0)
-        if size <= 0 or not 0 <= offset < log.stop or (size_before != FILLER_SIZE and offset <= before):
-            return False
-        return offset < log.start or is_record(Unit(index, offset, size, tags_code))
+            return offset != 0
+        before, size_before, _ = self._unit(index - 1) if index > first else (-1, FILLER_SIZE, 0)
+        return is_torn(Unit(index, offset, size, tags_code), before if size_before != FILLER_SIZE else -1)
 
     def _search(self, low: int, high: int, is_behind: _Predicate) -> int:
         """The first index from C{low} on for which C{is_behind} is true, as for all later; else C{high}."""

@@ -21,9 +21,9 @@ from itertools import islice
 
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError, StoreError
-from dledger.broker.store.consume_queue import ConsumeQueue, Unit
+from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.store_config import StoreConfig
-from dledger.broker.store.unit_check import ReadLog, points_to_record
+from dledger.broker.store.unit_check import TornUnits
 
 #: Most queues that keep their files open, and the share of the process's descriptors that they may take.
 OPEN_MAX = 512
@@ -74,12 +74,12 @@ class ConsumeQueues:
     @classmethod
     def open(
         cls, config: StoreConfig, disk: Disk, *, log_begin: int, log_end: int, is_trusted: bool,
-        crashed: bool, read: ReadLog,
+        crashed: bool, torn: TornUnits,
     ) -> ConsumeQueues:
         """
         Open every queue, as far as its records are in the log; see L{ConsumeQueue.open}.
 
-        @param read: reads the log from C{log_begin} to its end.
+        @param torn: judges the last units after a crash.
         @raise DirectoryError: a directory has foreign files.
         @raise StoreError: reading or cutting failed.
         """
@@ -89,7 +89,7 @@ class ConsumeQueues:
                 queue = ConsumeQueue.open(
                     disk, queues._path(topic, queue_id), config.mapped_file_size_consume_queue,
                     log_begin=log_begin, log_end=log_end, is_trusted=is_trusted, crashed=crashed,
-                    is_record=partial(_is_record, read, topic, queue_id),
+                    is_torn=partial(torn.is_torn, topic, queue_id),
                 )  # fmt: skip
                 queues._queues[topic, queue_id] = queue
                 queues._touch((topic, queue_id), queue)
@@ -266,13 +266,6 @@ class ConsumeQueues:
             queue.close()
         self._touched.clear()
         self._closed.clear()
-
-
-def _is_record(read: ReadLog, topic: str, queue_id: int, unit: Unit) -> bool:
-    """See L{points_to_record}."""
-    return points_to_record(
-        read, topic, queue_id, index=unit.queue_offset, offset=unit.offset, size=unit.size
-    )
 
 
 def _sync_closed(disk: Disk, path: str) -> None:

@@ -47,6 +47,7 @@ from dledger.broker.store.record_mending import RecordMending
 from dledger.broker.store.reput import Dispatcher, ReputMessageService
 from dledger.broker.store.scrub import Scrub
 from dledger.broker.store.store_config import StoreConfig
+from dledger.broker.store.unit_check import TornUnits
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.layout import MIN_MESSAGE_SIZE, WALKED
 
@@ -420,7 +421,9 @@ def _open_queues(
         known = end
     queues = ConsumeQueues.open(
         config, disk, log_begin=begin, log_end=known, is_trusted=seen.mark is not None,
-        crashed=seen.crashed, read=log.read,
+        crashed=seen.crashed,
+        # (A file that a power cut took may have held records, too.)
+        torn=TornUnits(log.read, range(begin, known), end + 2 * log.file_size),
     )
     if begin == end:
         try:

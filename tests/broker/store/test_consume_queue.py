@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import Disk, OsDisk
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError
-from dledger.broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from dledger.broker.store.consume_queue import FILLER_SIZE, UNIT, ConsumeQueue, IsTorn, Unit
+from dledger.broker.store.store_config import UNIT_SIZE
 from dledger.testing.disk import SimDisk
 from tests.broker.support import QUEUE_SIZE
 
@@ -32,7 +33,7 @@ class QueueContract(_Case):
     def open(self, **options: int) -> ConsumeQueue:
         """The queue as it is on the disk."""
         values = {"log_begin": 0, "log_end": NO_END, "is_trusted": False, "crashed": False,
-                  "is_record": lambda unit: True, **options}
+                  "is_torn": lambda unit, before: False, **options}
         return ConsumeQueue.open(self.disk, self.root, QUEUE_SIZE, **values)  # type: ignore[arg-type]
 
     def units(self, queue: ConsumeQueue) -> list[tuple[int, int, int, int]]:
@@ -241,8 +242,58 @@ class QueueContract(_Case):
         for size in (100, 400):
             with self.assertRaises(DirectoryError):
                 ConsumeQueue.open(self.disk, self.root, size, log_begin=0, log_end=NO_END, is_trusted=False,
-                                  crashed=False, is_record=lambda unit: True)
+                                  crashed=False, is_torn=lambda unit, before: False)
         self.assertEqual(self.open().next_index, 35)
+
+
+class TornTests(SynchronousTestCase):
+    """The last units at a start after a crash."""
+
+    def reopened(self, judge: IsTorn, *, crashed: bool = True, last: bytes = b"") -> ConsumeQueue:
+        """A queue of five units, of which C{last} overwrites the last ones, after a restart."""
+        disk = MemoryDisk()
+        options: dict[str, Any] = {"log_begin": 0, "log_end": 1500, "is_trusted": True, "crashed": crashed,
+                                   "is_torn": judge}
+        queue = ConsumeQueue.open(disk, "queue", QUEUE_SIZE, **options)
+        for index in range(5):
+            queue.put(index, 300 * index, 100, 7)
+        queue.write()
+        disk.open(f"queue/{0:020d}").pwrite(last, 5 * UNIT_SIZE - len(last))
+        return ConsumeQueue.open(disk, "queue", QUEUE_SIZE, **options)
+
+    def test_dropped(self) -> None:
+        """From the end on, until one is not torn; each is judged beside the unit before it."""
+        asked: list[tuple[Unit, int]] = []
+
+        def judge(unit: Unit, before: int) -> bool:
+            asked.append((unit, before))
+            return unit.queue_offset > 2
+
+        self.assertEqual(self.reopened(judge).next_index, 3)
+        self.assertEqual(asked, [
+            (Unit(4, 1200, 100, 7), 900), (Unit(3, 900, 100, 7), 600), (Unit(2, 600, 100, 7), 300),
+        ])
+
+    def test_all_dropped(self) -> None:
+        """The first unit has none before it."""
+        befores: list[int] = []
+        queue = self.reopened(lambda unit, before: befores.append(before) is None)
+        self.assertEqual((queue.next_index, befores), (0, [900, 600, 300, 0, -1]))
+
+    def test_only_after_a_crash(self) -> None:
+        """An orderly stop leaves whole units."""
+        self.assertEqual(self.reopened(lambda unit, before: True, crashed=False).next_index, 5)
+
+    def test_behind_a_torn_one(self) -> None:
+        """Units that are none, or of records that were not dispatched, go with it; a torn filler, too."""
+        for unit in ((1200, 0, 7), (1500, 100, 7), (12, FILLER_SIZE, 0)):
+            torn = UNIT.pack(*unit) + UNIT.pack(1, 100, 7)
+            queue = self.reopened(lambda unit, before: unit.offset == 1, last=torn)
+            self.assertEqual(queue.next_index, 3, unit)
+        filler = UNIT.pack(0, FILLER_SIZE, 0) + UNIT.pack(1, 100, 7)
+        befores: list[int] = []
+        queue = self.reopened(lambda unit, before: befores.append(before) is None, last=filler)
+        self.assertEqual((queue.next_index, befores), (4, [-1]))
 
 
 class OnRealFiles(QueueContract, SynchronousTestCase):

@@ -11,6 +11,7 @@ from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.base.errors import DirectoryError
 from dledger.broker.store import consume_queues
 from dledger.broker.store.consume_queues import ConsumeQueues, is_topic
+from dledger.broker.store.unit_check import TornUnits
 from tests.broker.support import config_of
 
 
@@ -24,7 +25,7 @@ class ConsumeQueuesTests(SynchronousTestCase):
     def open(self, log_end: int = 1 << 60) -> ConsumeQueues:
         """As they are on the disk."""
         return ConsumeQueues.open(config_of(), self.disk, log_begin=0, log_end=log_end, is_trusted=False,
-                                  crashed=False, read=lambda offset, size: b"")
+                                  crashed=False, torn=TornUnits(lambda at, size: b"", range(0), 0))
 
     def put(self, topic: str, queue_id: int, index: int, offset: int) -> bool:
         """The unit of a record of 10 bytes."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.broker.store.consume_queue import Unit
 from dledger.broker.store.records import NewMessage
-from dledger.broker.store.unit_check import points_to_record
+from dledger.broker.store.unit_check import TornUnits, points_to_record
 from protocols.wire.rocketmq.message import Host
 from tests.broker.support import message, messages_in, open_log
 
@@ -58,3 +59,32 @@ class UnitTests(SynchronousTestCase):
         self.log.append([[message(record)]], 1)
         at = self.log.read(0, self.log.end_offset).rindex(record)
         self.assertFalse(self.fits("T1", 0, 0, at, len(record)))
+
+    def test_which_may_be_torn(self) -> None:
+        """The zeroes in front must be able to hide an offset of a record that was not dispatched."""
+        gib = 1 << 30
+        for offset, end, limit, is_torn in (
+            (0, gib, gib + 1, True), (0, gib, gib, False),  # all bytes lost
+            (7, gib, gib + 8, True), (7, gib, gib + 7, False), (7, gib + 8, gib + 256, False),  # all but one
+            (0x1234, 1 << 16, 2 << 16, True), (0x1234, 1 << 16, 1 << 16, False),
+            (3 * gib, 3 * gib + 9, 4 * gib, False),  # four bytes can hide nothing below 7 GiB
+            (3 * gib, 3 * gib + 9, 7 * gib + 1, True), (3 * gib, 3 * gib + 9, 7 * gib, False),
+            (3 * gib, 7 * gib + 1, 11 * gib, False), (5 * gib, 6 * gib, 64 * gib, False),
+        ):
+            torn = TornUnits(lambda at, size: b"", range(end), limit)
+            self.assertEqual(torn.is_torn("T", 0, Unit(1, offset, 99, 0), -1), is_torn, (offset, end, limit))
+
+    def test_judged(self) -> None:
+        """It stays if it is behind the one before it, and its record fits, or has expired."""
+        one, two = self.messages[0], self.messages[3]
+        self.assertEqual((one.topic, two.topic, one.physical_offset), ("T1", "T1", 0))
+        self.assertLess(two.physical_offset, 512)
+        low = self.messages[2].physical_offset  # of another queue
+        self.assertLess(low, 256)
+        for begin, unit, before, is_torn in (
+            (0, Unit(0, 0, one.size, 0), -1, False), (0, Unit(0, low, one.size, 0), -1, True),
+            (0, Unit(0, 0, one.size, 0), 0, True), (0, Unit(0, low, one.size, 0), low - 1, True),
+            (low + 1, Unit(0, low, one.size, 0), -1, False), (low, Unit(0, low, one.size, 0), -1, True),
+        ):
+            torn = TornUnits(self.log.read, range(begin, 600), 1 << 40)
+            self.assertEqual(torn.is_torn("T1", 0, unit, before), is_torn, (begin, unit, before))
