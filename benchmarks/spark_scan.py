@@ -35,6 +35,7 @@ from dledger.spark.log import LogPart
 from dledger.spark.scan import Scan
 from dledger.spark.session import session
 from dledger.storage.file_store import FileStore
+from dledger.storage.term_file import TermFile
 from tests.processes.children import ChildError, ending, free_ports, wait_until
 from tests.processes.members import Member
 
@@ -67,6 +68,9 @@ def build(base: Path, size_bytes: int, body_bytes: int) -> Log:
     """
     config = _config(base, 20911, size_bytes)
     store = FileStore.open(config, OsDisk())
+    terms = TermFile(OsDisk(), config.self_path, member_ids=config.peers)
+    terms.take_up(ledger_end_term=-1)
+    terms.save(1, "n0")
     rng = random.Random(1)
     flushed = 0
     while store.end_position < size_bytes - _BATCH * (body_bytes + 48):
@@ -77,6 +81,7 @@ def build(base: Path, size_bytes: int, body_bytes: int) -> Log:
     _commit(store)
     entries = store.ledger_end_index + 1
     store.clean_close()
+    terms.close()
     return Log(base=base, path=base / "dledger-n0", body_bytes=body_bytes, entries=entries,
                size=entries * (body_bytes + 48))
 

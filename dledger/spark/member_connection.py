@@ -11,6 +11,7 @@ Knows nothing of groups, nor of other members.
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 
 import attrs
 import numpy as np
@@ -55,7 +56,7 @@ class MemberRefused(Trouble):
 
 
 class NotNative(Trouble):
-    """This member does not understand native frames, as Java's do not: it cannot be heard."""
+    """This member understands remoting frames, but not native ones, as Java's do: it cannot be heard."""
 
 
 class NotNow(Trouble):
@@ -68,6 +69,10 @@ class Expired(Trouble):
     def __init__(self, first_index: int) -> None:
         super().__init__(f"its first entry is {first_index}")
         self.first_index = first_index
+
+
+class _Unanswered(Trouble):
+    """The member closed the connection at the first request."""
 
 
 @attrs.frozen(kw_only=True)
@@ -117,6 +122,7 @@ class MemberConnection:
     def __init__(self, member_id: str, address: str, group: str, timeout_s: float) -> None:
         """@raise Trouble: the address refuses the connection or does not answer."""
         self.member_id = member_id
+        self._address, self._timeout_s = address, timeout_s
         self._group = group
         self._opaque = 0
         try:
@@ -147,7 +153,7 @@ class MemberConnection:
             except OSError as error:
                 raise Trouble(f"connection lost: {error}") from None
             if not got and not at and self._opaque == 1:
-                raise NotNative("connection closed (a Java member does not understand native frames)")
+                raise _Unanswered("connection closed without an answer")
             if not got:
                 raise Trouble("connection closed")
             at += got
@@ -167,10 +173,14 @@ class MemberConnection:
         """
         The member's view of itself and of the group.
 
+        @raise NotNative: it answers remoting frames only.
         @raise Trouble: it does not answer, or refuses.
         """
         self.send(MetadataRequest(group=self._group, remote_id=self.member_id))
-        header, rest = self._frame(RequestCode.METADATA)
+        try:
+            header, rest = self._frame(RequestCode.METADATA)
+        except _Unanswered as trouble:
+            raise self._java_or(trouble) from None
         try:
             _, answer = decode_frame(bytes(header + rest))
         except WireError as error:
@@ -182,11 +192,35 @@ class MemberConnection:
             raise Trouble(f"it refuses: {answer.code.name}")
         return answer
 
+    def _java_or(self, trouble: Trouble) -> Trouble:
+        """
+        L{NotNative} if the member proves to be Java's; else C{trouble}: a member of ours that is ending, or a
+        proxy without a member, closes its connections, too, and must not be passed by as a Java member.
+        """
+        try:
+            with closing(MemberConnection(
+                self.member_id, self._address, self._group, self._timeout_s
+            )) as connection:
+                answer = connection.remoting_metadata()
+        except Trouble:
+            return trouble
+        # Only our members tell their role.
+        return trouble if answer.role else NotNative("it answers remoting frames only, as Java members do")
+
     def group_id(self) -> str:
         """
         The id of the member's group, which only the JSON of remoting frames has; empty if none is known.
 
         @raise Trouble: it does not answer, or refuses.
+        """
+        answer = self.remoting_metadata()
+        return answer.group_id if answer.is_group_known else ""
+
+    def remoting_metadata(self) -> MetadataResponse:
+        """
+        As L{metadata}, in a remoting frame, which Java members understand, too.
+
+        @raise Trouble: it does not answer, or the answer is malformed.
         """
         request = MetadataRequest(group=self._group, remote_id=self.member_id)
         self._opaque += 1
@@ -203,7 +237,7 @@ class MemberConnection:
         except (OSError, WireError) as error:
             raise Trouble(str(error)) from None
         assert isinstance(answer, MetadataResponse)
-        return answer.group_id if answer.is_group_known else ""
+        return answer
 
     def ask_pull(self, begin: int, end: int, max_bytes: int) -> None:
         """Ask for entries from C{begin} to C{end} (exclusive). @raise Trouble: the connection is lost."""

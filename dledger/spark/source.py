@@ -162,6 +162,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _number(self, offset: Mapping[str, Any]) -> int:
         group = self._scan.options.group
         number = offset.get(group)
+        if group in offset and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            raise DataLossError(
+                f"the checkpoint has offset {number!r} of group {group!r}: a number from 0 on is expected. "
+                "The file was changed by hand or is damaged: take another checkpoint directory"
+            )
         if not isinstance(number, int):
             groups = ", ".join(repr(name) for name in offset if not name.startswith(_PROOF))
             raise DataLossError(

@@ -49,6 +49,8 @@ class FakeMember:
     """
     @ivar address: where it listens.
     @ivar group_id, is_group_known: the id of its group, and whether a quorum holds it.
+    @ivar is_silent, remoting_role: closes the connection at a remoting frame, too; or the role that it tells
+        there, which is empty for Java's.
     @ivar pulls: first indexes that it was asked for.
     @ivar answer: given the request, says what to answer: None closes the connection, and so does L{Cut}.
     """
@@ -59,6 +61,7 @@ class FakeMember:
         self.group = group
         self.begin, self.committed, self.role = 0, len(records) - 1, "follower"
         self.group_id, self.is_group_known = "", False
+        self.is_silent, self.remoting_role = False, ""
         self.pulls: list[int] = []
         self.peers: Mapping[str, str] = {}
         self.answer: Callable[[Request], Response | bytes | Cut | None] = self.sound_answer
@@ -86,6 +89,8 @@ class FakeMember:
             while data := connection.recv(65536):
                 for kind, frame in frames.feed(data):
                     if kind == "remoting":
+                        if self.is_silent:
+                            return
                         connection.sendall(self._named(frame))
                         continue
                     opaque, request = decode_frame(frame)
@@ -109,7 +114,7 @@ class FakeMember:
         command = decode_command(frame)
         answer = MetadataResponse(
             group=self.group, peers=self.peers, group_id=self.group_id, group_term=1,
-            is_group_known=self.is_group_known,
+            is_group_known=self.is_group_known, role=self.remoting_role,
         )
         return encode_answer(command.opaque, encode_response(answer))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks.spark_scan import build, show
+from benchmarks.spark_scan import build, serving, show
 from benchmarks.spark_tuples import tuples
 from dledger.spark.scan import Scan
 from tests.spark.ledgers import plain_rows, scanned
@@ -17,7 +17,8 @@ class BenchmarkTests(SynchronousTestCase):
     """A small ledger."""
 
     def test_ledger(self) -> None:
-        """Entries of one size, in two segments, all committed; the loop of tuples gives the same rows."""
+        """Entries of one size, in two segments, all committed; the loop of tuples, and a member that
+        opens the directory, give the same rows."""
         log = build(Path(self.mktemp()).absolute(), 2**20, 100)
         rows = plain_rows(str(log.path))
         self.assertEqual((len(rows), {len(row[-1]) for row in rows}), (log.entries, {100}))
@@ -26,6 +27,8 @@ class BenchmarkTests(SynchronousTestCase):
         self.assertEqual(scanned({"path": str(log.path)}), rows)
         scan = Scan.of({"path": str(log.path)})
         self.assertEqual([row for part in scan.plan() for row in tuples(scan, part)], rows)
+        with serving(log) as bootstrap:
+            self.assertEqual(scanned({"bootstrap": bootstrap, "endingOffsets": log.entries}), rows)
 
     def test_verdicts(self) -> None:
         """An aim that is missed is said to be."""

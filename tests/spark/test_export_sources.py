@@ -140,6 +140,18 @@ class CommitLogTests(_Case):
         )
         self.assertIn("export of another log", str(error))
 
+    def test_log_that_went_back(self) -> None:
+        """A broker whose log ends before the export does."""
+        self.run_export(path=self.store, format="rocketmq")
+        other = BrokerLog(f"{self.store}-other/commitlog", first=2 * SIZE)
+        for number in range(60):
+            other.append(number)
+        error = self.assertRaises(
+            NotCommittedError, self.run_export, path=f"{self.store}-other", format="rocketmq",
+            requestTimeoutMs="50",
+        )
+        self.assertIn(f"it ends at {other.end}", str(error))
+
     def test_not_the_same_rows(self) -> None:
         """Entries and messages do not go into one directory."""
         self.run_export(path=self.store, format="rocketmq")

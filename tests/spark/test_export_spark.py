@@ -15,6 +15,7 @@ from dledger.commands.main import cli
 from dledger.spark.export.exporter import Exporter, ExportSettings, ExportSource
 from dledger.spark.export.files import ExportError
 from dledger.spark.export.spark_exporter import SparkExporter
+from dledger.spark.log import NotCommittedError
 from tests.spark.ledgers import Row, plain_rows
 from tests.spark.sessions import SparkCase
 from tests.spark.test_commit_log import SIZE, BrokerLog
@@ -67,6 +68,17 @@ class SparkExportTests(SparkCase):
         state = json.loads((self.out / "_export.json").read_text())
         self.assertEqual((state["next"], state["rows"], state["proof"]["offset"]), (300, 300, 299))
         self.assertEqual(os.listdir(self.out / "_pending") if (self.out / "_pending").exists() else [], [])
+
+    def test_log_that_went_back(self) -> None:
+        """A log that ends before the export does is an error here, too, not an export with nothing to do."""
+        self.ledger.fill(100)
+        self.ledger.commit()
+        self.assertEqual(self.export(), 100)
+        behind = self.make()
+        behind.fill(100)
+        behind.commit(59)
+        error = self.assertRaises(NotCommittedError, self.export, path=behind.path, requestTimeoutMs="50")
+        self.assertIn("it ends at 60", str(error))
 
     def test_json_is_the_same(self) -> None:
         """Both engines write the same objects, those of bytes that are no text included."""

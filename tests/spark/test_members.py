@@ -341,6 +341,18 @@ class GroupTests(LedgerCase):
             self.members[member_id].answer = lambda request: None
         self.assertEqual(scanned(self.impatient()), self.rows)
 
+    def test_a_member_that_ends_is_no_java_member(self) -> None:
+        """Who closes every connection, or whose new process answers already, counts for the majority."""
+        self.members["n2"].committed = 100
+        for role, is_silent in (("", True), ("follower", False)):
+            for member_id in ("n0", "n1"):
+                member = self.members[member_id]
+                member.answer = lambda request: None
+                member.is_silent, member.remoting_role = is_silent, role
+            with self.subTest(role=role):
+                error = self.assertRaises(ReadError, scanned, self.impatient())
+                self.assertRegex(str(error), "only n2 .*no majority.* n0: connection closed without ")
+
     def test_a_member_away_for_a_moment(self) -> None:
         """Entries have not expired because the member that has them did not answer once."""
         self.members["n1"].begin = self.members["n2"].begin = 90

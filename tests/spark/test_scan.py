@@ -336,6 +336,15 @@ class LiveTests(LedgerCase):
         self.assertIn("commitmark: the commit mark of this directory is missing", str(error))
         self.assertIn("ends at entry 59, is older than the files", str(error))
 
+    def test_a_malformed_checkpoint(self) -> None:
+        """It may have named more entries than our mark does, so it is not passed over; or on request."""
+        Path(f"{self.path}/checkpoint").write_text("committedIndex=x\n")
+        error = self.assertRaises(DamageError, scanned, {"path": self.path})
+        self.assertIn(f"{self.path}/checkpoint at 0: the checkpoint is malformed", str(error))
+        said = self.warned()
+        self.assertEqual(scanned({"path": self.path, "failOnDamage": "false"}), plain_rows(self.path, 60))
+        self.assertIn("the checkpoint is malformed", said[0])
+
     def test_repairing(self) -> None:
         """A member that has lost entries and fetches them is no source until it has them."""
         name = f"{self.path}/commitmark"

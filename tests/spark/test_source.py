@@ -162,6 +162,7 @@ class ErrorTests(SparkCase):
         self.refused("unknown column offset", schema="offset BIGINT")
         self.refused("column index is BIGINT, not INT", schema="index INT")
         self.refused("column body is BINARY, not STRING", schema="body STRING")
+        self.refused("column index is NOT NULL in the schema", schema="index BIGINT NOT NULL")
 
     def test_places(self) -> None:
         """A directory that is none, and several."""

@@ -149,6 +149,14 @@ class ReaderTests(LedgerCase):
                                   ReadAllAvailable())
         self.assertIn("the checkpoint is of group 'h', option group is 'g'", str(error))
 
+    def test_an_offset_changed_by_hand(self) -> None:
+        """A value that is no offset is named, and nothing is read from a place that it does not name."""
+        for value in ("80", None, True, -1, 7.0, [80]):
+            with self.subTest(value=value):
+                error = self.assertRaises(ReadError, self.reader().latestOffset, {"default": value},
+                                          ReadAllAvailable())
+                self.assertIn(f"offset {value!r} of group 'default': a number from 0 on", str(error))
+
 
 class ProofTests(LedgerCase):
     """Offsets are of one log: another one is noticed, and nothing that is not committed is shown."""
