@@ -52,7 +52,7 @@ def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, re
         wanted[name] = role
     if not wanted:
         raise click.UsageError("nothing to make: give --members 'n0;n1;n2', or --client NAME=ROLE")
-    taken = [name for name in wanted if any(map(os.path.exists, _paths(directory, name)))]
+    taken = [name for name in wanted if any(map(os.path.lexists, _paths(directory, name)))]
     if taken and not renew:
         raise click.ClickException(
             f"{directory} has files of {', '.join(taken)} already: --renew replaces them"

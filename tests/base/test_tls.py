@@ -26,7 +26,7 @@ from zope.interface import implementer
 from dledger.base.rights import ALL_RIGHTS, ClientRole
 from dledger.base.tls import keys as keys_module
 from dledger.base.tls.certificates import CertifiedKey, make_authority
-from dledger.base.tls.keys import FIRST_BYTE_S, TlsKeys
+from dledger.base.tls.keys import FIRST_BYTE_S, FIRST_BYTES_MAX, TlsKeys
 from dledger.base.tls_files import TlsFiles
 from protocols.connection import TLS_LOSS, loss_sentence
 from tests.base.keys import KeyRoom
@@ -203,6 +203,8 @@ class HandshakeTests(TlsCase):
         for hosts, host, is_heard in (
             (("10.0.0.7",), "10.0.0.7", True), (("10.0.0.0/24",), "10.0.0.7", True),
             (("10.0.0.8", "fe80::/10"), "10.0.0.7", False), (("10.0.0.7",), "::ffff:10.0.0.7", True),
+            (("::ffff:10.0.0.0/120",), "10.0.0.7", True), (("::/0",), "::ffff:10.0.0.7", False),
+            (("fe80::/10",), "fe80::1%eth0", True), (("::/0",), "::1", True),
             (("0.0.0.0/0",), "not an address", False),
         ):
             mine, _theirs = self.ends(self.room.member("n0"), None, plain_hosts=hosts, host=host)
@@ -225,6 +227,43 @@ class HandshakeTests(TlsCase):
         _mine, theirs = self.ends(self.room.member("n0"), None, plain_hosts=("10.0.0.7",), says=b"")
         theirs.transport.loseConnection()
         self.pump.flush()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_many_plain_hosts_say_nothing(self) -> None:
+        """The oldest give way, at once; no timer is left of them."""
+        factory = ServerFactory.forProtocol(End)  # type: ignore[arg-type]
+        listening = TlsKeys(self.room.member("n0")).listen(
+            factory, plain_hosts=("10.0.0.7",), clock=self.clock
+        )
+        carriers = []
+        for _ in range(FIRST_BYTES_MAX + 2):
+            built: Any = listening.buildProtocol(IPv4Address("TCP", "10.0.0.7", 4711))
+            carriers.append(FakeTransport(built, isServer=True))
+            built.makeConnection(carriers[-1])
+        self.assertEqual([one.disconnecting for one in carriers], [True] * 2 + [False] * FIRST_BYTES_MAX)
+        self.assertEqual(len(self.clock.getDelayedCalls()), FIRST_BYTES_MAX)
+
+    def test_plain_host_speaks_late(self) -> None:
+        """The listening side is asked when the first byte comes: it may be full, or closing, by then."""
+        asked = []
+
+        class Full(ServerFactory):
+            def buildProtocol(self, addr: object) -> None:
+                asked.append(addr)
+
+        listening = TlsKeys(self.room.member("n0")).listen(
+            Full(), plain_hosts=("10.0.0.7",), clock=self.clock
+        )
+        for first in (b"hello", b"\x16\x03\x01"):
+            built: Any = listening.buildProtocol(IPv4Address("TCP", "10.0.0.7", 4711))
+            carrier = FakeTransport(built, isServer=True)
+            built.makeConnection(carrier)
+            self.assertEqual(asked, [])
+            built.dataReceived(first)
+            built.dataReceived(b"more")
+            self.assertEqual(len(asked), 1)
+            self.assertTrue(carrier.disconnecting)
+            asked.clear()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_full(self) -> None:

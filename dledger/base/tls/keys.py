@@ -32,6 +32,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import (
     IAddress,
+    IDelayedCall,
     IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
     IProtocol,
@@ -51,12 +52,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.base.rights import ALL_RIGHTS, Rights, rights_of
-from dledger.base.tls_files import TlsFiles
+from dledger.base.tls_files import Network, TlsFiles, networks_of
 
 #: The first byte of a TLS connection: the record type "handshake".
 _HANDSHAKE = 0x16
 #: Seconds within which the first byte must come from a host that may do without TLS.
 FIRST_BYTE_S = 10.0
+#: At most this many such connections wait for their first byte; the oldest gives way to a newer one.
+FIRST_BYTES_MAX = 256
 
 
 class TlsKeys:
@@ -172,19 +175,6 @@ def _read_names(shown: crypto.X509) -> tuple[list[str], list[str], str]:
         return [], [], subject
     except Exception:  # cryptography has several, and passes on those of its parsers
         return [], [], "a certificate that cannot be read"
-
-
-def networks_of(hosts: Iterable[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """@raise ValueError: an entry is neither an address nor a network."""
-    found = []
-    for host in hosts:
-        try:
-            found.append(ipaddress.ip_network(host))
-        except ValueError as error:
-            raise ValueError(
-                f"tls_plain_hosts: {host!r} is neither an IP address nor a network ({error})"
-            ) from None
-    return tuple(found)
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -328,12 +318,12 @@ class _Listening(ServerFactory):
     noisy = False
 
     def __init__(
-        self, keys: TlsKeys, factory: ServerFactory,
-        plain: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], clock: IReactorTime,
+        self, keys: TlsKeys, factory: ServerFactory, plain: tuple[Network, ...], clock: IReactorTime
     ) -> None:
         self._inner = factory
         self._plain = plain
         self._clock = clock
+        self._waiting: dict[_FirstByte, None] = {}  # oldest first
         self._secure = TLSMemoryBIOFactory(_Server(keys), False, factory)
         # (Twisted's default gathers writes until the next turn; our connections have done so already.)
         self._secure.protocol, self._secure.noisy = TLSMemoryBIOProtocol, False
@@ -348,14 +338,27 @@ class _Listening(ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """See L{ServerFactory.buildProtocol}."""
+        if self._may_be_plain(getattr(addr, "host", "")):
+            while len(self._waiting) >= FIRST_BYTES_MAX:
+                next(iter(self._waiting)).give_up()
+            return _FirstByte(self, addr)
+        return self.chosen(addr, is_secure=True)
+
+    def chosen(self, addr: IAddress | None, *, is_secure: bool) -> Protocol | None:
+        """The protocol of a connection by its first byte; None if the listening side has no room."""
         inner = self._inner.buildProtocol(addr)
-        if inner is None:
-            return None
-        secure = self._secure.protocol(self._secure, inner)
-        host = getattr(addr, "host", "")
-        if not self._may_be_plain(host):
-            return secure
-        return _FirstByte(secure, inner, self._clock)
+        if inner is None or not is_secure:
+            return inner
+        return self._secure.protocol(self._secure, inner)
+
+    def began(self, waiting: _FirstByte) -> IDelayedCall:
+        """A connection waits for its first byte. @return: what ends it in time."""
+        self._waiting[waiting] = None
+        return self._clock.callLater(FIRST_BYTE_S, waiting.give_up)
+
+    def ended(self, waiting: _FirstByte) -> None:
+        """It does so no longer."""
+        self._waiting.pop(waiting, None)
 
     def _may_be_plain(self, host: str) -> bool:
         try:
@@ -367,25 +370,41 @@ class _Listening(ServerFactory):
 
 
 class _FirstByte(Protocol):
-    """Gives the connection to one of two protocols when its first byte has come."""
+    """
+    Gives the connection to one of two protocols when its first byte has come.
+
+    The listening side is asked only then, and counts a connection from then on: one that says nothing may
+    not take a place, and one that speaks late may not pass by the bound, or begin while the member stops.
+    """
 
     transport: Any = None
+    _time_out: IDelayedCall
 
-    def __init__(self, secure: IProtocol, plain: IProtocol, clock: IReactorTime) -> None:
-        self._secure = secure
-        self._plain = plain
+    def __init__(self, listening: _Listening, addr: IAddress | None) -> None:
+        self._listening = listening
+        self._addr = addr
         self._chosen: IProtocol | None = None
-        self._time_out = clock.callLater(FIRST_BYTE_S, self._give_up)
+        self._is_over = False
 
-    def _give_up(self) -> None:
-        # (Before its first byte, no listening side counts this connection.)
+    def connectionMade(self) -> None:
+        """See L{Protocol.connectionMade}."""
+        self._time_out = self._listening.began(self)
+
+    def give_up(self) -> None:
+        """End the connection: its first byte did not come in time."""
+        self._end()
         self.transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
         """See L{Protocol.dataReceived}."""
         if self._chosen is None:
-            self._time_out.cancel()
-            self._chosen = self._secure if data[0] == _HANDSHAKE else self._plain
+            if self._is_over:
+                return
+            self._end()
+            self._chosen = self._listening.chosen(self._addr, is_secure=data[0] == _HANDSHAKE)
+            if self._chosen is None:
+                self.transport.abortConnection()
+                return
             # From now on the transport calls it directly, as if it had been there from the beginning.
             self.transport.protocol = self._chosen
             self._chosen.makeConnection(self.transport)
@@ -393,5 +412,10 @@ class _FirstByte(Protocol):
 
     def connectionLost(self, reason: Any = None) -> None:
         """See L{Protocol.connectionLost}: it ended before its first byte."""
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._listening.ended(self)
         if self._time_out.active():
             self._time_out.cancel()
