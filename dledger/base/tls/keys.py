@@ -22,7 +22,7 @@ import ipaddress
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -83,8 +83,13 @@ class TlsKeys:
 
     @property
     def expires_s(self) -> float:
-        """The end of the own certificate, or of the authority's if that is earlier; seconds since 1970."""
+        """The end of the own certificate, or of its authority's if that is earlier; seconds since 1970."""
         return self._expires_s
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names of the own certificate."""
+        return self._names
 
     def _load(self) -> None:
         files = self._files
@@ -108,6 +113,7 @@ class TlsKeys:
             if certificate.not_valid_after_utc <= now:
                 raise ValueError(f"{name}={path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
         self.context = _context(files, chain, key, authorities)
+        self._names = frozenset(_read_names(crypto.X509.from_cryptography(own))[0])
         self._expires_s = min(own.not_valid_after_utc, issuer.not_valid_after_utc).timestamp()
         self._seen = seen
 
@@ -348,7 +354,7 @@ class _Listening(ServerFactory):
         """The protocol of a connection by its first byte; None if the listening side has no room."""
         inner = self._inner.buildProtocol(addr)
         if inner is None or not is_secure:
-            return inner
+            return cast("Protocol | None", inner)
         return self._secure.protocol(self._secure, inner)
 
     def began(self, waiting: _FirstByte) -> IDelayedCall:

@@ -34,6 +34,10 @@ class Securing(Dialling, Protocol):
     def expires_s(self) -> float:
         """The end of the certificate, seconds since 1970."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names of the own certificate: the members for which it may speak."""
+
     def listen(
         self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
     ) -> ServerFactory:
