@@ -19,7 +19,7 @@ from attrs.validators import ge, gt, in_, instance_of, le
 
 from dledger.base.addresses import checked_members
 from dledger.base.option_values import check_type, converted, listed, our_name, unknown_option
-from dledger.base.tls_files import TlsFiles, tls_files
+from dledger.base.tls_files import TlsFiles, networks_of, tls_files
 
 #: A Java follower gives up its leader after 3 missed heartbeats of 2000 ms; used for a leader that
 #: does not advertise its interval.
@@ -285,6 +285,15 @@ class DLedgerConfig:
         for peer_id in value:
             if peer_id not in self.peers:
                 raise ValueError(f"tls_plain_members: {peer_id!r} is not among {sorted(self.peers)}")
+
+    @tls_plain_hosts.validator
+    def _plain_are_hosts(self, _attribute: object, value: tuple[str, ...]) -> None:
+        networks_of(value)
+        if (value or self.tls_plain_members) and not self.tls_certificate:
+            raise ValueError(
+                "tls_plain_hosts and tls_plain_members name exceptions from TLS, and this member has no TLS: "
+                "give tls_certificate, tls_key and tls_authority, too"
+            )
 
     @property
     def tls_files(self) -> TlsFiles | None:

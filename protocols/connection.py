@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
@@ -65,8 +66,8 @@ def loss_sentence(reason: Failure) -> str:
         queue = error.args[0] if error.args else ()
         reasons = [str(entry[-1]) for entry in queue if isinstance(entry, tuple) and entry]
         return f"{TLS_LOSS}{', '.join(reasons) or 'handshake failed'}"
-    if kind.endswith("VerificationError"):
-        return f"{TLS_LOSS}the certificate at the other end is of another name: {error}"
+    if isinstance(error, VerifyError):
+        return f"{TLS_LOSS}the certificate at the other end is of another name: {error.args[0]}"
     return reason.getErrorMessage()
 
 

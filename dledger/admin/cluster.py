@@ -32,7 +32,7 @@ from dledger.base.addresses import Address, checked_members, parse_address
 from dledger.base.endpoints import tcp_endpoints
 from dledger.base.reactor import Reactor
 from dledger.base.timing import Gathering
-from dledger.base.tls.securing import Securing
+from dledger.base.tls.securing import Dialling
 from dledger.client.members import Members
 from dledger.client.values import MemberInfo
 from dledger.node.health import health_problem
@@ -262,7 +262,7 @@ class _BoundedBody(Protocol):
 
 
 class _Status(typing.Protocol):
-    keys: Securing | None
+    dialling: Dialling | None
 
     def status(self) -> NodeStatus:
         """The current status."""
@@ -354,7 +354,7 @@ class ClusterSurvey:
                 endpoint_for=tcp_endpoints(self._reactor, self._deadline_s),
                 rng=random.Random(),
                 answer_timeout_s=self._deadline_s,
-                tls=self._node.keys,
+                tls=self._node.dialling,
             )
         answer = await self._members.ask(member_id)
         return self._members.info(member_id, answer)

@@ -38,7 +38,7 @@ from dledger.admin.metrics import exposition, make_registry
 from dledger.admin.site import AdminSite
 from dledger.base.addresses import Address
 from dledger.base.reactor import Reactor
-from dledger.base.tls.securing import Securing
+from dledger.base.tls.securing import Dialling
 from dledger.node.health import health_problem
 from dledger.node.status import NodeStatus
 from protocols.wire.fastjson import JsonObject
@@ -60,10 +60,10 @@ class StatusSource(Protocol):
     """
     The part of a node that this module needs.
 
-    @ivar keys: with which it connects to other members; None without TLS.
+    @ivar dialling: with which it connects to other members; None without TLS.
     """
 
-    keys: Securing | None
+    dialling: Dialling | None
 
     def status(self) -> NodeStatus:
         """The current status."""

@@ -3,12 +3,15 @@
 C{dledger certs}: the certificates of a first secured group, in one command.
 
 Files of one directory: C{authority.pem} and C{authority.key}; for each member or client C{NAME.pem} and
-C{NAME.key}. Keys can be read by their owner only. No file is overwritten; with C{--renew} the old ones keep
-their names with C{.old} behind them.
+C{NAME.key}. Keys can be read by their owner only. No file is overwritten: with C{--renew} the old ones get
+C{.old} behind their names, or C{.old2} and so on if there are older ones. Each name has a whole file at any
+time, whenever the command ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 from pathlib import Path
@@ -37,7 +40,8 @@ _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9_])?")
               help="A client, and what it may do: read, append or admin. May be repeated.")  # fmt: skip
 @click.option("--days", type=click.IntRange(min=1, max=3650), default=365, show_default=True,
               help="Validity of new certificates; of a new authority ten times that, at most 3650.")
-@click.option("--renew", is_flag=True, help="Replace what is there; the old files are kept as .old.")
+@click.option("--renew", is_flag=True,
+              help="Replace what is there; the old files are kept as .old, .old2 ...")  # fmt: skip
 def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, renew: bool) -> None:
     """Make an authority in DIRECTORY, or use the one that is there, and certificates for a secured group."""
     wanted: dict[str, ClientRole | None] = dict.fromkeys(_member_ids(members))  # None: a member
@@ -48,28 +52,29 @@ def certs(directory: Path, members: str, clients: tuple[str, ...], days: int, re
         wanted[name] = role
     if not wanted:
         raise click.UsageError("nothing to make: give --members 'n0;n1;n2', or --client NAME=ROLE")
-    taken = [name for name in wanted if (directory / f"{name}.pem").exists()]
+    taken = [name for name in wanted if any(map(os.path.lexists, _paths(directory, name)))]
     if taken and not renew:
         raise click.ClickException(
-            f"{directory} has certificates of {', '.join(taken)} already: --renew replaces them"
+            f"{directory} has files of {', '.join(taken)} already: --renew replaces them"
         )
     try:
         from dledger.base.tls.certificates import issue
     except ImportError as error:
         needed = f"certs needs further packages ({error}): pip install 'dledger[tls]'"
         raise click.ClickException(needed) from None
-    os.makedirs(directory, mode=0o750, exist_ok=True)
-    authority = _authority(directory, days)
-    for name, given in wanted.items():
-        roles = () if given is None else (given,)
-        try:
-            made = issue(
-                authority, name, members=() if roles else (name,), roles=roles, days=days
-            )
-        except ValueError as error:
-            raise click.ClickException(f"{directory / AUTHORITY}.pem: {error}") from None
-        _keep(directory, name, made)
-        say(f"{directory / name}.pem: " + (f"member {name}" if given is None else f"client, may {given}"))
+    try:
+        os.makedirs(directory, mode=0o750, exist_ok=True)
+        authority = _authority(directory, days)
+        for name, given in wanted.items():
+            roles = () if given is None else (given,)
+            try:
+                made = issue(authority, name, members=() if roles else (name,), roles=roles, days=days)
+            except ValueError as error:
+                raise click.ClickException(f"{directory / AUTHORITY}.pem: {error}") from None
+            _keep(directory, name, made)
+            say(f"{directory / name}.pem: " + (f"member {name}" if given is None else f"client, may {given}"))
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or directory}: {error.strerror}") from None
     say(f"keep {directory / AUTHORITY}.key off the members: its holder can make further ones")
 
 
@@ -104,7 +109,7 @@ def _check_name(option: str, name: str) -> None:
 def _authority(directory: Path, days: int) -> CertifiedKey:
     from dledger.base.tls.certificates import CertifiedKey, make_authority
 
-    certificate, key = directory / f"{AUTHORITY}.pem", directory / f"{AUTHORITY}.key"
+    key, certificate = _paths(directory, AUTHORITY)
     if certificate.exists() != key.exists():
         there, lacking = (certificate, key) if certificate.exists() else (key, certificate)
         raise click.ClickException(
@@ -118,15 +123,53 @@ def _authority(directory: Path, days: int) -> CertifiedKey:
     return made
 
 
+def _paths(directory: Path, name: str) -> tuple[Path, Path]:
+    """Key and certificate of C{name}."""
+    return directory / f"{name}.key", directory / f"{name}.pem"
+
+
 def _keep(directory: Path, name: str, made: CertifiedKey) -> None:
-    for suffix, content, mode in ((".key", made.key, 0o600), (".pem", made.certificate, 0o644)):
-        path = directory / f"{name}{suffix}"
-        new = directory / f"{name}{suffix}.new"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            os.replace(path, directory / f"{name}{suffix}.old")
-        os.replace(new, path)
+    """@raise OSError: the files that were there still are."""
+    wanted = list(zip(_paths(directory, name), (made.key, made.certificate), (0o600, 0o644), strict=True))
+    try:
+        for path, content, mode in wanted:
+            _write_new(_new(path), content, mode)
+        older = _free_suffix([path for path, _, _ in wanted])
+        for path, _, _ in wanted:
+            with contextlib.suppress(FileNotFoundError):
+                os.link(path, f"{path}{older}", follow_symlinks=False)
+        for path, _, _ in wanted:
+            os.replace(_new(path), path)
+        _sync(directory)
+    finally:
+        for path, _, _ in wanted:
+            _new(path).unlink(missing_ok=True)
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    path.unlink(missing_ok=True)  # of a run that was killed; its mode may be another one
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _free_suffix(paths: list[Path]) -> str:
+    """The same for a key and its certificate."""
+    suffixes = (".old" if number == 1 else f".old{number}" for number in itertools.count(1))
+    return next(
+        one for one in suffixes if not any(os.path.lexists(f"{path}{one}") for path in paths)
+    )
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.node.test_key_watch -*-
 """
-Watches a member's TLS keys: reads changed files again, and says in time when a certificate ends.
+Watches a member's TLS keys: reads changed files again, and says in time when a certificate ends. It also says
+when the certificate is of another member, as peers and clients refuse it then.
 
 While new keys are not sound, a member goes on with those that it has; open connections keep theirs.
 """
@@ -26,6 +27,7 @@ class KeyWatch:
         self._keys = keys
         self._self_id = self_id
         self._said_s = float("-inf")
+        self._check_name()
 
     @property
     def expires_s(self) -> float:
@@ -41,6 +43,7 @@ class KeyWatch:
             if keys.refresh():
                 self._said_s = float("-inf")
                 self.log.info("member {self_id}: new TLS keys are in use", self_id=self._self_id)
+                self._check_name()
         except ValueError as error:
             self.log.error(
                 "member {self_id} goes on with its old TLS keys, the new ones are not sound: {reason}",
@@ -53,4 +56,13 @@ class KeyWatch:
                 "member {self_id}: its TLS certificate {ends} ({path}): put a new one in its place, no "
                 "restart is needed", self_id=self._self_id, path=keys.files.certificate,
                 ends=f"ends in {left_s / 86400:.0f} days" if left_s > 0 else "has ended, peers refuse it",
+            )
+
+    def _check_name(self) -> None:
+        keys = self._keys
+        if keys is not None and self._self_id not in keys.names:
+            self.log.error(
+                "member {self_id}: its TLS certificate ({path}) has no DNS name {self_id}, only {names}: "
+                "members and clients refuse it", self_id=self._self_id, path=keys.files.certificate,
+                names=", ".join(sorted(keys.names)) or "none",
             )

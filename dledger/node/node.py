@@ -30,7 +30,7 @@ from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
 from dledger.base.threads import RunInThread
-from dledger.base.tls.securing import Securing
+from dledger.base.tls.securing import MembersDialling, Securing
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -117,6 +117,7 @@ class Node:
     @ivar turn: runs work once per reactor turn; shared by server and peers.
     @ivar greeting: judges which members belong to this group.
     @ivar admin: listening address of the HTTP administration, for people; empty without one.
+    @ivar dialling: connects to the other members by TLS; None without TLS.
     @ivar told_admin: C{host:port} of it for the other members; empty if they cannot ask there.
     @ivar counters: counts since the start.
     """
@@ -160,7 +161,7 @@ class Node:
         self._clock = clock
         self._wall_clock = wall_clock
         self._disk_space = disk_space
-        self.keys = keys
+        self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
         self._key_watch = KeyWatch(keys, config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""

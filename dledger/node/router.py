@@ -190,7 +190,7 @@ class RequestRouter:
         self._counters = counters
         self._questions: dict[int, _Asked | Deferred[Response]] = {}
         self._tokens: dict[ServerConnection, set[int]] = {}
-        self._limited: dict[ServerConnection, Rights] = {}
+        self._rights: dict[ServerConnection, Rights] = {}
         self._rights_of: RightsOf | None = None
         self._refuse = refusals.refuse
         self._appends = appends
@@ -304,7 +304,7 @@ class RequestRouter:
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """See L{protocols.ledger.interfaces.RequestSink.connection_lost}."""
-        self._limited.pop(connection, None)
+        self._rights.pop(connection, None)
         tokens = self._tokens.pop(connection, set())
         for token in tokens:
             del self._questions[token]
@@ -322,10 +322,10 @@ class RequestRouter:
         self, connection: ServerConnection, requests: list[tuple[Ticket, Request]], rights_of: RightsOf
     ) -> list[tuple[Ticket, Request]]:
         """Those of C{requests} that the certificate of the connection allows; the others are refused."""
-        rights = self._limited.get(connection)
+        rights = self._rights.get(connection)
         if rights is None:
             # (Not earlier: a connection is ready before its handshake is over.)
-            rights = self._limited[connection] = rights_of(connection)
+            rights = self._rights[connection] = rights_of(connection)
         if rights is ALL_RIGHTS:
             return requests
         allowed = []
@@ -341,7 +341,7 @@ class RequestRouter:
 
     def _speaks_for(self, connection: ServerConnection, peer_id: str) -> bool:
         """Whether the connection could be claimed for a member; if not, it has ended."""
-        rights = self._limited.get(connection, ALL_RIGHTS)
+        rights = ALL_RIGHTS if self._rights_of is None else self._rights[connection]
         if rights.speak_for(peer_id):
             return self._claim(connection, peer_id)
         reason = f"the certificate is of {rights.who or 'nobody'}"

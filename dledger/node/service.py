@@ -34,7 +34,7 @@ from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
-from dledger.base.tls.securing import Securing, secured
+from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
 from dledger.node.health import UNSURE
@@ -93,9 +93,9 @@ def listen_description(address: str) -> str:
 
 
 def peer_endpoints(
-    config: DLedgerConfig, reactor: Reactor, keys: Securing | None = None
+    config: DLedgerConfig, reactor: Reactor, dialling: Dialling | None = None
 ) -> dict[str, IStreamClientEndpoint]:
-    """The endpoints of the other members, by peer id. @param keys: for connections by TLS."""
+    """The endpoints of the other members, by peer id. @param dialling: None without TLS."""
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for peer_id, address in config.peers.items():
         if peer_id != config.self_id:
@@ -103,9 +103,7 @@ def peer_endpoints(
             endpoint: IStreamClientEndpoint = HostnameEndpoint(
                 reactor, host, port, timeout=CONNECT_TIME_OUT_S
             )
-            if keys is not None and peer_id not in config.tls_plain_members:
-                endpoint = keys.dial(endpoint, peer_id)
-            endpoints[peer_id] = endpoint
+            endpoints[peer_id] = endpoint if dialling is None else dialling.dial(endpoint, peer_id)
     return endpoints
 
 
@@ -208,7 +206,7 @@ class MemberService(MultiService):
         """See L{IService.startService}. Failures are passed to C{failed}."""
         super().startService()
         try:
-            keys = self.keys = secured(self.config.tls_files)
+            self.keys = secured(self.config.tls_files)
         except ValueError as error:
             self._give_up(f"cannot start with TLS: {error}")
             return
@@ -229,7 +227,7 @@ class MemberService(MultiService):
         )
         endpoints = self._endpoints
         if endpoints is None:
-            endpoints = peer_endpoints(self.config, self._reactor, keys)
+            endpoints = peer_endpoints(self.config, self._reactor, node.dialling)
         self._peers = Peers(
             config=self.config, endpoints=endpoints, clock=self._reactor, turn=node.turn, rng=self._rng,
             answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,

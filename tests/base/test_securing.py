@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.tls.securing import dialling, secured
+from dledger.base.tls.securing import MembersDialling, dialling, secured
 from dledger.base.tls_files import TlsFiles, tls_files
 from tests.base.keys import KeyRoom
 
@@ -32,6 +33,15 @@ class SecuringTests(SynchronousTestCase):
         assert keys is not None
         self.assertEqual(keys.files, files)
         self.assertIsNot(dialling(files), None)
+
+    def test_plain_members(self) -> None:
+        """Members that do without TLS are reached without."""
+        keys = secured(KeyRoom(Path(self.mktemp())).member("n0"))
+        assert keys is not None
+        plain: Any = object()
+        dialling = MembersDialling(keys, ("n1",))
+        self.assertIs(dialling.dial(plain, "n1"), plain)
+        self.assertIsNot(dialling.dial(plain, "n2"), plain)
 
     def test_missing_package(self) -> None:
         """The sentence says what to install."""

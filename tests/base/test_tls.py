@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import attrs
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtensionOID
+from OpenSSL import crypto
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IProtocol, IStreamClientEndpoint
@@ -18,7 +24,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from dledger.base.rights import ALL_RIGHTS, ClientRole
-from dledger.base.tls.keys import FIRST_BYTE_S, TlsKeys
+from dledger.base.tls import keys as keys_module
+from dledger.base.tls.certificates import CertifiedKey, make_authority
+from dledger.base.tls.keys import FIRST_BYTE_S, FIRST_BYTES_MAX, TlsKeys
 from dledger.base.tls_files import TlsFiles
 from protocols.connection import TLS_LOSS, loss_sentence
 from tests.base.keys import KeyRoom
@@ -54,6 +62,25 @@ def dialled(keys: TlsKeys, end: End, name: str) -> Any:
     endpoint = Kept()
     keys.dial(endpoint, name).connect(Factory.forProtocol(lambda: end))  # type: ignore[arg-type]
     return endpoint.built
+
+
+def with_names(authority: CertifiedKey, names: bytes, key: Any = None) -> CertifiedKey:
+    """A certificate whose subjectAltName is C{names}, well-formed or not. @param key: P-256 by default."""
+    signer: Any = serialization.load_pem_private_key(authority.key, password=None)
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    own = x509.load_pem_x509_certificate(authority.certificate)
+    extension = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, names)
+    made = (
+        x509.CertificateBuilder().subject_name(x509.Name([])).issuer_name(own.subject).serial_number(7)
+        .not_valid_before(own.not_valid_before_utc).not_valid_after(own.not_valid_after_utc)
+        .public_key(key.public_key()).add_extension(extension, critical=False)
+    ).sign(signer, hashes.SHA256())
+    return CertifiedKey(
+        certificate=made.public_bytes(serialization.Encoding.PEM),
+        key=key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )
 
 
 class TlsCase(SynchronousTestCase):
@@ -100,6 +127,38 @@ class HandshakeTests(TlsCase):
         self.assertEqual(mine.heard, b"")
         self.assertIn("of another name", theirs.lost)
 
+    def test_client_as_member(self) -> None:
+        """
+        No client is taken for a member: neither by a role, nor by a name that is no host name, nor by a
+        certificate without any name, nor by a wildcard.
+        """
+        for client in (
+            self.room.client("eve", ClientRole.READ), self.room.client("eve"),
+            self.room.client("eve", ClientRole.ADMIN, hosts=("x.org",)),
+            self.room.client("eve", hosts=("10.0.0.7", "*", "n*", "N0", "n0.")),
+        ):
+            mine, theirs = self.ends(client, self.room.member("n1"))
+            self.assertEqual(mine.heard, b"")
+            self.assertEqual(
+                theirs.lost, "TLS: the certificate at the other end is of another name: CN=eve is not n0"
+            )
+
+    def test_ids_that_are_no_host_names(self) -> None:
+        """An id is compared byte for byte."""
+        for member_id in ("n_0", "N0", "0", "10.0.0.7", "n" * 63):
+            mine, _theirs = self.ends(self.room.member(member_id), self.room.member("n1"), name=member_id)
+            self.assertEqual(mine.heard, b"hello", member_id)
+
+    def test_unreadable_names(self) -> None:
+        """A certificate of our authority with names that cannot be read proves and breaks nothing."""
+        odd = self.room.keep("odd", with_names(self.room.authority, b"\x30\x07\x82\x02n0\x82\x01\xff"))
+        mine, theirs = self.ends(odd, self.room.member("n1"))
+        self.assertEqual(mine.heard, b"")
+        self.assertIn("a certificate that cannot be read is not n0", theirs.lost)
+        mine, _theirs = self.ends(self.room.member("n0"), odd)
+        rights = TlsKeys(self.room.member("n0")).rights_of(mine.transport, ("n0", "n1"))
+        self.assertEqual((rights.members, rights.roles), (frozenset(), frozenset()))
+
     def test_another_authority(self) -> None:
         """Neither end is heard, whichever is false."""
         other = KeyRoom(Path(self.mktemp()))
@@ -116,7 +175,11 @@ class HandshakeTests(TlsCase):
         mixed = attrs.evolve(other, authority=self.room.member("n1").authority)
         self.assertRaises(ValueError, TlsKeys, mixed)  # we would not even begin
         keys = TlsKeys(other)
-        keys._root = TlsKeys(self.room.member("n1"))._root
+        trusting = keys.context.get_cert_store()
+        assert trusting is not None
+        trusting.add_cert(crypto.X509.from_cryptography(
+            x509.load_pem_x509_certificate(self.room.authority.certificate)
+        ))
         mine, theirs = End(), End()
         factory = ServerFactory.forProtocol(lambda: mine)  # type: ignore[arg-type]
         listening = TlsKeys(self.room.member("n0")).listen(factory, plain_hosts=(), clock=self.clock)
@@ -140,6 +203,8 @@ class HandshakeTests(TlsCase):
         for hosts, host, is_heard in (
             (("10.0.0.7",), "10.0.0.7", True), (("10.0.0.0/24",), "10.0.0.7", True),
             (("10.0.0.8", "fe80::/10"), "10.0.0.7", False), (("10.0.0.7",), "::ffff:10.0.0.7", True),
+            (("::ffff:10.0.0.0/120",), "10.0.0.7", True), (("::/0",), "::ffff:10.0.0.7", False),
+            (("fe80::/10",), "fe80::1%eth0", True), (("::/0",), "::1", True),
             (("0.0.0.0/0",), "not an address", False),
         ):
             mine, _theirs = self.ends(self.room.member("n0"), None, plain_hosts=hosts, host=host)
@@ -162,6 +227,43 @@ class HandshakeTests(TlsCase):
         _mine, theirs = self.ends(self.room.member("n0"), None, plain_hosts=("10.0.0.7",), says=b"")
         theirs.transport.loseConnection()
         self.pump.flush()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_many_plain_hosts_say_nothing(self) -> None:
+        """The oldest give way, at once; no timer is left of them."""
+        factory = ServerFactory.forProtocol(End)  # type: ignore[arg-type]
+        listening = TlsKeys(self.room.member("n0")).listen(
+            factory, plain_hosts=("10.0.0.7",), clock=self.clock
+        )
+        carriers = []
+        for _ in range(FIRST_BYTES_MAX + 2):
+            built: Any = listening.buildProtocol(IPv4Address("TCP", "10.0.0.7", 4711))
+            carriers.append(FakeTransport(built, isServer=True))
+            built.makeConnection(carriers[-1])
+        self.assertEqual([one.disconnecting for one in carriers], [True] * 2 + [False] * FIRST_BYTES_MAX)
+        self.assertEqual(len(self.clock.getDelayedCalls()), FIRST_BYTES_MAX)
+
+    def test_plain_host_speaks_late(self) -> None:
+        """The listening side is asked when the first byte comes: it may be full, or closing, by then."""
+        asked = []
+
+        class Full(ServerFactory):
+            def buildProtocol(self, addr: object) -> None:
+                asked.append(addr)
+
+        listening = TlsKeys(self.room.member("n0")).listen(
+            Full(), plain_hosts=("10.0.0.7",), clock=self.clock
+        )
+        for first in (b"hello", b"\x16\x03\x01"):
+            built: Any = listening.buildProtocol(IPv4Address("TCP", "10.0.0.7", 4711))
+            carrier = FakeTransport(built, isServer=True)
+            built.makeConnection(carrier)
+            self.assertEqual(asked, [])
+            built.dataReceived(first)
+            built.dataReceived(b"more")
+            self.assertEqual(len(asked), 1)
+            self.assertTrue(carrier.disconnecting)
+            asked.clear()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_full(self) -> None:
@@ -223,6 +325,47 @@ class FileTests(TlsCase):
             error = self.assertRaises(ValueError, TlsKeys, files)
             self.assertIn(sentence, str(error))
 
+    def test_key_that_openssl_refuses(self) -> None:
+        """Also while a member runs, that is a sentence, and the old keys stay."""
+        files = self.room.member("n0")
+        keys = TlsKeys(files)
+        context = keys.context
+        short = rsa.generate_private_key(65537, 1024)
+        self.room.keep("n0", with_names(self.room.authority, b"\x30\x04\x82\x02n0", short))
+        error = self.assertRaises(ValueError, keys.refresh)
+        self.assertIn("OpenSSL refuses them", str(error))
+        self.assertIs(keys.context, context)
+
+    def test_two_authorities(self) -> None:
+        """The end that counts is that of the authority that signed the certificate, wherever it is."""
+        files = self.room.member("n0", days=20)
+        for other in (make_authority("over", days=-1), make_authority("soon", days=2)):
+            for both in ((other, self.room.authority), (self.room.authority, other)):
+                Path(files.authority).write_bytes(b"".join(one.certificate for one in both))
+                left_s = TlsKeys(files).expires_s - time.time()
+                self.assertAlmostEqual(left_s / 86400, 20, places=2)
+
+    def test_change_while_reading(self) -> None:
+        """A file that is replaced behind the reader's back is read at the next look."""
+        files = self.room.member("n0", days=10)
+        keys = TlsKeys(files)
+        self.room.member("n0", days=20)
+        replaced: list[int] = []
+
+        def late(path: str) -> Any:
+            key = load_key(path)
+            if not replaced:
+                replaced.append(1)
+                self.room.member("n0", days=25)
+            return key
+
+        load_key = keys_module._private_key
+        self.patch(keys_module, "_private_key", late)
+        self.assertTrue(keys.refresh())
+        self.assertTrue(keys.refresh())
+        self.assertAlmostEqual((keys.expires_s - time.time()) / 86400, 25, places=2)
+        self.assertFalse(keys.refresh())
+
     def test_refresh(self) -> None:
         """Changed files are read once; if they are not sound, the old keys stay, and it is said once."""
         files = self.room.member("n0", days=10)
@@ -232,10 +375,10 @@ class FileTests(TlsCase):
         self.room.member("n0", days=20)
         self.assertTrue(keys.refresh())
         self.assertGreater(keys.expires_s, before_s + 9 * 86400)
-        context, now_s = keys.server_context, keys.expires_s
+        context, now_s = keys.context, keys.expires_s
         Path(files.key).write_text("half a file")
         self.assertRaises(ValueError, keys.refresh)
         self.assertFalse(keys.refresh())
-        self.assertEqual((keys.server_context, keys.expires_s), (context, now_s))
+        self.assertEqual((keys.context, keys.expires_s), (context, now_s))
         os.unlink(files.key)
         self.assertRaises(ValueError, keys.refresh)

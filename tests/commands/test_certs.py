@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from dledger.base.rights import ROLE_URI
+from dledger.base.tls.certificates import make_authority
 from dledger.base.tls.keys import TlsKeys
 from dledger.base.tls_files import TlsFiles
 from tests.commands.fakes import CliCase
@@ -61,12 +66,104 @@ class CertsTests(CliCase):
         self.run_cli("certs", str(self.directory), "--members", "n0")
         before = (self.directory / "n0.pem").read_bytes()
         done = self.run_cli("certs", str(self.directory), "--members", "n0")
-        self.assertExit(done, 1, "has certificates of n0 already: --renew replaces them")
+        self.assertExit(done, 1, "has files of n0 already: --renew replaces them")
         self.assertEqual((self.directory / "n0.pem").read_bytes(), before)
         self.assertExit(self.run_cli("certs", str(self.directory), "--members", "n0", "--renew"), 0)
         self.assertNotEqual((self.directory / "n0.pem").read_bytes(), before)
         self.assertEqual((self.directory / "n0.pem.old").read_bytes(), before)
         TlsKeys(self.files("n0"))
+
+    def test_three_generations(self) -> None:
+        """None of them replaces an older one; a key and its certificate have the same suffix."""
+        kept = []
+        for _ in range(3):
+            self.run_cli("certs", str(self.directory), "--members", "n0", "--renew")
+            kept.append([(self.directory / f"n0.{kind}").read_bytes() for kind in ("key", "pem")])
+        for suffix, pair in zip((".old", ".old2", ""), kept, strict=True):
+            found = [(self.directory / f"n0.{kind}{suffix}").read_bytes() for kind in ("key", "pem")]
+            self.assertEqual(found, pair, suffix)
+
+    def test_only_a_key(self) -> None:
+        """A key without its certificate is not replaced unasked either."""
+        self.directory.mkdir()
+        (self.directory / "n0.key").write_text("mine")
+        done = self.run_cli("certs", str(self.directory), "--members", "n0")
+        self.assertExit(done, 1, "has files of n0 already")
+        self.assertEqual((self.directory / "n0.key").read_text(), "mine")
+
+    def test_full_disk(self) -> None:
+        """Whichever write fails: one sentence, the old pair is there, and nothing half-written."""
+        self.run_cli("certs", str(self.directory), "--members", "n0")
+        before = {path.name: path.read_bytes() for path in self.directory.iterdir()}
+        for failing in (1, 2):
+            outcomes: list[Any] = [None] * (failing - 1) + [OSError(errno.ENOSPC, "No space left on device")]
+            self.patch(os, "fsync", Mock(side_effect=outcomes))
+            done = self.run_cli("certs", str(self.directory), "--members", "n0", "--renew")
+            self.assertExit(done, 1, f"{self.directory}: No space left on device")
+            self.assertEqual({path.name: path.read_bytes() for path in self.directory.iterdir()}, before)
+
+    def test_rest_of_a_killed_run(self) -> None:
+        """A key is never written into a file that others may read, or to the target of a link."""
+        self.directory.mkdir()
+        elsewhere = self.directory / "elsewhere"
+        elsewhere.write_text("mine")
+        (self.directory / "n0.key.new").symlink_to(elsewhere)
+        (self.directory / "app.key.new").write_text("old")
+        (self.directory / "app.key.new").chmod(0o666)
+        words = ("--members", "n0", "--client", "app=read")
+        self.assertExit(self.run_cli("certs", str(self.directory), *words), 0)
+        self.assertEqual(elsewhere.read_text(), "mine")
+        for name in ("n0", "app"):
+            path = self.directory / f"{name}.key"
+            self.assertEqual((path.stat().st_mode & 0o777, path.is_symlink()), (0o600, False))
+
+    def test_no_directory(self) -> None:
+        """One sentence with its path."""
+        self.directory.write_text("")
+        done = self.run_cli("certs", str(self.directory / "keys"), "--members", "n0")
+        self.assertExit(done, 1, f"{self.directory / 'keys'}: Not a directory")
+
+    def test_end_of_the_authority(self) -> None:
+        """No certificate outlives it; nothing is made when it is over."""
+        self.directory.mkdir()
+        for days in (5, -1):
+            made = make_authority("mine", days=days)
+            (self.directory / "authority.pem").write_bytes(made.certificate)
+            (self.directory / "authority.key").write_bytes(made.key)
+            done = self.run_cli("certs", str(self.directory), "--members", f"n{days + 1}")
+            if days > 0:
+                self.assertExit(done, 0)
+                ends = x509.load_pem_x509_certificate((self.directory / "n6.pem").read_bytes())
+                mine = x509.load_pem_x509_certificate(made.certificate)
+                self.assertEqual(ends.not_valid_after_utc, mine.not_valid_after_utc)
+            else:
+                self.assertExit(done, 1, "the authority ended on")
+                self.assertFalse((self.directory / "n0.pem").exists())
+
+    def test_key_of_another_authority(self) -> None:
+        """It signs nothing; of two certificates in the file, that of the key does."""
+        mine, other = make_authority("mine", days=9), make_authority("other", days=9)
+        self.directory.mkdir()
+        (self.directory / "authority.pem").write_bytes(other.certificate)
+        (self.directory / "authority.key").write_bytes(mine.key)
+        done = self.run_cli("certs", str(self.directory), "--members", "n0")
+        self.assertExit(done, 1, "the key of the authority belongs to another certificate")
+        (self.directory / "authority.pem").write_bytes(other.certificate + mine.certificate)
+        self.assertExit(self.run_cli("certs", str(self.directory), "--members", "n0"), 0)
+        TlsKeys(self.files("n0"))
+
+    def test_locked_authority(self) -> None:
+        """A key with a password is a sentence."""
+        self.directory.mkdir()
+        made = make_authority("mine", days=9)
+        key: Any = serialization.load_pem_private_key(made.key, None)
+        (self.directory / "authority.pem").write_bytes(made.certificate)
+        (self.directory / "authority.key").write_bytes(key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        ))
+        done = self.run_cli("certs", str(self.directory), "--members", "n0")
+        self.assertExit(done, 1, "its key cannot be read (Password was not given")
 
     def test_refusals(self) -> None:
         """What was wrong, and what is allowed."""

@@ -76,6 +76,20 @@ class DLedgerConfigTests(ConfigCase):
         self.assertEqual(config.preferred_leader_ids, ("n1", "n2"))
         self.assertRefused("'n7'", peers=THREE, preferred_leader_ids=("n7",))
 
+    def test_tls(self) -> None:
+        """All three files or none; exceptions from TLS need TLS, and are addresses and members."""
+        files = {"tls_certificate": "a", "tls_key": "b", "tls_authority": "c"}
+        config = DLedgerConfig(
+            peers=THREE, tls_plain_hosts="10.0.0.0/24;::1", tls_plain_members="n1;n2", **files
+        )
+        self.assertEqual(config.tls_plain_hosts, ("10.0.0.0/24", "::1"))
+        self.assertRefused("missing: tls_key", tls_certificate="a", tls_authority="c")
+        self.assertRefused("'n7'", peers=THREE, tls_plain_members="n7", **files)
+        for bad in ("localhost", "10.0.0.1/24", "10.0.0.0/33", "*"):
+            self.assertRefused(f"tls_plain_hosts: '{bad}' is neither", tls_plain_hosts=bad, **files)
+        for alone in ({"tls_plain_hosts": "10.0.0.1"}, {"tls_plain_members": "n1"}):
+            self.assertRefused("this member has no TLS: give tls_certificate", peers=THREE, **alone)
+
     def test_choices(self) -> None:
         """Names that are chosen from a list."""
         for name in ("store_type", "flush_disk_type", "wire"):

@@ -20,6 +20,7 @@ class FakeKeys:
 
     def __init__(self) -> None:
         self.expires_s = 1e9
+        self.names = {"n0"}
         self.outcomes: list[Any] = []
 
     def refresh(self) -> bool:
@@ -35,7 +36,6 @@ class KeyWatchTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.keys = FakeKeys()
-        self.watch = KeyWatch(self.keys, "n0")  # type: ignore[arg-type]
         self.said: list[str] = []
 
         def observe(event: Any) -> None:
@@ -43,6 +43,7 @@ class KeyWatchTests(SynchronousTestCase):
 
         globalLogPublisher.addObserver(observe)
         self.addCleanup(globalLogPublisher.removeObserver, observe)
+        self.watch = KeyWatch(self.keys, "n0")  # type: ignore[arg-type]
 
     def said_at(self, now_s: float) -> list[str]:
         """What is said then."""
@@ -68,6 +69,17 @@ class KeyWatchTests(SynchronousTestCase):
         self.assertIn("goes on with its old TLS keys", sentence)
         self.assertIn("the new ones are not sound: tls_key=n0.key: half", sentence)
         self.assertEqual(self.said_at(20), [])
+
+    def test_of_another_member(self) -> None:
+        """Is said at the start, and when such a certificate takes the place of a right one."""
+        self.assertEqual(self.said, [])
+        for names, told in (({"n1", "x.org"}, "n1, x.org"), (set[str](), "none")):
+            self.keys.names, self.keys.outcomes = names, [True]
+            _, sentence = self.said_at(0)
+            self.assertIn(f"(n0.pem) has no DNS name n0, only {told}: members and clients refuse", sentence)
+        self.assertEqual(self.said_at(10), [])
+        KeyWatch(self.keys, "n0")  # type: ignore[arg-type]
+        self.assertEqual(len(self.said), 1)
 
     def test_without(self) -> None:
         """A member without TLS has no end."""

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -30,7 +31,8 @@ class CertifiedKey:
     """
     A certificate and its key.
 
-    @ivar certificate, key: PEM.
+    @ivar certificate: PEM; of an authority, others may be in it, too.
+    @ivar key: PEM, without a password.
     """
 
     certificate: bytes
@@ -38,7 +40,7 @@ class CertifiedKey:
 
 
 def make_authority(name: str, *, days: int) -> CertifiedKey:
-    """A new authority. @param name: its common name."""
+    """A new authority. @param name: its common name. @param days: validity, from now."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _begun(name, key.public_key(), days).issuer_name(_named(name))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -56,16 +58,14 @@ def issue(
     @param name: common name, for people.
     @param members, roles: what its holder may do.
     @param hosts: further DNS names, for other programs that check them.
-    @raise ValueError: C{authority} is not sound.
+    @param days: validity, from now; at most until the end of C{authority}.
+    @raise ValueError: C{authority} is not sound, or its end is over.
     """
-    signer = serialization.load_pem_private_key(authority.key, password=None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise ValueError("the key of the authority is of another kind: it was not made by this command")
-    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer, issuer = _opened(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     names: list[x509.GeneralName] = [x509.DNSName(one) for one in dict.fromkeys((*members, *hosts))]
     names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in roles]
-    builder = _begun(name, key.public_key(), days).issuer_name(issuer.subject)
+    builder = _begun(name, key.public_key(), days, issuer.not_valid_after_utc).issuer_name(issuer.subject)
     builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(is_authority=False), critical=True)
@@ -73,13 +73,38 @@ def issue(
     return _pem(builder.add_extension(both, critical=False).sign(signer, hashes.SHA256()), key)
 
 
+def _opened(authority: CertifiedKey) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """@raise ValueError: see L{issue}."""
+    try:
+        signer = serialization.load_pem_private_key(authority.key, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"its key cannot be read ({error})") from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key of the authority is of another kind: it was not made by this command")
+    # (Of several certificates, the one of the key: the old authority may be in the file, too.)
+    mine = [one for one in x509.load_pem_x509_certificates(authority.certificate)
+            if one.public_key() == signer.public_key()]
+    if not mine:
+        raise ValueError("the key of the authority belongs to another certificate")
+    if mine[0].not_valid_after_utc <= datetime.now(UTC):
+        raise ValueError(
+            f"the authority ended on {mine[0].not_valid_after_utc:%Y-%m-%d}: make another one, in another "
+            "directory"
+        )
+    return signer, mine[0]
+
+
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _begun(name: str, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _begun(
+    name: str, key: ec.EllipticCurvePublicKey, days: int, at_most: datetime | None = None
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     ends = now + timedelta(days=days)
+    if at_most is not None:
+        ends = min(ends, at_most)
     return (
         x509.CertificateBuilder().subject_name(_named(name)).public_key(key)
         .serial_number(x509.random_serial_number())

@@ -4,12 +4,16 @@ TLS between members, and between clients and members: mutual, TLS 1.2 or later.
 
 Rule 1: both ends show a certificate that the group's authority has signed; an end without one is refused
 during the handshake, before any of its bytes is read as a message.
-Rule 2: who connects to the member C{n0} demands a certificate with the DNS name C{n0}: the name of a machine
-proves nothing about a member.
-Rule 3: the files are read again when they have changed (L{TlsKeys.refresh}); open connections keep the keys
+Rule 2: who connects to the member C{n0} demands a certificate with the DNS name C{n0}, byte for byte and
+without wildcards: the name of a machine proves nothing about a member, and an id need not be a host name.
+Rule 3: a certificate that cannot be read names nobody.
+Rule 4: the files are read again when they have changed (L{TlsKeys.refresh}); open connections keep the keys
 with which they began. Files that are not sound change nothing.
 
-Source: RFC 8446, RFC 9525 (by C{service_identity}); Java DLedger has no authentication of members.
+Twisted's C{optionsForClientTLS} is not used: it goes on with a certificate whose names its check cannot read,
+and a role of ours is such a name; it refuses ids as C{n_0} and C{0}.
+
+Source: RFC 8446, RFC 5280; Java DLedger has no authentication of members.
 """
 
 from __future__ import annotations
@@ -18,15 +22,18 @@ import ipaddress
 import os
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL, crypto
 from twisted.internet.defer import Deferred
+from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import (
     IAddress,
+    IDelayedCall,
+    IOpenSSLClientConnectionCreator,
     IOpenSSLServerConnectionCreator,
     IProtocol,
     IProtocolFactory,
@@ -37,29 +44,32 @@ from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.internet.ssl import (
     Certificate,
     CertificateOptions,
-    KeyPair,
-    PrivateCertificate,
     TLSVersion,
-    optionsForClientTLS,
     trustRootFromCertificates,
 )
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from dledger.base.rights import ALL_RIGHTS, Rights, rights_of
-from dledger.base.tls_files import TlsFiles
+from dledger.base.tls_files import Network, TlsFiles, networks_of
 
 #: The first byte of a TLS connection: the record type "handshake".
 _HANDSHAKE = 0x16
 #: Seconds within which the first byte must come from a host that may do without TLS.
 FIRST_BYTE_S = 10.0
+#: At most this many such connections wait for their first byte; the oldest gives way to a newer one.
+FIRST_BYTES_MAX = 256
 
 
 class TlsKeys:
     """
     The identity of this process, and the authorities that it believes.
 
+    @ivar context: of OpenSSL, for new connections in both directions.
     """
+
+    context: SSL.Context
 
     def __init__(self, files: TlsFiles) -> None:
         """@raise ValueError: a file is missing or not sound."""
@@ -73,40 +83,39 @@ class TlsKeys:
 
     @property
     def expires_s(self) -> float:
-        """The end of the own certificate, or of the authority's if that is earlier; seconds since 1970."""
+        """The end of the own certificate, or of its authority's if that is earlier; seconds since 1970."""
         return self._expires_s
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names of the own certificate."""
+        return self._names
 
     def _load(self) -> None:
         files = self._files
+        seen = _stamps(files)  # before the files are read: a change while they are read is seen later
         chain = _certificates("tls_certificate", files.certificate)
         authorities = _certificates("tls_authority", files.authority)
         key = _private_key(files.key)
-        now = datetime.now(UTC)
         own = chain[0]
         _check_pair(files, own, key)
-        for name, path, certificate in (
-            ("tls_certificate", files.certificate, own), ("tls_authority", files.authority, authorities[0]),
-        ):
-            if certificate.not_valid_after_utc <= now:
-                raise ValueError(f"{name}={path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
-        if not any(_is_issued(chain[-1], authority) for authority in authorities):
+        issuers = [one for one in authorities if _is_issued(chain[-1], one)]
+        if not issuers:
             raise ValueError(
                 f"tls_certificate={files.certificate}: no certificate in tls_authority={files.authority} has "
                 "signed it"
             )
-        self._expires_s = min(own.not_valid_after_utc, authorities[0].not_valid_after_utc).timestamp()
-        self._pkey = crypto.PKey.from_cryptography_key(key)
-        self._own, *self._between = [crypto.X509.from_cryptography(one) for one in chain]
-        self._root = trustRootFromCertificates(
-            [Certificate(crypto.X509.from_cryptography(one)) for one in authorities]
-        )
-        self.server_context: SSL.Context = CertificateOptions(
-            privateKey=self._pkey, certificate=self._own, extraCertChain=self._between,
-            trustRoot=self._root, raiseMinimumTo=TLSVersion.TLSv1_2,
-        ).getContext()
-        # Without a session context a resumed session with a client certificate would be refused.
-        self.server_context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-        self._seen = _stamps(files)
+        issuer = max(issuers, key=lambda one: one.not_valid_after_utc)
+        now = datetime.now(UTC)
+        for name, path, certificate in (
+            ("tls_certificate", files.certificate, own), ("tls_authority", files.authority, issuer),
+        ):
+            if certificate.not_valid_after_utc <= now:
+                raise ValueError(f"{name}={path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
+        self.context = _context(files, chain, key, authorities)
+        self._names = frozenset(_read_names(crypto.X509.from_cryptography(own))[0])
+        self._expires_s = min(own.not_valid_after_utc, issuer.not_valid_after_utc).timestamp()
+        self._seen = seen
 
     def refresh(self) -> bool:
         """
@@ -129,18 +138,6 @@ class TlsKeys:
         """An endpoint for C{endpoint} by TLS, whose other end must prove that it is C{name}."""
         return _Dialled(self, endpoint, name)
 
-    def creator(self, name: str) -> Any:
-        """The client's side of one connection to C{name}."""
-        return optionsForClientTLS(
-            name, trustRoot=self._root,
-            clientCertificate=PrivateCertificate.fromCertificateAndKeyPair(
-                Certificate(self._own), KeyPair(self._pkey)
-            ),
-            extraCertificateOptions={
-                "extraCertChain": self._between, "raiseMinimumTo": TLSVersion.TLSv1_2,
-            },
-        )
-
     def listen(
         self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
     ) -> ServerFactory:
@@ -152,7 +149,6 @@ class TlsKeys:
         """
         return _Listening(self, factory, networks_of(plain_hosts), clock)
 
-
     def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
         """
         The rights of the other end of an incoming connection.
@@ -163,29 +159,28 @@ class TlsKeys:
             return ALL_RIGHTS  # it came from a host that may do without
         shown = transport.getPeerCertificate()
         assert shown is not None, "the handshake demands a certificate"
+        dns_names, uris, subject = _read_names(shown)
+        return rights_of(dns_names=dns_names, uris=uris, member_ids=member_ids, who=subject)
+
+
+def _read_names(shown: crypto.X509) -> tuple[list[str], list[str], str]:
+    """
+    The DNS names, the URIs and the subject of the certificate at the other end.
+
+    Its authority is ours, its contents may be anything: what cannot be read names nobody.
+    """
+    try:
         certificate = shown.to_cryptography()
-        try:
-            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except (x509.ExtensionNotFound, ValueError):
-            names = x509.SubjectAlternativeName([])
-        return rights_of(
-            dns_names=names.get_values_for_type(x509.DNSName),
-            uris=names.get_values_for_type(x509.UniformResourceIdentifier),
-            member_ids=member_ids, who=certificate.subject.rfc4514_string()[:200],
+        subject = certificate.subject.rfc4514_string()[:200]
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return (
+            names.get_values_for_type(x509.DNSName),
+            names.get_values_for_type(x509.UniformResourceIdentifier), subject,
         )
-
-
-def networks_of(hosts: Iterable[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """@raise ValueError: an entry is neither an address nor a network."""
-    found = []
-    for host in hosts:
-        try:
-            found.append(ipaddress.ip_network(host))
-        except ValueError as error:
-            raise ValueError(
-                f"tls_plain_hosts: {host!r} is neither an IP address nor a network ({error})"
-            ) from None
-    return tuple(found)
+    except x509.ExtensionNotFound:
+        return [], [], subject
+    except Exception:  # cryptography has several, and passes on those of its parsers
+        return [], [], "a certificate that cannot be read"
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -195,8 +190,8 @@ def _read(name: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError as error:
-        raise ValueError(f"{name}={path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}={path}: {getattr(error, 'strerror', error)}") from None
 
 
 def _certificates(name: str, path: str) -> list[x509.Certificate]:
@@ -220,6 +215,25 @@ def _check_pair(files: TlsFiles, own: x509.Certificate, key: Any) -> None:
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     if own.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
         raise ValueError(f"tls_key={files.key} is not the key of tls_certificate={files.certificate}")
+
+
+def _context(
+    files: TlsFiles, chain: list[x509.Certificate], key: Any, authorities: list[x509.Certificate]
+) -> SSL.Context:
+    """@raise ValueError: OpenSSL does not take them, for instance because the key is too short."""
+    try:
+        own, *between = [crypto.X509.from_cryptography(one) for one in chain]
+        return CertificateOptions(
+            privateKey=crypto.PKey.from_cryptography_key(key), certificate=own, extraCertChain=between,
+            trustRoot=trustRootFromCertificates(
+                [Certificate(crypto.X509.from_cryptography(one)) for one in authorities]
+            ),
+            raiseMinimumTo=TLSVersion.TLSv1_2,
+        ).getContext()
+    except (SSL.Error, crypto.Error, TypeError) as error:
+        raise ValueError(
+            f"tls_certificate={files.certificate}, tls_key={files.key}: OpenSSL refuses them ({error})"
+        ) from None
 
 
 def _is_issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
@@ -255,7 +269,7 @@ class _Dialled:
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """See L{IStreamClientEndpoint.connect}."""
-        secure = TLSMemoryBIOFactory(self._keys.creator(self._name), True, protocolFactory)
+        secure = TLSMemoryBIOFactory(_Client(self._keys, self._name), True, protocolFactory)
         secure.protocol, secure.noisy = TLSMemoryBIOProtocol, False
         connecting: Any = self._endpoint.connect(secure)
         return connecting.addCallback(_inner)  # type: ignore[no-any-return]
@@ -264,6 +278,32 @@ class _Dialled:
 def _inner(secure: Any) -> IProtocol:
     inner: IProtocol = secure.wrappedProtocol
     return inner
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Client:
+    """Makes the client's side of a connection, which ends unless the other end is C{name}."""
+
+    def __init__(self, keys: TlsKeys, name: str) -> None:
+        self._keys = keys
+        self._name = name
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """See L{IOpenSSLClientConnectionCreator}."""
+
+        def verified(_: SSL.Connection, shown: crypto.X509, error: int, depth: int, is_sound: int) -> bool:
+            # (OpenSSL takes an exception in here for a refusal.)
+            if not is_sound or depth:
+                return bool(is_sound)
+            dns_names, _uris, subject = _read_names(shown)
+            if self._name not in dns_names:
+                tlsProtocol.failVerification(Failure(VerifyError(f"{subject} is not {self._name}")))
+                return False
+            return True
+
+        connection = SSL.Connection(self._keys.context, None)
+        connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, verified)
+        return connection
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -275,7 +315,7 @@ class _Server:
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
         """See L{IOpenSSLServerConnectionCreator}."""
-        return SSL.Connection(self._keys.server_context, None)
+        return SSL.Connection(self._keys.context, None)
 
 
 class _Listening(ServerFactory):
@@ -284,12 +324,12 @@ class _Listening(ServerFactory):
     noisy = False
 
     def __init__(
-        self, keys: TlsKeys, factory: ServerFactory,
-        plain: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], clock: IReactorTime,
+        self, keys: TlsKeys, factory: ServerFactory, plain: tuple[Network, ...], clock: IReactorTime
     ) -> None:
         self._inner = factory
         self._plain = plain
         self._clock = clock
+        self._waiting: dict[_FirstByte, None] = {}  # oldest first
         self._secure = TLSMemoryBIOFactory(_Server(keys), False, factory)
         # (Twisted's default gathers writes until the next turn; our connections have done so already.)
         self._secure.protocol, self._secure.noisy = TLSMemoryBIOProtocol, False
@@ -304,14 +344,27 @@ class _Listening(ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """See L{ServerFactory.buildProtocol}."""
+        if self._may_be_plain(getattr(addr, "host", "")):
+            while len(self._waiting) >= FIRST_BYTES_MAX:
+                next(iter(self._waiting)).give_up()
+            return _FirstByte(self, addr)
+        return self.chosen(addr, is_secure=True)
+
+    def chosen(self, addr: IAddress | None, *, is_secure: bool) -> Protocol | None:
+        """The protocol of a connection by its first byte; None if the listening side has no room."""
         inner = self._inner.buildProtocol(addr)
-        if inner is None:
-            return None
-        secure = self._secure.protocol(self._secure, inner)
-        host = getattr(addr, "host", "")
-        if not self._may_be_plain(host):
-            return secure
-        return _FirstByte(secure, inner, self._clock)
+        if inner is None or not is_secure:
+            return cast("Protocol | None", inner)
+        return self._secure.protocol(self._secure, inner)
+
+    def began(self, waiting: _FirstByte) -> IDelayedCall:
+        """A connection waits for its first byte. @return: what ends it in time."""
+        self._waiting[waiting] = None
+        return self._clock.callLater(FIRST_BYTE_S, waiting.give_up)
+
+    def ended(self, waiting: _FirstByte) -> None:
+        """It does so no longer."""
+        self._waiting.pop(waiting, None)
 
     def _may_be_plain(self, host: str) -> bool:
         try:
@@ -323,25 +376,41 @@ class _Listening(ServerFactory):
 
 
 class _FirstByte(Protocol):
-    """Gives the connection to one of two protocols when its first byte has come."""
+    """
+    Gives the connection to one of two protocols when its first byte has come.
+
+    The listening side is asked only then, and counts a connection from then on: one that says nothing may
+    not take a place, and one that speaks late may not pass by the bound, or begin while the member stops.
+    """
 
     transport: Any = None
+    _time_out: IDelayedCall
 
-    def __init__(self, secure: IProtocol, plain: IProtocol, clock: IReactorTime) -> None:
-        self._secure = secure
-        self._plain = plain
+    def __init__(self, listening: _Listening, addr: IAddress | None) -> None:
+        self._listening = listening
+        self._addr = addr
         self._chosen: IProtocol | None = None
-        self._time_out = clock.callLater(FIRST_BYTE_S, self._give_up)
+        self._is_over = False
 
-    def _give_up(self) -> None:
-        # (Before its first byte, no listening side counts this connection.)
+    def connectionMade(self) -> None:
+        """See L{Protocol.connectionMade}."""
+        self._time_out = self._listening.began(self)
+
+    def give_up(self) -> None:
+        """End the connection: its first byte did not come in time."""
+        self._end()
         self.transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
         """See L{Protocol.dataReceived}."""
         if self._chosen is None:
-            self._time_out.cancel()
-            self._chosen = self._secure if data[0] == _HANDSHAKE else self._plain
+            if self._is_over:
+                return
+            self._end()
+            self._chosen = self._listening.chosen(self._addr, is_secure=data[0] == _HANDSHAKE)
+            if self._chosen is None:
+                self.transport.abortConnection()
+                return
             # From now on the transport calls it directly, as if it had been there from the beginning.
             self.transport.protocol = self._chosen
             self._chosen.makeConnection(self.transport)
@@ -349,5 +418,10 @@ class _FirstByte(Protocol):
 
     def connectionLost(self, reason: Any = None) -> None:
         """See L{Protocol.connectionLost}: it ended before its first byte."""
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._listening.ended(self)
         if self._time_out.active():
             self._time_out.cancel()

@@ -6,9 +6,10 @@ without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
+import attrs
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import ServerFactory
 
@@ -23,6 +24,23 @@ class Dialling(Protocol):
         """An endpoint by TLS, whose other end must prove that it is C{name}."""
 
 
+@attrs.frozen
+class MembersDialling:
+    """
+    Connects one member to the others: by TLS, except those that do without.
+
+    @ivar keys: of the member.
+    @ivar plain_members: ids of the others; the option C{tls_plain_members}.
+    """
+
+    keys: Dialling
+    plain_members: Collection[str]
+
+    def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
+        """See L{Dialling.dial}."""
+        return endpoint if name in self.plain_members else self.keys.dial(endpoint, name)
+
+
 class Securing(Dialling, Protocol):
     """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
 
@@ -33,6 +51,10 @@ class Securing(Dialling, Protocol):
     @property
     def expires_s(self) -> float:
         """The end of the certificate, seconds since 1970."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The DNS names of the own certificate: the members for which it may speak."""
 
     def listen(
         self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
