@@ -326,11 +326,11 @@ class Node:
 
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
+        self._key_watch.check(self._wall_clock()[0])
         self._with_store(self._keep_store)
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
-        self._key_watch.check(now_s)
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
         for one in deleted:
             self._begin_moved = f"{one.path} deleted: {one.why}"

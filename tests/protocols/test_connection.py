@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from OpenSSL import SSL
-from service_identity import VerificationError
+from twisted.internet.error import VerifyError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -570,7 +570,8 @@ class LossTests(SynchronousTestCase):
              "TLS: certificate verify failed, unknown ca"),
             (SSL.Error([]), "TLS: handshake failed"),
             (SSL.Error(), "TLS: handshake failed"),
-            (VerificationError(errors=[]), "TLS: the certificate at the other end is of another name"),
+            (VerifyError("n1 is not n2"),
+             "TLS: the certificate at the other end is of another name: n1 is not n2"),
             (ValueError([("a", "b", "c")]), "[('a', 'b', 'c')]"),
         ):
             self.assertTrue(loss_sentence(Failure(error)).startswith(sentence), error)
