@@ -96,7 +96,7 @@ class DLedgerCore:
         self._holes = HoleRepair(self._member)
         self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
-        self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
+        self._transfer = LeadershipTransfer(self._member, self._elector, self._stop_if_ready)
         self._dispatchers: dict[str, EntryDispatcher] = {}
         self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
@@ -136,6 +136,7 @@ class DLedgerCore:
             return ()
         self._out.begin(now_ms)
         self._on[type(happened)](happened)
+        self._appends.decide()
         return self._out.take()
 
     # -- life -------------------------------------------------------------------------------
@@ -165,13 +166,11 @@ class DLedgerCore:
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)
-        if self._is_stopped:
-            return
-        self._appends.expire()
-        self._reads.expire()
-        self._flusher.wanted()
-        if self._stop_deadline_ms is not None and self._out.now_ms >= self._stop_deadline_ms:
-            self._finish_stop()
+        if not self._is_stopped:
+            self._appends.expire()
+            self._reads.expire()
+            self._flusher.wanted()
+            self._stop_if_ready()
 
     def _tick_leader(self, beats: HeartBeats) -> None:
         beats.tick()
@@ -193,18 +192,21 @@ class DLedgerCore:
     def _on_stop_requested(self, _: ev.StopRequested) -> None:
         if self._stop_deadline_ms is not None:
             return
-        # The transfer has its own deadline; this one is later.
+        # (Later than that of the transfer.)
         wait = 2 * self._member.config.leadership_transfer_wait_timeout + self._member.config.tick_ms
         self._stop_deadline_ms = self._out.now_ms + wait
-        if not (self._member.is_leader and self._transfer.offer(self._dispatchers)):
-            self._finish_stop()
+        if self._member.is_leader:
+            self._transfer.offer(self._dispatchers)
+        else:
+            self._transfer.fail_all()
+        self._stop_if_ready()
 
-    def _transfer_ended(self, code: ResponseCode) -> None:
+    def _stop_if_ready(self, _: ResponseCode | None = None) -> None:
+        """Stop, if that was asked for and nothing is waited for: a hand-over, outcomes of appends."""
         if self._stop_deadline_ms is not None and not self._is_stopped:
-            self._finish_stop()
-
-    def _finish_stop(self) -> None:
-        self._stop("asked to stop", clean=True)
+            is_busy = self._transfer.is_giving or self._appends.is_undecided
+            if not is_busy or self._out.now_ms >= self._stop_deadline_ms:
+                self._stop("asked to stop", clean=True)
 
     def _stop(self, reason: str, *, clean: bool) -> None:
         self._is_stopped = True
@@ -301,7 +303,7 @@ class DLedgerCore:
         self._dispatchers = {}
         self._is_ready = False
         self._member.leader_id = None
-        self._appends.fail_all(ResponseCode.TERM_CHANGED)
+        self._appends.leadership_ended()
         self._reads.fail_all(ResponseCode.NOT_LEADER)
 
     def _report_role(self) -> None:
@@ -335,11 +337,9 @@ class DLedgerCore:
     def _on_request_received(self, received: ev.RequestReceived) -> None:
         request, token = received.request, received.token
         if isinstance(request, MetadataRequest):
-            self._out.reply(token, self.metadata(request))
-            return
+            return self._out.reply(token, self.metadata(request))
         if isinstance(request, LeadershipTransferRequest):
-            self._transfer.on_request(token, request, self._dispatchers)
-            return
+            return self._transfer.on_request(token, request, self._dispatchers)
         member = self._member
         assert isinstance(request, _OF_PEERS), request
         if request.leader_id in member.peer_ids:

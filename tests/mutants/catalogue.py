@@ -24,6 +24,7 @@ DISPATCHER = "dledger.core.dispatcher"
 QUORUM = "dledger.core.quorum"
 READS = "dledger.core.reads"
 APPENDS = "dledger.core.appends"
+UNDECIDED = "dledger.core.undecided"
 WAITERS = "dledger.base.waiters"
 FLUSHER = "dledger.core.flusher"
 DRIVER = "dledger.node.driver"
@@ -231,21 +232,29 @@ _CLIENTS = (
     ), faults=("kill", "isolate", "transfer"), pace_s=1.5,
        load=READING),
     Mutant("unknown-called-refused", "an append that may still commit is answered as not in the log", (
-        Patch(REPLICA, "        self._is_ready = False\n        self._member.leader_id = None\n"
-              "        self._appends.fail_all(ResponseCode.TERM_CHANGED)",
-              "        self._is_ready = False\n        self._member.leader_id = None\n"
-              "        self._appends.fail_all(ResponseCode.NOT_LEADER)"),
+        Patch(APPENDS, "            self._by_token = {}\n            self._waiting.take_all()\n",
+              "            self._waiting.take_all()\n"
+              "            for token in [*self._by_token]:\n"
+              "                self._end(token, ResponseCode.NOT_LEADER)\n"
+              "            self._undecided.pop()\n"),
+    ), faults=ELECTIONS, load={"think_us": 300_000}),
+    Mutant("other-entry-taken-for-own", "an append takes the next leader's entry for its own", (
+        Patch(UNDECIDED, "        if term == self.term:\n", "        if term:\n"),
+    ), faults=ELECTIONS, load={"think_us": 300_000}),
+    Mutant("decided-before-commit", "the outcome of an append is judged by an entry that is not committed", (
+        Patch(APPENDS, "ended.decide(member.view, member.committed_index)",
+              "ended.decide(member.view, member.ledger_end_index)"),
     ), faults=ELECTIONS, load={"think_us": 300_000}),
     Mutant("answered-twice", "an append that timed out is answered again when it commits", (
         Patch(WAITERS, "            if found is not None and found[1] == deadline_ms:\n"
               "                del self._waiting[token]\n",
               "            if found is not None and found[1] == deadline_ms:\n"),
-        Patch(APPENDS, "written = self._by_token.pop(token)\n", "written = self._by_token[token]\n"),
+        Patch(APPENDS, "self._by_token.pop(token)", "self._by_token[token]"),
     ), settings={"max_wait_ack_time_ms": 250}, faults=("cut_link", "spikes", "slow_disk"),
        group={"delay_us": 100_000, "spread_us": 100_000}),
-    Mutant("append-never-answered", "an append that is not committed in time is not answered", (
-        Patch(REPLICA, "        self._appends.expire()\n", ""),
-        Patch(APPENDS, "for token in self._waiting.take_all():", "for token in ():"),
+    Mutant("append-never-answered", "appends are forgotten when leadership ends", (
+        Patch(APPENDS, "            self._undecided.append(UndecidedAppends(\n",
+              "            str(UndecidedAppends(\n"),
     ), faults=("isolate", "kill")),
 )
 
