@@ -22,6 +22,7 @@ DEV = [
     "ruff>=0.6",
     "towncrier>=23.11",
     "tox>=4.11",
+    "uvloop>=0.21",
 ]
 
 setup(

@@ -212,6 +212,13 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
         ),
     ),
+    Layer(
+        name="client for asyncio",
+        covers=("dledger.aio",),
+        ours=("dledger.base", "dledger.client", "protocols.wire", *CODES),
+        third=TWISTED,
+        refused=("dledger.base.disk", "logging", *THREADS),
+    ),
     # -- the broker: nothing of core, node, storage or client --------------------------------------
     # Before all rooms of the broker: each of them may tell of events.
     Layer(name="broker events", covers=("dledger.broker.common.events",)),
