@@ -9,7 +9,6 @@ wait, not the append: its outcome is then unknown to the program.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -20,6 +19,7 @@ from twisted.internet.defer import Deferred
 from dledger.aio.event_loop import LoopClock, LoopConnections
 from dledger.base.bodies import BytesLike
 from dledger.base.errors import DLedgerError
+from dledger.base.forks import OpenedHere
 from dledger.base.tls_files import TlsFiles
 from dledger.client.appender import AppendLimits, AppendOutcome
 from dledger.client.client import LogClient
@@ -57,7 +57,7 @@ class AsyncLog:
         @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
         """
         self._loop = asyncio.get_running_loop()
-        self._process_id = os.getpid()
+        self._opened = OpenedHere()
         self._connections = LoopConnections(self._loop, min(timeout, 2.0))
         self._is_closed = False
         self._client = LogClient(
@@ -149,7 +149,7 @@ class AsyncLog:
 
     async def close(self) -> None:
         """End every connection; calls that wait in other tasks fail, their appends may be unknown."""
-        if self._is_closed or os.getpid() != self._process_id:
+        if self._is_closed or not self._opened.is_here:
             return
         self._is_closed = True
         self._client.close()
@@ -172,12 +172,7 @@ class AsyncLog:
         return call().asFuture(self._loop)
 
     def _check(self) -> None:
-        if os.getpid() != self._process_id:
-            raise DLedgerError(
-                ResponseCode.UNSUPPORTED,
-                reason=f"opened in process {self._process_id}, used in process {os.getpid()}, which was "
-                "forked from it: open the log again in this process, after the fork",
-            )
+        self._opened.check()
         if asyncio.get_running_loop() is not self._loop:
             raise DLedgerError(
                 ResponseCode.UNSUPPORTED,

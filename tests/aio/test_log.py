@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import dledger.aio
 from dledger.aio.log import AsyncLog
 from dledger.base.errors import DLedgerError
+from dledger.base.forks import OpenedHere
 from dledger.client.values import AppendFailed, UnknownOutcome
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -203,12 +204,12 @@ class PlaceTests(SynchronousTestCase):
         async def story(group: ServedGroup) -> None:
             async with group.open() as log:
                 await log.append(b"a")
-                log._process_id = os.getpid() + 1
+                here, log._opened = log._opened, OpenedHere(os.getpid() + 1)
                 with self.assertRaises(DLedgerError) as caught:
                     await log.append(b"b")
                 self.assertIn("after the fork", str(caught.exception))
                 await log.close()
-                log._process_id = os.getpid()
+                log._opened = here
                 self.assertEqual((await log.append(b"c")).index, 1)
 
         self.assertEqual(play(story), [])
