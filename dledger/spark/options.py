@@ -37,6 +37,13 @@ def _text(name: str, value: str) -> str:
     return value.strip()
 
 
+def _texts(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(one.strip() for one in value.split(","))
+    if not all(found):
+        raise OptionError(f"option {name}={value!r}: names separated by commas are allowed")
+    return found
+
+
 def _flag(name: str, value: str) -> bool:
     lower = value.strip().lower()
     if lower not in ("true", "false"):
@@ -119,6 +126,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="failOnDamage", field="fail_on_damage", read=_flag, default="`true`"),
     Option(name="verifyCrc", field="verify_crc", read=_flag, default="`false`"),
     Option(name="decompress", field="decompress", read=_flag, default="`true`"),
+    Option(name="topics", field="topics", read=_texts, default="-"),
+    Option(name="tags", field="tags", read=_texts, default="-"),
+    Option(name="keys", field="keys", read=_texts, default="-"),
+    Option(name="storedFrom", field="stored_from", read=_number(0, _MANY), default="-"),
+    Option(name="storedBefore", field="stored_before", read=_number(0, _MANY), default="-"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=_number(1, _MANY), default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=_number(1, _MANY), default="-"),
@@ -141,6 +153,8 @@ class ScanOptions:
     The options of a scan; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
 
     @ivar starting, ending: C{earliest}, C{latest}, a number, or group to number; None: not given.
+    @ivar topics, tags, keys: only messages with one of them; empty: all.
+    @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     """
 
@@ -155,6 +169,11 @@ class ScanOptions:
     fail_on_damage: bool = True
     verify_crc: bool = False
     decompress: bool = True
+    topics: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    stored_from: int | None = None
+    stored_before: int | None = None
     include_internal: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
@@ -193,6 +212,7 @@ class ScanOptions:
             )
         if self.data_path and not self.path:
             raise OptionError("option dataPath belongs to path: a member's directory whose data is elsewhere")
+        self._check_choice()
         if is_stream and self.ending is not None:
             raise OptionError("option endingOffsets is for batches; a stream has no end")
         if is_stream is False and (self.max_offsets_per_trigger or self.max_bytes_per_trigger):
@@ -202,6 +222,21 @@ class ScanOptions:
             if isinstance(value, dict) and self.group not in value:
                 raise OptionError(f"option {name} names group {next(iter(value))!r}, "
                                   f"but option group is {self.group!r}")
+
+    def _check_choice(self) -> None:
+        given = [name for name, value in (
+            ("topics", self.topics), ("tags", self.tags), ("keys", self.keys),
+            ("storedFrom", self.stored_from), ("storedBefore", self.stored_before),
+        ) if value not in ((), None)]
+        if given and self.format != ROCKETMQ:
+            raise OptionError(f"option {given[0]} chooses messages: it needs format=rocketmq")
+        if given and self.include_internal:
+            raise OptionError(f"option {given[0]} chooses messages, and includeInternal=true adds entries "
+                              "without one: take one of the two")
+        if None not in (self.stored_from, self.stored_before) and (
+                (self.stored_from or 0) >= (self.stored_before or 0)):
+            raise OptionError(f"options storedFrom={self.stored_from} and storedBefore={self.stored_before} "
+                              "leave no time between them: the first must be lower")
 
     @property
     def source(self) -> str:

@@ -44,7 +44,7 @@ class DocumentTests(SynchronousTestCase):
             if re.fullmatch(r"`\w+`", option.default) and option.name != "endingOffsets":
                 self.assertEqual(option.default, f"`{text}`", option.name)
             else:
-                self.assertIn(value, ("", 0, None), option.name)
+                self.assertIn(value, ("", 0, None, ()), option.name)
 
     def test_columns(self) -> None:
         """Names and types of both schemas."""
