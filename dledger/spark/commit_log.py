@@ -5,8 +5,8 @@ Mode C{path} on a RocketMQ broker's commit log, Java's or ours, live or stopped.
 There is no index: a record says where the next one begins. The candidates of a block are found all at once,
 by the magic and by the place that a message holds; where each ends at the next one, they are the records,
 else (a body may hold the bytes of messages) the walk goes from one to the next. A range may begin at any
-byte; its records are those that begin in it. To find the first one, the walk begins in the block before the range,
-if the candidates of that block follow each other without a gap, and else with the file.
+byte; its records are those that begin in it. To find the first one, the walk begins in the block before the
+range, if the candidates of that block follow each other without a gap, and else with the file.
 
 The log ends behind its last whole record. A record that is not sound, with a sound one behind it, is damage.
 The broker may be writing the next one at this moment, so the last records are checked closely: lengths,
