@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,6 +63,18 @@ def _number(least: int, most: int) -> Callable[[str, str], int]:
         return number
 
     return read
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def _duration(name: str, value: str) -> int:
+    """Milliseconds."""
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h)\s*", value.lower(), re.ASCII)
+    if found is None:
+        raise OptionError(f"option {name}={value!r}: a number and its unit are allowed: "
+                          f"{', '.join(f'5{unit}' for unit in _UNITS_MS)}")
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
@@ -134,6 +147,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=_number(1, _MANY), default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=_number(1, _MANY), default="-"),
+    Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=_number(1, _MANY), default="-"),
+    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
     Option(name="minPartitions", field="min_partitions", read=_number(1, 100_000), default="`1`"),
     Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=_number(1, _MANY),
            default="-"),
@@ -156,6 +171,7 @@ class ScanOptions:
     @ivar topics, tags, keys: only messages with one of them; empty: all.
     @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
+    @ivar min_offsets_per_trigger: 0: a batch may have one.
     """
 
     path: str = ""
@@ -177,6 +193,8 @@ class ScanOptions:
     include_internal: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int = 1
     max_records_per_partition: int = 0
     partition_bytes: int = 128 * 1024 * 1024
@@ -215,6 +233,11 @@ class ScanOptions:
         self._check_choice()
         if is_stream and self.ending is not None:
             raise OptionError("option endingOffsets is for batches; a stream has no end")
+        if is_stream is False and self.min_offsets_per_trigger:
+            raise OptionError("option minOffsetsPerTrigger is for streams")
+        if 0 < self.max_offsets_per_trigger < self.min_offsets_per_trigger:
+            raise OptionError(f"option minOffsetsPerTrigger={self.min_offsets_per_trigger} is more than "
+                              f"maxOffsetsPerTrigger={self.max_offsets_per_trigger}")
         if is_stream is False and (self.max_offsets_per_trigger or self.max_bytes_per_trigger):
             raise OptionError("options maxOffsetsPerTrigger and maxBytesPerTrigger are for streams; "
                               "endingOffsets ends a batch")

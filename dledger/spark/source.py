@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -147,8 +148,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Invariant: L{latestOffset} returns at least the start that it was given.
     """
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, now_s: Callable[[], float] = time.monotonic) -> None:
+        """@param now_s: a clock for C{maxTriggerDelay}."""
         self._scan = scan
+        self._now_s = now_s
+        #: When the last batch was given an end; None: no batch yet.
+        self._triggered_s: float | None = None
         self._log: ScannedLog | None = None
         self._target: int | None = None
         self._initial: JsonObject | None = None
@@ -278,9 +283,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end <= begin:
             # The very same offset: another proof of it would be a new batch without rows.
             return dict(start)
+        if self._waits_for_more(max(begin, extent.begin), end):
+            return dict(start)
+        self._triggered_s = self._now_s()
         if limit is not None and not isinstance(limit, ReadAllAvailable):
             end = self._limited(max(begin, extent.begin), end, limit)
         return self._offset(end)
+
+    def _waits_for_more(self, begin: int, end: int) -> bool:
+        """
+        Whether a batch up to C{end} would have fewer records than C{minOffsetsPerTrigger}, and may wait. The
+        first batch of a query does not wait, nor does a query that ends by itself.
+        """
+        options = self._scan.options
+        if not options.min_offsets_per_trigger or self._target is not None or self._triggered_s is None:
+            return False
+        if self._open().after(begin, end, options.min_offsets_per_trigger - 1) < end:
+            return False
+        return (self._now_s() - self._triggered_s) * 1000 < options.max_trigger_delay_ms
 
     def _limited(self, begin: int, end: int, limit: ReadLimit) -> int:
         options = self._scan.options
