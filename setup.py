@@ -38,7 +38,10 @@ setup(
         *find_packages(include=["dledger", "dledger.*", "protocols", "protocols.*", "pyspark_dledger"]),
         PLUGINS,
     ],
-    package_data={"dledger": ["py.typed"], "protocols": ["py.typed"]},
+    package_data={
+        "dledger": ["py.typed", "spark/jvm/*.jar", "spark/jvm/src/org/dledger/spark/*.java"],
+        "protocols": ["py.typed"],
+    },
     entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
     install_requires=[
         "attrs>=23.2",
