@@ -158,7 +158,8 @@ class MemberState:
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
         one has its entries; None for none.
-    @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
+    @ivar wire_versions: wire version that each peer advertised; a peer not heard from since the last
+        connection to it began is missing.
     @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
     @ivar group_name: the id of the group, as far as it is known, see L{dledger.core.naming}.
     @ivar is_full: whether the store refuses entries for want of room.
@@ -286,6 +287,11 @@ class MemberState:
         wire_version &= WIRE_VERSION_MASK
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version
+
+    def met(self, peer_id: str) -> None:
+        """A connection to C{peer_id} is new: another program may listen there, for example a Java member."""
+        self.incompatible.discard(peer_id)
+        self.wire_versions.pop(peer_id, None)
 
     def heard_of_disk(self, peer_id: str, wire_version: int) -> None:
         """A peer answered a heartbeat, and said whether its disk is full, and how fast it is."""

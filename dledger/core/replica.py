@@ -413,7 +413,7 @@ class DLedgerCore:
         self._member.incompatible.add(incompatible.peer_id)
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
-        self._member.incompatible.discard(connected.peer_id)
+        self._member.met(connected.peer_id)
         dispatcher = self._dispatchers.get(connected.peer_id)
         if dispatcher is not None:
             dispatcher.reconnected()

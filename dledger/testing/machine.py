@@ -37,6 +37,12 @@ class MachineDisk(SimDisk):
             self.is_armed = True  # so that every later change comes here
             raise OSError(errno.EIO, f"the process has died {self.death}", path)
 
+    def wipe(self, path: str) -> None:
+        """Lose a directory with all that is in it, durably. No process has it open."""
+        for known in list(self._directories):
+            if known == path or known.startswith(f"{path}/"):
+                del self._directories[known]
+
     def end_process(self) -> None:
         """See L{SimDisk.end_process}."""
         self.death = None
