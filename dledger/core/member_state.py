@@ -150,8 +150,8 @@ class MemberState:
     Invariant: C{committed_index <= ledger_end_index}; C{leader_id} belongs to C{term}.
 
     @ivar peer_ids: the other members, in a fixed order.
-    @ivar start_term: term that the member recovered with; before this start it acknowledged no
-        entry of a later term.
+    @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
+        recovered with, or C{TERM_MAX} if it may have lost its directory.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
         word: for health, not for decisions.

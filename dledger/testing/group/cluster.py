@@ -159,6 +159,12 @@ class SimCluster:
         """An independent random generator, from the seed and a name."""
         return random.Random(f"{self.seed} {name}")
 
+    def forget_acknowledged(self) -> None:
+        """Acknowledged entries may be lost: all but those that a running member knows to be committed."""
+        known = [member.core.committed_index for member in self.members.values() if member.is_up]
+        self.invariants.forget_committed(max(known, default=-1))
+        self.history.forget()
+
     # -- running ----------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -122,6 +122,7 @@ class _Seen:
     """The last values of one member; C{committed_index} and C{led_term} since its process started."""
 
     term: int = 0
+    saved_term: int = 0
     committed_index: int = -1
     led_term: int = -1
     repair_end_index: int = -1
@@ -151,6 +152,7 @@ class GroupInvariants:
         self.last_committed = -1
         self.known_index = -1
         self.is_sync = is_sync
+        self._has_forgotten = False
         self._needed = len(member_ids) // 2 + 1
         self._seen = {member_id: _Seen() for member_id in member_ids}
         self._members: dict[str, CheckedMember] = {}
@@ -171,6 +173,15 @@ class GroupInvariants:
         self._seen[member.member_id] = _Seen()
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
 
+    def forget_committed(self, known_index: int) -> None:
+        """Committed entries behind C{known_index} may be lost; a mark on a disk may still have them."""
+        self._has_forgotten = True
+        begins = [seen.mirror.begin_index for seen in self._seen.values()]
+        known_index = max(known_index, *(begin - 1 for begin in begins))
+        self.committed = {index: term for index, term in self.committed.items() if index <= known_index}
+        self.last_committed = max(self.committed, default=-1)
+        self.known_index = min(self.known_index, known_index)
+
     def mirror(self, member_id: str) -> Mirror:
         """The content of a member's store, as of its last event."""
         return self._seen[member_id].mirror
@@ -188,6 +199,8 @@ class GroupInvariants:
     def started(self, member: CheckedMember) -> None:
         """A member has recovered: read all its entries."""
         seen = self._seen[member.member_id]
+        require(member.config.store_type == "memory" or member.persisted_term >= seen.saved_term, 1,
+                f"{member.member_id}'s term fell: {seen.saved_term} to {member.persisted_term} after a start")
         seen.term = member.persisted_term
         seen.committed_index = -1
         seen.led_term = -1
@@ -197,6 +210,7 @@ class GroupInvariants:
     def _reload(self, member: CheckedMember, seen: _Seen) -> None:
         ledger = member.ledger
         begin, before = max(ledger.ledger_begin_index, 0), seen.mirror
+        self._deleted(before, begin, member.persisted_term)
         mirror = seen.mirror = Mirror(begin_index=begin)
         at = begin
         while at <= ledger.ledger_end_index:
@@ -211,6 +225,13 @@ class GroupInvariants:
             if hole is not None:
                 self._lose(member, mirror, before, hole)
             at = mirror.begin_index + len(mirror.terms)
+
+    def _deleted(self, mirror: Mirror, begin: int, term: int) -> None:
+        """Retention has deleted entries, which it does to committed ones only, forgotten here or not."""
+        if self._has_forgotten:
+            for index in range(mirror.begin_index, min(begin, mirror.end_index + 1)):
+                self.committed.setdefault(index, mirror.term_of(index))
+                self.committed_in.setdefault(index, term)
 
     def _lose(self, member: CheckedMember, mirror: Mirror, before: Mirror, hole: Hole) -> None:
         """A member knows that these records are damaged. It held them before."""
@@ -269,6 +290,7 @@ class GroupInvariants:
         mirror = self._seen[member.member_id].mirror
         gone = member.ledger.ledger_begin_index - mirror.begin_index
         if gone > 0:
+            self._deleted(mirror, member.ledger.ledger_begin_index, member.persisted_term)
             del mirror.terms[:gone]
             del mirror.ends[:gone]
             mirror.begin_index += gone
@@ -453,6 +475,7 @@ class GroupInvariants:
             require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
                     f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
         member.persisted_term, member.persisted_vote = term, voted_for
+        self._seen[member.member_id].saved_term = term
         self._seen[member.member_id].follows = ""
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:

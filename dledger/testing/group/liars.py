@@ -49,7 +49,7 @@ _OPAQUE = 0x7000_0000
 class UncheckedClient(SimClient):
     """A client that believes nothing: members that were lied to may show it anything."""
 
-    def _shown(self, entries: object) -> None:
+    def _shown(self, entries: object, era: int) -> None:
         """Nobody knows what is committed."""
 
 
@@ -148,9 +148,7 @@ class Liar:
         self.is_over = True
         cluster, member = self._cluster, self.member
         cluster.trace.note(cluster.clock.now_us, f"{member.member_id} lies no more")
-        member.kill()
-        member.disk.wipe(member.config.self_path)
-        cluster.invariants.forget(member)
+        member.lose_directory()
 
 
 def run_lying_schedule(
