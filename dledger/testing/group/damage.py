@@ -35,6 +35,7 @@ class Rot:
     Damages files.
 
     @ivar minority: the ids of members that may lose records or small files.
+    @ivar away: the ids of members whose directory is at another machine now: they are spared.
     @ivar rots_small: those of them that may lose small files, and no records.
     """
 
@@ -46,6 +47,7 @@ class Rot:
         self.minority = {
             member.member_id for member in rng.sample(self._members, int(rng.random() * (most + 1)))
         }
+        self.away: set[str] = set()
         self._leads_everywhere = not any(member.config.never_lead for member in self._members)
         if not self._leads_everywhere:
             # A member that must not lead may be the only whole holder of the last entries: no leader then.
@@ -63,7 +65,9 @@ class Rot:
 
         @return: a member that should end now, if any.
         """
-        candidates = [member for member in self._members if member.member_id in self.minority]
+        candidates = [
+            member for member in self._members if member.member_id in self.minority - self.away
+        ]
         if not candidates:
             return None
         member = self._rng.choice(candidates)
@@ -188,7 +192,7 @@ class Rot:
 
         @return: the member, if there was such a record.
         """
-        ids = sorted(self.minority - self.rots_small)
+        ids = sorted(self.minority - self.rots_small - self.away)
         if not ids:
             return None
         member = self._cluster.members[self._rng.choice(ids)]
@@ -219,7 +223,9 @@ class Rot:
 
         @return: members that should end now.
         """
-        members = [member for member in self._members if member.member_id not in self.rots_small]
+        members = [
+            member for member in self._members if member.member_id not in self.rots_small | self.away
+        ]
         if not members or not self._leads_everywhere:
             return []
         if self._cluster.options.hides_wire_version:

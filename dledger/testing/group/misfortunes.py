@@ -55,7 +55,7 @@ class Misfortunes:
         self._members = list(cluster.members.values())
         self._damage = damage
         self._copies: dict[tuple[str, str], bytes] = {}
-        self._away: set[str] = set()
+        self._away = damage.away
         is_whole = not any(member.config.never_lead for member in self._members)
         self.names: tuple[str, ...] = ("limp",)
         if self._members[0].config.store_type == "file":
