@@ -8,10 +8,11 @@ L{dledger.core.elector}.
 
 Rule: it asks the leader of its term where that leader's ledger ends. The answer is younger than this process,
 so every entry that an earlier process acknowledged to that leader lies at or below that end. When the ledgers
-are equal up to there, nothing is missing. A Java leader does not tell its end; it sends COMMIT only when its
-follower has acknowledged everything. A member without an entry asks it GET of the first index: 410 says that
-this leader, too, has none. Entries of a term that began after the start need no question: their leader was
-elected without a plain vote of this member.
+are equal up to there, and with C{sync} flushed, nothing is missing. A Java leader does not tell its end; it
+sends COMMIT only when its follower has acknowledged everything. A member without an entry asks it GET of the
+first index: 410 says that this leader, too, has none. Entries of a term that began after the start need no
+question: their leader was elected without a plain vote of this member. (Not so if the member lost its
+directory: it does not know in which terms it voted and acknowledged.)
 
 Source: KIP-966 of Kafka treats unclean shutdowns alike; Java DLedger has no such state.
 DLedgerMmapFileStore.indexCheck for Java's answer.
@@ -42,13 +43,17 @@ class LeadersWord:
     member: MemberState
     _term: int = -1
     _end_index: int = -2
+    _own_end_index: int = -1
     _asked_ms: int = -(1 << 40)
     _java_asked_id: int = -1
 
     def tick(self) -> None:
         """Time passed: ask the leader, if its end is not known yet."""
         member = self.member
-        if not member.is_unsure or member.leader_id is None or member.is_leader:
+        if not member.is_unsure or member.leader_id is None:
+            return
+        if member.is_leader:
+            self._sure_behind(self._own_end_index)
             return
         is_known = self._term == member.term and self._end_index >= -1
         if is_known or member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms:
@@ -110,6 +115,16 @@ class LeadersWord:
             return
         has_all = self._term == member.term and matched_index >= self._end_index >= -1
         if has_all or member.ledger_end_term > member.start_term:
+            self._sure_behind(self._end_index if has_all else matched_index)
+
+    def lead(self) -> None:
+        """All members gave their votes: none has more entries than this one."""
+        self._own_end_index = self.member.ledger_end_index
+        self._sure_behind(self._own_end_index)
+
+    def _sure_behind(self, index: int) -> None:
+        """Nothing is missing up to C{index}. With C{sync} a loss of power must not take it once more."""
+        if not self.member.config.is_sync or self.member.flushed_index >= index:
             self.sure()
 
     def sure(self) -> None:

@@ -38,6 +38,7 @@ from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
 from dledger.core.status import MemberStatus, metadata_of, status_of
 from dledger.core.transfer import LeadershipTransfer
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import (
     GetResponse,
@@ -66,14 +67,14 @@ class DLedgerCore:
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
         voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
-        group_name: GroupName = GroupName(),  # noqa: B008
+        forgot_terms: bool = False, group_name: GroupName = GroupName(),  # noqa: B008
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
-        @param term, voted_for: the persisted values.
-        @param committed_index: a lower bound of the committed index, from the checkpoint.
+        @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
         @param repair_end_index, is_unsure, group_name: see L{MemberState}.
+        @param forgot_terms: with its directory it may have lost terms.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
@@ -82,13 +83,12 @@ class DLedgerCore:
             term, voted_for = view.ledger_end_term, None
         peer_ids = tuple(sorted(peer_id for peer_id in config.peers if peer_id != config.self_id))
         self._member = MemberState(
-            config=config, view=view, out=out, term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
-            peer_ids=peer_ids, is_unsure=is_unsure, group_name=group_name,
+            config=config, view=view, out=out, term=term, voted_for=voted_for, peer_ids=peer_ids,
+            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
+            group_name=group_name, start_term=TERM_MAX if forgot_terms else term,
         )
         self._member.refresh_end()
-        # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
-        self._member.flushed_index = self._member.ledger_end_index
+        self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
         self._out, self._refused = out, RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
@@ -225,7 +225,7 @@ class DLedgerCore:
         member = self._member
         member.role, member.leader_id = Role.LEADER, member.self_id
         self._elector.led()
-        self._leaders_word.sure()
+        self._leaders_word.lead()
         self._handler.reset()
         self._quorum = QuorumAckChecker.for_term(
             term=member.term, term_start_index=member.ledger_end_index + 1,
@@ -413,7 +413,7 @@ class DLedgerCore:
         self._member.incompatible.add(incompatible.peer_id)
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
-        self._member.incompatible.discard(connected.peer_id)
+        self._member.met(connected.peer_id)
         dispatcher = self._dispatchers.get(connected.peer_id)
         if dispatcher is not None:
             dispatcher.reconnected()

@@ -153,8 +153,7 @@ class Node:
         )
         self.turn = Turn(clock, self._turn_failed)
         self.state = "starting"
-        self.reason = ""
-        self.listen = ""
+        self.reason = self.listen = ""
         self.admin = self.told_admin = ""
         self._store = store
         self._terms = terms
@@ -179,7 +178,8 @@ class Node:
         self._core = DLedgerCore(
             config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
-            is_unsure=store.identity.is_unsure, group_name=store.identity.group_name,
+            is_unsure=store.identity.is_unsure, forgot_terms=store.identity.forgot_terms,
+            group_name=store.identity.group_name,
         )
         self.greeting = Greeting(peers=config.peers, group_name=lambda: store.identity.group_name)
         self._driver = make_driver(self._core, store, terms, self)

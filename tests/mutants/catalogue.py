@@ -95,8 +95,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        if self.voted_for is None:\n", "        if True:\n"),
     ), faults=ELECTIONS, pace_s=1.0),
     Mutant("vote-forgotten", "a restarted member has forgotten its vote", (
-        Patch(REPLICA, "term=term, voted_for=voted_for,\n            committed_index=",
-              "term=term, voted_for=None,\n            committed_index="),
+        Patch(REPLICA, "term=term, voted_for=voted_for, peer_ids=", "term=term, voted_for=None, peer_ids="),
     ), faults=("kill", "kill_all", "isolate"), pace_s=1.0),
     Mutant("persist-skipped", "term and vote are not written to the disk", (
         Patch(DRIVER, "self._terms.save(effect.term, effect.voted_for)", "pass"),
@@ -143,6 +142,32 @@ _ELECTIONS = (
     ), settings={**ASYNC, "max_batch_push_count": 1, "max_inflight_pushes": 1},
        faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
        load={"bodies_max": 12, "think_us": 300_000}),
+    Mutant("forgotten-terms-known", "a member with a new disk is sure at the first entry of any term", (
+        Patch(REPLICA, "start_term=TERM_MAX if forgot_terms else term", "start_term=term"),
+    ), test="tests.core.test_unsure"),
+    Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
+        Patch("dledger.core.leaders_word",
+              "if not self.member.config.is_sync or self.member.flushed_index >= index:", "if True:"),
+    ), test="tests.core.test_unsure"),
+    Mutant("any-group-id", "any text that a member tells is recorded as the id of the group", (
+        Patch("dledger.core.naming", "if response.group_id and not is_group_id(response.group_id):",
+              "if False:"),
+    ), test="tests.core.test_naming"),
+    Mutant("group-id-at-once", "an id of the group is believed when it is told once", (
+        Patch("dledger.core.naming", "if self._heard.get(peer_id) != told:", "if False:"),
+    ), test="tests.core.test_naming"),
+    Mutant("lone-term", "a leader never raises its term for a peer far above it", (
+        Patch("dledger.core.admission", "if member.is_leader and not isinstance(message, Response):",
+              "if member.is_leader:"),
+    ), test="tests.core.test_admission"),
+    Mutant("swallowed-answers", "a frame that never ends keeps a connection alive", (
+        Patch("protocols.ledger.connection",
+              "if self._was_heard and not (self._buffer.kept_bytes and serial == self._swept_serial):",
+              "if self._was_heard:"),
+    ), test="tests.protocols.test_connection.ClientBoundTests"),
+    Mutant("java-taken-for-ours", "a Java member in the place of one of ours is asked in our way for ever", (
+        Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
+    ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
         Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),
     ), faults=LINKS),

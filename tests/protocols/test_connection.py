@@ -511,6 +511,18 @@ class ClientBoundTests(ClientTestCase):
         self.assertFalse(self.connection.is_lost)
         self.assertEqual(self.connection.outstanding, 1)
 
+    def test_a_frame_that_swallows_all(self) -> None:
+        """An answer whose length was damaged takes the later ones for its own bytes: the connection ends."""
+        self.connection.ask(BEAT, 1)
+        self.connection.dataReceived(b"\x00\x10\x00\x00")
+        for at_s in range(3):
+            self.connection.dataReceived(bytes(100))
+            self.connection.sweep(at_s, 3)
+        self.assertFalse(self.connection.is_lost)
+        self.connection.dataReceived(bytes(100))
+        self.connection.sweep(3, 3)
+        self.assertTrue(self.connection.is_lost)
+
     def test_silence(self) -> None:
         """A connection on which nothing came for all that time is a black hole: it is ended."""
         self.connection.ask(BEAT, 1)

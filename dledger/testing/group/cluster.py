@@ -107,7 +107,9 @@ class SimCluster:
     @ivar clients: the clients themselves.
     """
 
-    def __init__(self, options: GroupOptions, seed: int) -> None:
+    def __init__(
+        self, options: GroupOptions, seed: int, *, make_invariants: type[GroupInvariants] = GroupInvariants
+    ) -> None:
         self.options = options
         self.seed = seed
         self.clock = SimClock()
@@ -122,7 +124,7 @@ class SimCluster:
         self.bugs = BugWatch()
         configs = {member_id: self._config(member_id, ids) for member_id in ids}
         self.is_sync = all(config.is_sync for config in configs.values())
-        self.invariants = GroupInvariants(ids, is_sync=self.is_sync)
+        self.invariants = make_invariants(ids, is_sync=self.is_sync)
         self.world = World(
             clock=self.clock, network=self.network, invariants=self.invariants, trace=self.trace,
             bugs=self.bugs, ending=self, flush_us=options.flush_us, turn_us=options.turn_us,
@@ -157,6 +159,12 @@ class SimCluster:
         """An independent random generator, from the seed and a name."""
         return random.Random(f"{self.seed} {name}")
 
+    def forget_acknowledged(self) -> None:
+        """Acknowledged entries may be lost: all but those that a running member knows to be committed."""
+        known = [member.core.committed_index for member in self.members.values() if member.is_up]
+        self.invariants.forget_committed(max(known, default=-1))
+        self.history.forget()
+
     # -- running ----------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -186,9 +194,13 @@ class SimCluster:
         if member.is_up or member.boots != boots:
             return
         if not member.start():
+            self.start_failed(member)
             if "currterm" in member.start_error and member.is_small_damaged:
                 self._give_new_term(member)
             self.restart_later(member, int(1.5 * SECOND_US))
+
+    def start_failed(self, member: SimMember) -> None:
+        """A member could not start; it will be tried again."""
 
     def _give_new_term(self, member: SimMember) -> None:
         """What an operator does about a vote that is not known, as docs/operations.md says."""

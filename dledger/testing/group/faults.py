@@ -18,6 +18,7 @@ from dledger.testing.disk import PowerLoss, ProcessKilled, SimDisk
 from dledger.testing.group.cluster import SECOND_US, SimCluster
 from dledger.testing.group.damage import Rot
 from dledger.testing.group.member import SimMember
+from dledger.testing.group.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.strangers import Stranger
 
 
@@ -41,10 +42,17 @@ class Nemesis:
         self._members = list(cluster.members.values())
         self.until_us = int(seconds * SECOND_US)
         self.damage = Rot(cluster, rng)
+        self.misfortunes = Misfortunes(cluster, rng, self.damage)
         self._stranger = Stranger(cluster)
         self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
-        self._kinds: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in only] or self._mix()
+        self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
         self._weights = [1.0 if only else 0.1 + rng.random() for _ in self._kinds]
+
+    def _kind(self, name: str) -> Callable[[], None]:
+        if name in KINDS:
+            return self.misfortunes.kind(name)
+        found: Callable[[], None] = getattr(self, f"_{name}")
+        return found
 
     def _mix(self) -> list[Callable[[], None]]:
         kinds: list[Callable[[], None]] = [
@@ -61,6 +69,7 @@ class Nemesis:
                       self._lose_power_inside]
         elif self._members[0].config.store_type == "file":
             kinds += [self._cut_power, self._cut_power]
+        kinds += [self.misfortunes.kind(name) for name in self.misfortunes.names]
         rng = self._rng
         share = rng.choice((0.2, 0.5, 0.5, 0.8))
         chosen = [kind for kind in kinds if rng.random() < share]
@@ -283,10 +292,7 @@ class Nemesis:
 
     def _may_lose_power(self, member: SimMember) -> bool:
         """With async flushing a minority at a time: as long as a majority has lost none, nothing is lost."""
-        if self._cluster.is_sync:
-            return True
-        doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
-        return len(doubtful) <= (len(self._members) - 1) // 2 and not self.damage.minority
+        return self._cluster.is_sync or self.misfortunes.may_lose(member)
 
     def _cut_power_everywhere(self) -> None:
         for member in self._members:
