@@ -114,6 +114,7 @@ class Misfortunes:
         self._clock.after(us, self._exchange_back, one, other, found)
 
     def _swap(self, one: SimMember, other: SimMember) -> None:
+        one.is_away = other.is_away = not one.is_away
         mine, theirs = (member.disk.take_away(member.config.self_path) for member in (one, other))
         one.disk.put_back(one.config.self_path, theirs)
         other.disk.put_back(other.config.self_path, mine)
