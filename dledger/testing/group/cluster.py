@@ -350,6 +350,7 @@ class SimCluster:
 
     def _refused_entries(self, member: SimMember) -> list[int]:
         """Read all entries. @return: those that the member refused to show."""
+        self.invariants.expired(member)
         mirror, refused = self.invariants.mirror(member.member_id), []
         for index in range(mirror.begin_index, mirror.end_index + 1):
             try:

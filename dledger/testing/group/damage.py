@@ -48,6 +48,10 @@ class Rot:
             member.member_id for member in rng.sample(self._members, int(rng.random() * (most + 1)))
         }
         self.away: set[str] = set()
+        self._deletes = any(
+            member.config.retention_bytes or member.config.file_reserved_hours
+            or member.config.enable_disk_force_clean for member in self._members
+        )
         self._leads_everywhere = not any(member.config.never_lead for member in self._members)
         if not self._leads_everywhere:
             # A member that must not lead may be the only whole holder of the last entries: no leader then.
@@ -245,6 +249,9 @@ class Rot:
             if other is not member and other.member_id not in self.minority
             and self._has_sound(other, index)
         ]
+        ends = [invariants.mirror(other.member_id).end_index for other in self._members]
+        if self._deletes and min(ends) < index:
+            return False  # the sound copies may be deleted before that member has got one
         if index >= invariants.last_committed or index in member.damaged or not copies:
             return False
         return self._flip_record(member, index) and self._rng.random() < 0.4

@@ -69,7 +69,7 @@ class SimMember:
     @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
     @ivar damaged: indexes of entries of which a bit of the record or index unit was flipped, as far as they
         have not come back from a peer.
-    @ivar is_away: its directory is at another machine now.
+    @ivar is_away: its directory is at another machine now, or its options do not fit.
     @ivar wall_offset_s: error of its wall clock.
     @ivar start_error: why it could not start the last time; empty if it could.
     """

@@ -19,7 +19,13 @@ from typing import Any
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, decode_mark
 from dledger.storage.identity import IDENTITY_NAME
 from dledger.storage.properties import LEDGER_CHECKPOINT_NAME
-from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
+from dledger.storage.term_file import (
+    TERM_FILE_NAME,
+    TERM_TWIN_NAME,
+    TermVote,
+    decode_term,
+    decode_term_twin,
+)
 from dledger.testing.disk import PowerLoss, ProcessKilled
 from dledger.testing.group.cluster import SECOND_US, SimCluster
 from dledger.testing.group.damage import Rot
@@ -80,8 +86,14 @@ class Misfortunes:
 
     def may_lose(self, member: SimMember) -> bool:
         """Whether a majority of members without any damage is sure of its ledger even without C{member}."""
+        if self._is_rotten(member):
+            return False
         doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
         return len(doubtful) <= (len(self._members) - 1) // 2 and not self._damage.minority
+
+    def _is_rotten(self, *losers: SimMember) -> bool:
+        """Whether any other member has a damaged entry, of which C{losers} may have the only sound copy."""
+        return any(one.damaged for one in self._members if one not in losers or len(losers) > 1)
 
     def _back_later(self, member: SimMember, longest_s: float = 8.0) -> None:
         self._cluster.restart_later(member, 1000 + int(longest_s * SECOND_US * self._rng.random() ** 2))
@@ -153,10 +165,19 @@ class Misfortunes:
             return
         if name == COMMIT_MARK_NAME and not _fits(copy, now):
             return
+        if name in (TERM_FILE_NAME, TERM_TWIN_NAME) and not self._twins_agree(member):
+            return  # the other one may wait for room, or for a descriptor
         self._note(f"{member.member_id} gets an older {name}")
         member.kill()
         member.disk.replace(path, copy)
         self._back_later(member)
+
+    @staticmethod
+    def _twins_agree(member: SimMember) -> bool:
+        disk = member.disk
+        both = (decode_term(disk.read_anyway(member.term_path)) if disk.exists(member.term_path) else None,
+                decode_term_twin(disk.read_anyway(member.twin_path)))
+        return both[0] == both[1] == TermVote(member.persisted_term, member.persisted_vote)
 
     def lose_write(self) -> None:
         """A durable record is again an older one."""
@@ -169,6 +190,8 @@ class Misfortunes:
 
     def black_out(self) -> None:
         """The power fails everywhere, though acknowledged entries are not flushed."""
+        if self._is_rotten(*self._members):
+            return
         for member in self._members:
             member.lose_power()
             self._back_later(member, 4.0)
@@ -187,6 +210,7 @@ class Misfortunes:
             return
         self._away.add(member.member_id)
         member.kill()
+        member.is_away = True
         member.reconfigure(wrong)
         self._cluster.restart_later(member, 1000)
         self._clock.after(int((1 + 3 * self._rng.random()) * SECOND_US), self._configure, member, right)
@@ -194,6 +218,7 @@ class Misfortunes:
     def _configure(self, member: SimMember, right: dict[str, Any]) -> None:
         require(not member.is_up, 3, f"{member.member_id} runs with options that do not fit its directory")
         self._away.discard(member.member_id)
+        member.is_away = False
         member.reconfigure(right)
 
     def limp(self) -> None:
