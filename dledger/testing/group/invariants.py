@@ -153,6 +153,7 @@ class GroupInvariants:
         self.known_index = -1
         self.is_sync = is_sync
         self._has_forgotten = False
+        self._wiped: set[str] = set()
         self._needed = len(member_ids) // 2 + 1
         self._seen = {member_id: _Seen() for member_id in member_ids}
         self._members: dict[str, CheckedMember] = {}
@@ -171,6 +172,7 @@ class GroupInvariants:
     def forget(self, member: CheckedMember) -> None:
         """A member has lost its directory: it knows neither its entries nor its votes any more."""
         self._seen[member.member_id] = _Seen()
+        self._wiped.add(member.member_id)
         self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
 
     def forget_committed(self, known_index: int) -> None:
@@ -201,6 +203,7 @@ class GroupInvariants:
         seen = self._seen[member.member_id]
         require(member.config.store_type == "memory" or member.persisted_term >= seen.saved_term, 1,
                 f"{member.member_id}'s term fell: {seen.saved_term} to {member.persisted_term} after a start")
+        self._wiped.discard(member.member_id)
         seen.term = member.persisted_term
         seen.committed_index = -1
         seen.led_term = -1
@@ -404,6 +407,8 @@ class GroupInvariants:
         votes again when it holds it again.
         """
         ledger = self._members[member_id].ledger
+        if member_id in self._wiped:
+            return True
         return ledger is not None and bool(ledger.repair_end_index >= index or ledger.identity.is_unsure)
 
     def is_safe(self, member_id: str, index: int) -> bool:
