@@ -101,9 +101,19 @@ class Recorder(Protocol):
 class ConnectionTests(SynchronousTestCase):
     """Connections to a server of the same loop."""
 
+    def setUp(self) -> None:
+        self.serving: set[asyncio.Task[None]] = set()
+
     async def server(self, serve: Callable[..., Awaitable[None]]) -> str:
         """@return: its address."""
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self.serving.add(task)
+            await serve(reader, writer)
+
+        server = await asyncio.start_server(served, "127.0.0.1", 0)
         self.addCleanup(server.close)
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -226,5 +236,6 @@ class ConnectionTests(SynchronousTestCase):
             connecting.cancel()
             await connections.closed()
             self.assertEqual(connections._open, set())
+            await asyncio.gather(*self.serving)
 
         run(story)
