@@ -84,7 +84,7 @@ class OperatorTests(SynchronousTestCase):
         """Every page of every member; a member that is down is named with the reason."""
         for peer_id in self.group.peers:
             # A member with a new directory is unsure until it has reached its leader's end.
-            wait_until(lambda peer_id=peer_id: self.fetch(peer_id, "/healthz")[0] == 200,  # type: ignore[misc]
+            wait_until(lambda page=(peer_id, "/healthz"): self.fetch(*page)[0] == 200,  # type: ignore[misc]
                        seconds=20, what=f"health of {peer_id}")
             code, body = self.fetch(peer_id, "/status")
             self.assertEqual(code, 200)
