@@ -7,6 +7,7 @@ vote at once: it is not repairing, sure of its ledger, and has no holes. A major
 members are, and the links between them are neither cut nor slow. The bound, L{LEADERLESS_US}, leaves time
 for silent connections, attempts to connect, and several rounds of votes. A member that must not lead leads
 for another one when it has waited for that one in vain, so a majority with such a member has twice as long.
+So have members that take each other for Java's: they wait six to nine seconds for a leader.
 
 One thing is not asked for: a leader among members that must not lead.
 """
@@ -34,6 +35,10 @@ class LivenessWatch:
     """
 
     def __init__(self, cluster: SimCluster) -> None:
+
+        def is_patient(chosen: tuple[SimMember, ...]) -> bool:
+            return cluster.options.hides_wire_version or any(one.config.never_lead for one in chosen)
+
         self._cluster = cluster
         members = list(cluster.members.values())
         quorum = members[0].config.quorum
@@ -41,10 +46,7 @@ class LivenessWatch:
             chosen for chosen in combinations(members, quorum)
             if not all(member.config.never_lead for member in chosen)
         ]
-        self._bounds_us = [
-            LEADERLESS_US * (2 if any(member.config.never_lead for member in chosen) else 1)
-            for chosen in self._majorities
-        ]
+        self._bounds_us = [LEADERLESS_US * (1 + is_patient(chosen)) for chosen in self._majorities]
         self._quorum = quorum
         self._since_us = [cluster.clock.now_us] * len(self._majorities)
         self.longest_us = 0
