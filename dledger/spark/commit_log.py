@@ -107,6 +107,8 @@ class SparkCommitLog:
         self._known_end = -1
         #: An end behind which no message was found.
         self._clear_end = -1
+        #: Files that were searched to their ends once; a file that was empty then is read from its beginning.
+        self._looked_through: set[int] = set()
 
     def _list(self) -> None:
         offsets = _offsets_in(self._files.directory)
@@ -125,7 +127,9 @@ class SparkCommitLog:
         # From the newest file back to the first that has a record: brokers make files ahead.
         for base in reversed(self._files.offsets):
             known = max(self._known_end, base) if self._known_end <= base + self._files.file_size else base
-            known = self._late_start(base) if known == base else known
+            if known == base and base not in self._looked_through:
+                self._looked_through.add(base)
+                known = self._late_start(base)
             end = known if known == base + self._files.file_size else self._sound_end(self._end_from(known))
             if end > base:
                 self._known_end = end
@@ -307,17 +311,19 @@ class SparkCommitLog:
     def _late_start(self, base: int) -> int:
         """
         A place in the file C{base} where a record begins, to look for the end from there: near the last block
-        that holds one, found by bisection.
+        that holds one. Every block behind it is read, else a damaged stretch could hide what follows it.
         """
-        low, high = 0, -(-self._files.file_size // _BLOCK_BYTES)
-        while high - low > 1:
-            middle = (low + high) // 2
-            position = base + middle * _BLOCK_BYTES
-            if len(_candidates(self._files.pread(_BLOCK_BYTES, position), position)[0]):
-                low = middle
-            else:
-                high = middle
-        return self._start_before(base + low * _BLOCK_BYTES) if low else base
+        for number in range(-(-self._files.file_size // _BLOCK_BYTES) - 1, 0, -1):
+            position = base + number * _BLOCK_BYTES
+            data = self._files.pread(_BLOCK_BYTES, position)
+            if not np.frombuffer(data, dtype=np.uint8).any():
+                continue
+            starts, _ = _candidates(data, position)
+            if len(starts):
+                before = self._files.pread(_BLOCK_BYTES, position - _BLOCK_BYTES)
+                is_apart = not len(_candidates(before, position - _BLOCK_BYTES)[0])
+                return position + int(starts[0]) if is_apart else self._start_before(position)
+        return base
 
     def _next(self, walked: _Walked, end: int) -> int:
         if walked.stop == "blank":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,53 @@ class SmallBlockTests(CommitLogTests):
             ("physicalOffset", "bigint")])
         self.assertEqual(found, [(one,) for one in self.log.written if at < one < at - at % SIZE + SIZE])
         self.assertEqual([one for one in reads if at - at % SIZE <= one < at - 4096], [])
+
+
+class StretchTests(LedgerCase):
+    """A file of many blocks, less than half full."""
+
+    def setUp(self) -> None:
+        self.patch(commit_log, "_BLOCK_BYTES", 1024)
+        self.path = os.path.abspath(self.mktemp())
+        os.makedirs(f"{self.path}/commitlog")
+        self.file = Path(f"{self.path}/commitlog/{0:020d}")
+        data = b""
+        for number in range(120):
+            data += encode_message(make_message("T", b"x" * (number % 200), physical_offset=len(data)))
+        self.end = len(data)
+        self.data = data.ljust(1 << 16, b"\0")
+        self.assertTrue(len(self.data) // 4 < self.end < len(self.data) // 2)
+
+    def test_zeroes(self) -> None:
+        """A stretch of zeroes of any length does not hide the messages behind it."""
+        self.file.write_bytes(self.data)
+        count = len(scanned({"path": self.path, "format": "rocketmq"}))
+        self.assertEqual(count, 120)
+        for first in range(1000, self.end - 200, 1500):
+            for behind in range(first + 1500, self.end, 1500):
+                self.file.write_bytes(self.data[:first] + bytes(behind - first) + self.data[behind:])
+                self.assertRaises(DamageError, scanned, {"path": self.path, "format": "rocketmq"})
+
+    def test_looked_through_once(self) -> None:
+        """A stream does not read a file that a broker has made ahead again and again."""
+        self.file.write_bytes(self.data)
+        ahead = self.file.with_name(f"{1 << 16:020d}")
+        ahead.write_bytes(bytes(1 << 16))
+        scan = Scan.of({"path": self.path, "format": "rocketmq"})
+        with closing(scan.log()) as log:
+            reads: list[int] = []
+            real = SegmentReader.pread
+
+            def pread(files: SegmentReader, size: int, position: int) -> bytes:
+                reads.append(position)
+                return real(files, size, position)
+
+            self.patch(SegmentReader, "pread", pread)
+            self.assertEqual(log.extent().end, self.end)
+            self.assertGreater(len(reads), 64)
+            reads.clear()
+            self.assertEqual(log.extent().end, self.end)
+            self.assertLess(len(reads), 16)
 
 
 class EmbeddedTests(LedgerCase):
