@@ -191,25 +191,5 @@ def _tell(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome) 
         waiter.set_result(outcome)
 
 
-def connect(
-    peers: str | Mapping[str, str],
-    group: str = "default",
-    timeout: float = 10.0,
-    wire: str = "auto",
-    limits: AppendLimits | None = None,
-    *,
-    answer_timeout_s: float = 4.0,
-    is_ordered: bool = True,
-    tls: TlsFiles | None = None,
-) -> AsyncLog:
-    """
-    Open the log of a group, in the event loop that runs. No connection is made before it is needed.
-
-    The parameters are those of L{AsyncLog}.
-
-    @raise RuntimeError: no event loop runs here.
-    @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
-    """
-    return AsyncLog(
-        peers, group, timeout, wire, limits, answer_timeout_s=answer_timeout_s, is_ordered=is_ordered, tls=tls
-    )
+#: Opens the log of a group in the event loop that runs; no connection is made before it is needed.
+connect = AsyncLog

@@ -311,7 +311,7 @@ class SparkCommitLog:
     def _late_start(self, base: int) -> int:
         """
         A place in the file C{base} where a record begins, to look for the end from there: near the last block
-        that holds one. Every block behind it is read, else a damaged stretch could hide what follows it.
+        that holds one. Every block behind it is read: a damaged stretch does not hide the records behind it.
         """
         for number in range(-(-self._files.file_size // _BLOCK_BYTES) - 1, 0, -1):
             position = base + number * _BLOCK_BYTES
