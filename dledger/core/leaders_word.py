@@ -23,6 +23,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.core import effects as fx
+from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -33,6 +34,9 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
+#: Milliseconds from a question that did not reach the leader to the next one.
+AGAIN_MS = 100
+
 
 @attrs.define
 class LeadersWord:
@@ -41,6 +45,7 @@ class LeadersWord:
     """
 
     member: MemberState
+    handler: EntryHandler
     _term: int = -1
     _end_index: int = -2
     _own_end_index: int = -1
@@ -79,6 +84,7 @@ class LeadersWord:
             self._term, self._end_index = member.term, response.end_index
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
+            self.check()  # the entries may have come before this answer
         elif response.wire_version < 1 and member.ledger_end_index < 0:  # Java, which does not tell its term
             self._java_asked_id = member.out.send(peer_id, GetRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=0
@@ -99,18 +105,25 @@ class LeadersWord:
             self.sure()
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """It is asked again later."""
+        """
+        It is asked again soon.
+
+        In the first second of a group connections are still being made. Until this member is sure, the group
+        does not outlive the loss of another.
+        """
+        self._asked_ms = min(
+            self._asked_ms,
+            self.member.out.now_ms - self.member.config.heart_beat_time_interval_ms + AGAIN_MS,
+        )
 
     def heard_commit(self, is_java: bool, index: int) -> None:
         """A COMMIT of the leader found this member in step: a Java leader's ledger ended at C{index}."""
         if is_java:
             self._term, self._end_index = self.member.term, index
 
-    def check(self, matched_index: int) -> None:
-        """
-        @param matched_index: highest index known to equal the leader's ledger.
-        """
-        member = self.member
+    def check(self) -> None:
+        """Entries came, were flushed, or the leader's end became known."""
+        member, matched_index = self.member, self.handler.matched_index
         if not member.is_unsure or matched_index != member.ledger_end_index:
             return
         has_all = self._term == member.term and matched_index >= self._end_index >= -1

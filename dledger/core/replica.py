@@ -92,8 +92,8 @@ class DLedgerCore:
         self._out, self._refused = out, RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
-        self._leaders_word, self._naming = LeadersWord(self._member), GroupNaming(self._member, rng)
-        self._holes = HoleRepair(self._member)
+        self._leaders_word = LeadersWord(self._member, self._handler)
+        self._naming, self._holes = GroupNaming(self._member, rng), HoleRepair(self._member)
         self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
         self._transfer = LeadershipTransfer(self._member, self._elector, self._stop_if_ready)
@@ -501,7 +501,7 @@ class DLedgerCore:
         has every entry that was committed with this member's acknowledgement.
         """
         member, handler = self._member, self._handler
-        self._leaders_word.check(handler.matched_index)
+        self._leaders_word.check()
         if member.repair_end_index < 0:
             return
         held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (

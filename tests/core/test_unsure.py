@@ -156,6 +156,25 @@ class WordTests(SynchronousTestCase):
         self.assertIn("EndUnsure", kinds(effects))
         self.assertFalse(bench.core.status().is_unsure)
 
+    def test_answer_after_the_entries(self) -> None:
+        """The entries were there before the answer: no further push is needed."""
+        bench = self.follower()
+        bench.tick()
+        effects = self.tell(bench, 0)
+        self.assertIn("EndUnsure", kinds(effects))
+
+    def test_asks_again(self) -> None:
+        """A question that did not reach the leader is soon repeated; an answer that counts ends this."""
+        bench = self.follower()
+        bench.tick()
+        (asked,) = [one for one in of_type(bench.seen, fx.SendRequest)
+                    if isinstance(one.request, MetadataRequest)]
+        bench.fail(asked)
+        self.assertEqual(sent(bench.tick(50), MetadataRequest), [])
+        self.assertEqual(len(sent(bench.tick(50), MetadataRequest)), 1)
+        self.tell(bench, 2)
+        self.assertEqual(sent(bench.run(1000), MetadataRequest), [])
+
     def test_whose_word(self) -> None:
         """Not a member's that does not lead this term."""
         for facts in ({"leader_id": "n2"}, {"term": 1}, {"leader_id": None}):
