@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from dledger.base.tls_files import TlsFiles, tls_files
 from protocols.wire.fastjson import JsonObject
 
 DLEDGER, ROCKETMQ = "dledger", "rocketmq"
@@ -158,6 +159,10 @@ OPTIONS: tuple[Option, ...] = (
            default="`follower`"),
     Option(name="requestTimeoutMs", field="request_timeout_ms", read=_number(1, 86_400_000),
            default="`30000`"),
+    Option(name="tlsCertificate", field="tls_certificate", read=_text, default="-"),
+    Option(name="tlsKey", field="tls_key", read=_text, default="-"),
+    Option(name="tlsAuthority", field="tls_authority", read=_text, default="-"),
+    Option(name="tlsPlainMembers", field="tls_plain_members", read=_texts, default="-"),
 )
 _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTIONS}
 
@@ -172,6 +177,8 @@ class ScanOptions:
     @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
     @ivar min_offsets_per_trigger: 0: a batch may have one.
+    @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
+    @ivar tls_plain_members: ids of members that do without TLS.
     """
 
     path: str = ""
@@ -201,6 +208,10 @@ class ScanOptions:
     fetch_bytes: int = 4 * 1024 * 1024
     read_from: str = "follower"
     request_timeout_ms: int = 30_000
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_authority: str = ""
+    tls_plain_members: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool | None = False) -> ScanOptions:
@@ -231,6 +242,7 @@ class ScanOptions:
         if self.data_path and not self.path:
             raise OptionError("option dataPath belongs to path: a member's directory whose data is elsewhere")
         self._check_choice()
+        self._check_tls()
         if is_stream and self.ending is not None:
             raise OptionError("option endingOffsets is for batches; a stream has no end")
         if is_stream is False and self.min_offsets_per_trigger:
@@ -261,6 +273,33 @@ class ScanOptions:
             raise OptionError(f"options storedFrom={self.stored_from} and storedBefore={self.stored_before} "
                               "leave no time between them: the first must be lower")
 
+    def _check_tls(self) -> None:
+        files = {"tlsCertificate": self.tls_certificate, "tlsKey": self.tls_key,
+                 "tlsAuthority": self.tls_authority}
+        given = [name for name, path in files.items() if path]
+        missing = [name for name, path in files.items() if not path]
+        if given and self.path:
+            raise OptionError(f"option {given[0]} belongs to bootstrap: a directory is read without a member")
+        if given and missing:
+            raise OptionError(f"TLS needs three files; missing: {', '.join(missing)}")
+        if self.tls_plain_members and not given:
+            raise OptionError("option tlsPlainMembers names the members that do without TLS: it needs "
+                              "tlsCertificate, tlsKey and tlsAuthority for the others")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The keys of this reader; None: without TLS."""
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+
+    def with_paths(self, absolute: Callable[[str], str]) -> ScanOptions:
+        """These options with the files of TLS named by C{absolute}."""
+        if self.tls is None:
+            return self
+        return attrs.evolve(
+            self, tls_certificate=absolute(self.tls_certificate), tls_key=absolute(self.tls_key),
+            tls_authority=absolute(self.tls_authority),
+        )
+
     @property
     def source(self) -> str:
         """The log, for messages."""
@@ -269,6 +308,11 @@ class ScanOptions:
     def number_of(self, value: str | int | dict[str, int] | None) -> str | int | None:
         """The value of an offset option without the name of the group."""
         return value[self.group] if isinstance(value, dict) else value
+
+
+def options_of_tls(files: TlsFiles) -> dict[str, str]:
+    """The options for these files."""
+    return {"tlsCertificate": files.certificate, "tlsKey": files.key, "tlsAuthority": files.authority}
 
 
 def _unknown(name: str, text: object) -> OptionError:
