@@ -289,6 +289,14 @@ LAYERS: tuple[Layer, ...] = (
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
+        name="broker access",
+        covers=("dledger.broker.access",),
+        ours=("protocols.rocketmq", *ROCKETMQ_WIRE),
+        third=(*ATTRS, "yaml"),
+        refused=("twisted.web", "logging", "asyncio"),
+        late=("yaml",),
+    ),
+    Layer(
         name="broker client",
         covers=("dledger.broker.client",),
         ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
@@ -348,8 +356,9 @@ LAYERS: tuple[Layer, ...] = (
         name="command line",
         covers=("dledger.commands",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.client",
-            "dledger.storage.reader", "dledger.storage.verify", "dledger.storage.group_setup",
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
+            "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
+            "dledger.storage.verify", "dledger.storage.group_setup",
             "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
