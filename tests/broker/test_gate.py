@@ -227,6 +227,8 @@ class RightsTests(GateCase):
             self.allowed(command(code), OPERATOR)
         for code in (21, 26, 28, 43, 45, 201, 907):
             self.allowed(command(code), PRODUCER)
+        query = {"consumerGroup": "G", "topic": "T1", "queueId": "0"}
+        self.allowed(command(14, query), PRODUCER)
 
     def test_malformed(self) -> None:
         """A request without its topic is refused, not passed on."""
@@ -276,6 +278,12 @@ class NativeTests(GateCase):
             self.assertEqual(self.said.code, 0)
             self.assertEqual(sorted(answer.code for answer in answers), sorted(codes), keys)
         self.assertGreater(self.broker.store.log.end_offset, end)
+
+    def test_retries_and_traces(self) -> None:
+        """As by commands."""
+        for topic, code in (("RMQ_SYS_TRACE_TOPIC", 0), ("%RETRY%again", 0), ("%RETRY%G", 16)):
+            (answer,) = self.natives(PRODUCER, PutRequest(topic=topic, bodies=(b"a",)))
+            self.assertEqual("No permission" in answer.remark, bool(code), topic)
 
     def test_strangers(self) -> None:
         """Without the question, with an unsigned one, and with one that another key signed: nothing."""

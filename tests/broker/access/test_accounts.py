@@ -95,6 +95,15 @@ class AccountsTests(FileCase):
         self.assertEqual((account.may("a", _PUB), account.may("a", _SUB), account.may("b", _PUB)),
                          (True, False, False))
 
+    def test_nothing_listed(self) -> None:
+        """An account without permissions has the defaults, which are none; it is no administrator."""
+        accounts = self.read("accounts:\n- {accessKey: abcdefg, secretKey: abcdefg}\n"
+                             "- {accessKey: another, secretKey: abcdefg, defaultGroupPerm: SUB}\n")
+        for name, may_group in (("abcdefg", False), ("another", True)):
+            account = accounts.by_key[name]
+            self.assertEqual((account.may("a", _PUB), account.may("a", _SUB), account.may("%RETRY%g", _SUB)),
+                             (False, False, may_group), name)
+
     def test_directory(self) -> None:
         """All files of it, and no others."""
         self.write("accounts: [{accessKey: first-key, secretKey: abcdefg}]", "a.yml")
@@ -126,6 +135,9 @@ class AccountsTests(FileCase):
             (account % "defaultTopicPerm: PUBLISH", "defaultTopicPerm='PUBLISH': allowed are DENY, PUB, SUB"),
             (account % "defaultGroupPerm: [SUB]", "defaultGroupPerm=['SUB']: allowed are"),
             (account % "topicPerms: [a]", "topicPerms: 'a' is not name=PERM"),
+            (account % "topicPerms: ['=PUB']", "topicPerms: '=PUB' is not name=PERM"),
+            ("accounts: [{accessKey: true, secretKey: abcdefg}]", "accessKey must have at least 7"),
+            ("accounts: [{accessKey: 1234567.5, secretKey: abcdefg}]", "accessKey must have at least 7"),
             (account % "topicPerms: [a=ALL]", "topicPerms, a='ALL': allowed are"),
             (account % "groupPerms: a=PUB", "groupPerms must be a list"),
             (account % "topicPerm: [a=PUB]", "an account has 'topicPerm': allowed are accessKey"),
