@@ -14,6 +14,7 @@ import sys
 import attrs
 import click
 
+from dledger.base.tls_files import TlsFiles
 from dledger.broker.client.blocking import Broker
 from dledger.broker.client.native_tail import From
 from dledger.commands.common import say, shown_body
@@ -91,7 +92,8 @@ def record_line(record: bytes, offset: int, style: str) -> tuple[str, bytes]:
 
 
 def tail_broker(
-    address: str, wanted: Wanted, style: str, timeout_s: float, credentials: Credentials | None = None
+    address: str, wanted: Wanted, style: str, timeout_s: float, credentials: Credentials | None = None,
+    tls: TlsFiles | None = None,
 ) -> None:
     """
     Show messages of a broker's log on standard output.
@@ -102,7 +104,7 @@ def tail_broker(
     if style not in STYLES:
         raise click.UsageError(f"--format {style}: with --broker it must be one of {', '.join(STYLES)}")
     try:
-        broker = Broker(address, timeout=timeout_s, credentials=credentials)
+        broker = Broker(address, timeout=timeout_s, credentials=credentials, tls=tls)
     except ValueError as error:
         raise click.UsageError(f"--broker: {error}") from None
 

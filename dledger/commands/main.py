@@ -273,7 +273,9 @@ def tail(
         if from_offset is None:
             from_offset = "end" if follow else "begin"
         wanted = Wanted(from_offset=from_offset, follow=follow, topics=topics, count=lines)
-        tail_broker(broker, wanted, "json" if as_json else style, target.timeout, target.credentials)
+        tail_broker(
+            broker, wanted, "json" if as_json else style, target.timeout, target.credentials, target.tls
+        )
         return
     if topics or from_offset is not None:
         raise click.UsageError("--topic and --from-offset need --broker")

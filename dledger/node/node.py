@@ -30,6 +30,7 @@ from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.base.group_flush import Flushable
 from dledger.base.threads import RunInThread
+from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import MembersDialling, Securing
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
@@ -40,7 +41,6 @@ from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
-from dledger.node.key_watch import KeyWatch
 from dledger.node.peers import Peers
 from dledger.node.reads import Readable, Reads
 from dledger.node.reports import Reports
@@ -161,7 +161,7 @@ class Node:
         self._wall_clock = wall_clock
         self._disk_space = disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
-        self._key_watch = KeyWatch(keys, config.self_id)
+        self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""
         self._kept_count, self._kept_bytes = -1, 0

@@ -119,13 +119,17 @@ def write_properties(path: Path, values: Mapping[str, object]) -> None:
 
 
 def java_command(
-    version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq"
+    version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq", tls_mode: str = "disabled"
 ) -> list[str]:
-    """A JVM with the class path of a version; C{home} holds the logs of its clients."""
+    """
+    A JVM with the class path of a version; C{home} holds the logs of its clients.
+
+    @param tls_mode: of a server, which makes its own certificate.
+    """
     return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
             # Each server would spend seconds at its start on a certificate that is not used.
-            "-Dtls.server.mode=disabled",
+            f"-Dtls.server.mode={tls_mode}",
             # As bin/runbroker.sh does; the second is the share of the disk at which the broker stops writing.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-cp", class_path(version, folder), *words]  # fmt: skip
@@ -135,7 +139,8 @@ class Server(Child):
     """A name server or a broker. It logs one line in each life when it runs."""
 
     def __init__(
-        self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str
+        self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str, *,
+        tls_mode: str = "disabled",
     ) -> None:
         self._configuration = home / f"{name}.conf"
         self._properties: dict[str, object] = {}
@@ -146,7 +151,8 @@ class Server(Child):
         super().__init__(
             name,
             java_command(
-                version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(self._configuration)
+                version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(self._configuration),
+                tls_mode=tls_mode,
             ),
             log_path=home / f"{name}.log", environment={"ROCKETMQ_HOME": str(home)},
         )

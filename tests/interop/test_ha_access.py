@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -15,7 +16,7 @@ from dledger.broker.client import Broker, Credentials, PutError
 from tests.interop.ha import Client, OurBroker
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import PATIENCE, Server, broker_port, class_path
-from tests.processes.children import free_ports, wait_until
+from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.members import ROOT
 
 TOPIC, GROUP = "protected", "readers"
@@ -42,8 +43,14 @@ def keys_of(name: str) -> tuple[str, str]:
     return name, f"secret-of-{name}"
 
 
-class AccessTests(SynchronousTestCase):
-    """A master of ours with accounts, its slave, and Java's name server."""
+class AccessCase(SynchronousTestCase):
+    """A master of ours, its slave, and Java's name server."""
+
+    name_server_tls = "disabled"
+
+    def settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the master and of the slave."""
+        raise NotImplementedError
 
     def begin(self, version: str) -> None:
         """Start them."""
@@ -54,14 +61,11 @@ class AccessTests(SynchronousTestCase):
         held = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.addCleanup(held.cleanup)
         self.directory, self.version = Path(held.name), version
-        (self.directory / "plain_acl.yml").write_text(ACCOUNTS)
-        for name in ("following", "operating"):
-            (self.directory / f"{name}.yml").write_text(f"accessKey: {name}\nsecretKey: secret-of-{name}\n")
         ports = set(free_ports(1))
         (name_port,) = ports
         self.name_server = f"127.0.0.1:{name_port}"
         server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
-                        self.directory / "namesrv", version)
+                        self.directory / "namesrv", version, tls_mode=self.name_server_tls)
         self.addCleanup(server.kill)
         server.start()
         server.wait_started()
@@ -69,9 +73,9 @@ class AccessTests(SynchronousTestCase):
             OurBroker(name, self.directory / name, port=broker_port(ports), name_server=self.name_server)
             for name in ("master", "slave")
         )
-        accounts = {"aclEnable": True, "acl_file": self.directory / "plain_acl.yml"}
-        self.master.become("ASYNC_MASTER", **accounts)
-        self.slave.become("SLAVE", **accounts, acl_credentials_file=self.directory / "following.yml")
+        of_master, of_slave = self.settings()
+        self.master.become("ASYNC_MASTER", **of_master)
+        self.slave.become("SLAVE", **of_slave)
         for broker in (self.master, self.slave):
             self.addCleanup(broker.kill)
             broker.start()
@@ -79,18 +83,12 @@ class AccessTests(SynchronousTestCase):
 
     def wait_said(self, broker: OurBroker, words: str) -> None:
         """Wait until C{words} are in the log of a broker."""
-        wait_until(lambda: words in broker.log_path.read_text(errors="replace"), seconds=PATIENCE,
-                   what=f"{words} of {broker.name}\n{broker.log_tail()}", every=0.1)
+        def has_said() -> bool:
+            if not broker.is_running:
+                raise ChildError(f"{broker.name} ended\n{broker.log_tail(30)}")
+            return words in broker.log_path.read_text(errors="replace")
 
-    def client(self, keys: tuple[str, str] | None) -> Client:
-        """Java's clients with these keys."""
-        home = self.directory / (keys[0] + keys[1] if keys else "stranger")
-        home.mkdir(exist_ok=True)
-        client = Client(self.name_server, home, self.version, keys=keys)
-        self.addCleanup(client.kill)
-        client.start()
-        client.wait_started(seconds=PATIENCE)
-        return client
+        wait_until(has_said, seconds=PATIENCE, what=f"{words} of {broker.name}", every=0.1)
 
     def statuses(self, client: Client, topic: str, first: int, count: int) -> set[str]:
         """What the broker has answered to sends; a route may be missing at first."""
@@ -110,6 +108,36 @@ class AccessTests(SynchronousTestCase):
             [sys.executable, "-c", _DLEDGER, *map(str, words)], capture_output=True, text=True,
             timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
         )
+
+    def wait_equal(self) -> None:
+        """Wait until the slave has the master's log."""
+        def files(broker: OurBroker) -> list[bytes]:
+            return [path.read_bytes() for path in sorted((broker.store / "commitlog").glob("[0-9]*"))]
+
+        wait_until(lambda: files(self.master) == files(self.slave) != [], seconds=PATIENCE,
+                   what=f"equal logs\n{self.slave.log_tail(30)}", every=0.2)
+
+
+class AccessTests(AccessCase):
+    """With accounts."""
+
+    def settings(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The same accounts; the slave asks its master with one of them."""
+        (self.directory / "plain_acl.yml").write_text(ACCOUNTS)
+        for name in ("following", "operating"):
+            (self.directory / f"{name}.yml").write_text(f"accessKey: {name}\nsecretKey: secret-of-{name}\n")
+        accounts = {"aclEnable": True, "acl_file": self.directory / "plain_acl.yml"}
+        return accounts, {**accounts, "acl_credentials_file": self.directory / "following.yml"}
+
+    def client(self, keys: tuple[str, str] | None) -> Client:
+        """Java's clients with these keys."""
+        home = self.directory / (keys[0] + keys[1] if keys else "stranger")
+        home.mkdir(exist_ok=True)
+        client = Client(self.name_server, home, self.version, keys=keys)
+        self.addCleanup(client.kill)
+        client.start()
+        client.wait_started(seconds=PATIENCE)
+        return client
 
     def play(self, version: str) -> None:
         """Who may, can; who may not, changes nothing."""

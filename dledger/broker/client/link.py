@@ -19,9 +19,12 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.endpoints import connect_with
+from dledger.base.endpoints import EndpointFor, connect_with, tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
+from dledger.base.reactor import Reactor
+from dledger.base.tls.securing import dialling
+from dledger.base.tls_files import TlsFiles
 from protocols.rocketmq.broker import AnswerLost, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
 from protocols.rocketmq.signing import Credentials
@@ -31,6 +34,17 @@ from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE, WIRE_VERSION_FIELD
+
+
+def broker_endpoints(reactor: Reactor, timeout_s: float, tls: TlsFiles | None) -> EndpointFor:
+    """
+    From C{host:port} of a broker to its endpoint.
+
+    @param tls: connect by TLS; the broker must show a certificate of the authority, with any name.
+    @raise ValueError: a package or a file is missing, or a file is not sound.
+    """
+    plain, keys = tcp_endpoints(reactor, timeout_s), dialling(tls)
+    return plain if keys is None else lambda address: keys.dial(plain(address), None)
 
 
 class BrokerLink(OnlyAsking):
