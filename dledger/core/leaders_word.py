@@ -22,6 +22,7 @@ from __future__ import annotations
 import attrs
 
 from dledger.core import effects as fx
+from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import (
@@ -118,3 +119,22 @@ class LeadersWord:
             self.member.is_unsure = False
             self.member.out.emit(fx.EndUnsure())
             self.member.out.report("sure-again", ledger_end_index=self.member.ledger_end_index)
+
+    def end_repair(self, handler: EntryHandler) -> None:
+        """
+        End the repair of a damaged member when its ledger equals a leader's up to its old end, or up
+        to an entry of a term in which it had acknowledged nothing: up to there, that leader's ledger
+        has every entry that was committed with this member's acknowledgement.
+        """
+        member = self.member
+        self.check(handler.matched_index)
+        if member.repair_end_index < 0:
+            return
+        held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
+            handler.matched_index)
+        if held == member.ledger_end_index and (
+            held >= member.repair_end_index or member.ledger_end_term > member.start_term
+        ):
+            member.repair_end_index = -1
+            member.out.emit(fx.EndRepair())
+            member.out.report("repaired", ledger_end_index=held)

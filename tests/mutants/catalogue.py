@@ -14,6 +14,7 @@ import attrs
 
 from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
+from tests.mutants.members_catalogue import MEMBER_MUTANTS
 from tests.mutants.patching import Patch
 
 ELECTOR = "dledger.core.elector"
@@ -143,7 +144,7 @@ _ELECTIONS = (
        faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
        load={"bodies_max": 12, "think_us": 300_000}),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
-        Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),
+        Patch("dledger.base.membership", "return len(self.voters) // 2 + 1", "return len(self.voters) // 2"),
     ), faults=LINKS),
 )
 
@@ -224,17 +225,18 @@ _CLIENTS = (
               " read_index=member.committed_index))\n        if beats is not None:"),
     ), faults=("depose",), load=READING, pace_s=6.0),
     Mutant("leads-without-quorum", "a leader proves its leadership to itself, and never steps down", (
-        Patch(READS, "proved = held_by(marks, self.member.config.quorum)", "proved = held_by(marks, 1)"),
+        Patch(READS, "proved = self.member.membership.held(marks, 0)", "proved = max(marks.values())"),
     ), faults=("pause", "isolate", "split"), load=READING),
     Mutant("read-before-ready", "a new leader answers reads from an old commit index", (
         Patch(READS, "            elif not is_ready:\n", "            elif False:\n"),
     ), faults=("kill", "isolate", "transfer"), pace_s=1.5,
        load=READING),
     Mutant("unknown-called-refused", "an append that may still commit is answered as not in the log", (
-        Patch(REPLICA, "        self._is_ready = False\n        self._member.leader_id = None\n"
-              "        self._appends.fail_all(ResponseCode.TERM_CHANGED)",
-              "        self._is_ready = False\n        self._member.leader_id = None\n"
-              "        self._appends.fail_all(ResponseCode.NOT_LEADER)"),
+        Patch(REPLICA, "        self._changes.fail_all()\n"
+              "        self._appends.fail_all(ResponseCode.TERM_CHANGED)\n        self._reads.fail_all("
+              "ResponseCode.NOT_LEADER)\n\n    def _report",
+              "        self._changes.fail_all()\n        self._appends.fail_all(ResponseCode.NOT_LEADER)\n"
+              "        self._reads.fail_all(ResponseCode.NOT_LEADER)\n\n    def _report"),
     ), faults=ELECTIONS, load={"think_us": 300_000}),
     Mutant("answered-twice", "an append that timed out is answered again when it commits", (
         Patch(WAITERS, "            if found is not None and found[1] == deadline_ms:\n"
@@ -286,7 +288,8 @@ _STORAGE = (
               "            except OSError:\n                pass\n"),
     ), settings=SYNC, faults=("disk_error", *POWER)),
     Mutant("repaired-too-early", "a damaged member counts as whole after any entry from a leader", (
-        Patch(REPLICA, "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
+        Patch("dledger.core.leaders_word",
+              "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
               "True\n"),
     ), settings={**SYNC, "check_point_interval": 1000, "max_batch_push_count": 1, "max_inflight_pushes": 1},
        faults=("damage", "kill", "isolate", "cut_link"), pace_s=0.8,
@@ -328,6 +331,11 @@ _HISTORY = tuple(
     for name, says, patches, fields in HISTORY_MUTANTS
 )
 
+_MEMBERS = tuple(
+    Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
+    for name, says, patches, fields in MEMBER_MUTANTS
+)
+
 MUTANTS: tuple[Mutant, ...] = (
-    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY
+    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY + _MEMBERS
 )

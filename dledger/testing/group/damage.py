@@ -37,11 +37,12 @@ class Rot:
     @ivar minority: the ids of members that may lose records or small files.
     """
 
-    def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
+    def __init__(self, cluster: SimCluster, rng: random.Random, *, changes_members: bool) -> None:
+        """@param changes_members: members leave, so that a minority may become a majority."""
         self._cluster = cluster
         self._rng = rng
         self._members = list(cluster.members.values())
-        most = (len(self._members) - 1) // 2
+        most = 1 if changes_members else (len(self._members) - 1) // 2
         self.minority = {
             member.member_id for member in rng.sample(self._members, int(rng.random() * (most + 1)))
         }
