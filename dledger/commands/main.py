@@ -40,6 +40,7 @@ from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
 from dledger.commands.ha import ha_status
 from dledger.commands.ha_resolve import ha_resolve
+from dledger.commands.member import member
 from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
@@ -332,6 +333,7 @@ cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)
 cli.add_command(group)
+cli.add_command(member)
 cli.add_command(certs)
 
 
