@@ -59,8 +59,8 @@ class MixTests(SynchronousTestCase):
 
     def test_power_cuts_need_sync(self) -> None:
         """Without sync flushing only a minority may lose power."""
-        self.assertEqual(self.kinds(flush_disk_type="sync"), set(ANYWHERE + WITH_SYNC))
-        self.assertEqual(self.kinds(flush_disk_type="async"), {*ANYWHERE, "cut_power"})
+        self.assertEqual(self.kinds(flush_disk_type="sync"), {*ANYWHERE, *WITH_SYNC, "change_members"})
+        self.assertEqual(self.kinds(flush_disk_type="async"), {*ANYWHERE, "cut_power", "change_members"})
 
     def test_memory_survives_no_process(self) -> None:
         """A store in memory is spared everything that ends a process."""
@@ -69,10 +69,13 @@ class MixTests(SynchronousTestCase):
         self.assertIn("isolate", found)
 
     def test_damage_is_for_minorities(self) -> None:
-        """At most a minority may ever be damaged, and nobody where one may not lead."""
-        cluster = SimCluster(GroupOptions(members=5), 1)
-        sizes = self.damage(cluster)
-        self.assertEqual(sizes, {0, 1, 2})
+        """
+        At most a minority may ever be damaged, one member if the members change, and nobody where one may not
+        lead.
+        """
+        self.assertEqual(self.damage(SimCluster(GroupOptions(members=5), 1)), {0, 1})
+        cluster = SimCluster(GroupOptions(members=5, hides_wire_version=True), 1)
+        self.assertEqual(self.damage(cluster), {0, 1, 2})
         options = GroupOptions(members=5, member_settings={"n1": {"never_lead": True}})
         cluster = SimCluster(options, 1)
         sizes = self.damage(cluster)

@@ -383,8 +383,8 @@ class GroupInvariants:
         require(member_id in voters, 9, f"{member_id} leads term {term}, and is no voter of {sorted(voters)}")
         unsure = {one for one in voters if (one, term) in self._unsure_votes}
         gave = {one for one in voters if self._votes.get((one, term)) == member_id} - unsure
-        if len(voters) == 1:
-            return  # it asks nobody
+        if len(voters) == 1 or not (gave or unsure):
+            return  # it asked nobody
         require(2 * len(gave) > len(voters) or len(gave | unsure) == len(voters), 9,
                 f"{member_id} leads term {term} by votes of {sorted(gave)}; voters are {sorted(voters)}")
 

@@ -41,6 +41,8 @@ class LivenessWatch:
         self._bounds_us: list[int] = []
         self._since_us: list[int] = []
         self.longest_us = 0
+        known = cluster.invariants.membership.voters
+        self._follow([member for member in cluster.members.values() if member.member_id in known])
 
     def _follow(self, voters: list[SimMember]) -> None:
         """The voters of the group are others: begin anew."""
