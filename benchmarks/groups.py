@@ -251,15 +251,18 @@ def make_groups(directory: Path, *, peers: Iterable[str], flushes: Iterable[str]
     """
     Make the groups that were asked for, without starting them.
 
-    @param peers: C{java}, C{java-batch}, C{pysyncobj}; C{tls} for ours with TLS.
+    @param peers: C{java}, C{java-batch}, C{pysyncobj}; C{tls} for ours with TLS, C{aio} for our client for
+        asyncio.
     @param flushes: flush types of our own groups.
     """
-    groups: list[MeasuredGroup] = [
-        OurGroup(directory, flush=flush, systems={"dledger-binary": "client", "dledger-remoting": "remoting"})
-        for flush in flushes
-    ]
+    wanted = [*peers]
+    systems = {"dledger-binary": "client", "dledger-remoting": "remoting"}
+    if "aio" in wanted:
+        wanted.remove("aio")
+        systems["dledger-aio"] = "aio"
+    groups: list[MeasuredGroup] = [OurGroup(directory, flush=flush, systems=systems) for flush in flushes]
     absent = []
-    for peer in peers:
+    for peer in wanted:
         try:
             if peer == "tls":
                 groups.append(OurGroup(

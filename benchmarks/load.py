@@ -276,8 +276,8 @@ def load_in_child(
 @click.option("--address", required=True, help="host:port of the leader")
 @click.option("--remote-id", required=True, help="its member id")
 @click.option("--group", default="default", show_default=True)
-@click.option("--peers", default="", help="all members, for --wire client")
-@click.option("--wire", type=click.Choice(["remoting", "native", "client"]), default="remoting")
+@click.option("--peers", default="", help="all members, for --wire client and aio")
+@click.option("--wire", type=click.Choice(["remoting", "native", "client", "aio"]), default="remoting")
 @click.option("--window", default=64, show_default=True, help="appends in flight")
 @click.option("--body-bytes", default=100, show_default=True)
 @click.option("--keys", nargs=3, help="certificate, key and authority, for --wire client with TLS")
@@ -290,7 +290,13 @@ def main(
     """Load one member; print one line of JSON."""
     body = random.Random(1).randbytes(body_bytes)
     try:
-        if wire == "client":
+        if wire == "aio":
+            from benchmarks.aio_load import run_aio
+
+            sample = run_aio(
+                peers=peers, group=group, body=body, window=window, warm_up_s=warm_up, seconds=seconds
+            )
+        elif wire == "client":
             from benchmarks.client_load import run_client
 
             sample = run_client(

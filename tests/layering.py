@@ -214,6 +214,13 @@ LAYERS: tuple[Layer, ...] = (
             "dledger.base.disk", "protocols.rocketmq", "protocols.wire.rocketmq", "logging", "asyncio",
         ),
     ),
+    Layer(
+        name="client for asyncio",
+        covers=("dledger.aio",),
+        ours=("dledger.base", "dledger.client", "protocols.wire", *CODES),
+        third=TWISTED,
+        refused=("dledger.base.disk", "logging", *THREADS),
+    ),
     # -- the broker: nothing of core, node, storage or client --------------------------------------
     # Before all rooms of the broker: each of them may tell of events.
     Layer(name="broker events", covers=("dledger.broker.common.events",)),
@@ -284,6 +291,14 @@ LAYERS: tuple[Layer, ...] = (
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
+        name="broker access",
+        covers=("dledger.broker.access",),
+        ours=("protocols.rocketmq", *ROCKETMQ_WIRE),
+        third=(*ATTRS, "yaml"),
+        refused=("twisted.web", "logging", "asyncio"),
+        late=("yaml",),
+    ),
+    Layer(
         name="broker client",
         covers=("dledger.broker.client",),
         ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
@@ -343,8 +358,9 @@ LAYERS: tuple[Layer, ...] = (
         name="command line",
         covers=("dledger.commands",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.client",
-            "dledger.storage.reader", "dledger.storage.verify", "dledger.storage.group_setup",
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
+            "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
+            "dledger.storage.verify", "dledger.storage.group_setup",
             "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),

@@ -5,6 +5,13 @@ from __future__ import annotations
 
 import attrs
 
+_ID_DIGITS = 32
+
+
+def is_group_id(text: str) -> bool:
+    """Whether C{text} can be the id of a group."""
+    return len(text) == _ID_DIGITS and not text.strip("0123456789abcdef")
+
 
 @attrs.frozen
 class GroupName:

@@ -9,7 +9,6 @@ Rule 2: a forked process has no such thread, only a copy of its memory: every ca
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -20,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
+from dledger.base.forks import OpenedHere
 from dledger.base.reactor import Reactor
 from protocols.wire.ledger.codes import ResponseCode
 
@@ -102,7 +102,7 @@ class ReactorThread:
     def __init__(self, name: str, reactor: Reactor = None) -> None:
         self.reactor = reactor if reactor is not None else new_reactor()
         self._is_stopped = False
-        self._pid = os.getpid()
+        self._opened = OpenedHere()
         # Held while another thread wakes the reactor up, so that its pipe is not closed meanwhile: after a
         # close, the descriptor's number may belong to another file when it is written to.
         self._gate = threading.Lock()
@@ -145,12 +145,7 @@ class ReactorThread:
 
         @raise DLedgerError: this process was forked from the thread's own.
         """
-        if os.getpid() != self._pid:
-            raise DLedgerError(
-                ResponseCode.UNSUPPORTED,
-                reason=f"opened in process {self._pid}, used in process {os.getpid()}, which was forked from "
-                "it: threads and connections are not copied. Open it again in this process, after the fork",
-            )
+        self._opened.check()
 
     def _call(self, call: Callable[..., object], *args: object) -> bool:
         """@return: False if the reactor has ended."""
@@ -216,7 +211,7 @@ class ReactorThread:
         if self._is_stopped:
             return
         self._is_stopped = True
-        if os.getpid() != self._pid:
+        if not self._opened.is_here:
             return  # the thread and its connections belong to the other process
 
         def end() -> None:

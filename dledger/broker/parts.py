@@ -32,6 +32,7 @@ from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
+from dledger.broker.access.accounts import read_credentials
 from dledger.broker.admin.commands import AdminCommands, AdminParts
 from dledger.broker.admin.damaged_records import DamagedRecords
 from dledger.broker.admin.ha_resolve import HAResolve
@@ -41,12 +42,13 @@ from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
-from dledger.broker.common.refusals import RefusalCounts
+from dledger.broker.common.refusals import CommandGroup, RefusalCounts
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.following import Following
+from dledger.broker.gate import AccessGate, GuardedNatives
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import LogRange
 from dledger.broker.lost_topics import lost_topics
@@ -111,6 +113,7 @@ class BrokerParts(BrokerEvents):
         @param config: with C{broker_ip1}.
         @raise StoreError: the store or the metadata cannot be opened; both are released.
         @raise OSError: reading them failed; both are released.
+        @raise ValueError: a file of accounts is missing or not sound; nothing is opened.
         """
         clock = around.reactor
         self.config = config
@@ -120,7 +123,12 @@ class BrokerParts(BrokerEvents):
         self._has_ceased = False
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
-        self.client = CommandClient(clock=clock, turn=self.turn, endpoint_of=around.endpoint_of)
+        self.gate = AccessGate(config.acl_file) if config.acl_enable else None
+        own = config.acl_credentials_file
+        self.client = CommandClient(
+            clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
+            credentials=read_credentials(own) if own else None,
+        )
         self.store = MessageStore.open(
             config.store, around.disk, is_slave=config.is_slave, clock=clock,
             run_in_thread=around.run_in_thread, failed=self._store_failed, events=self,
@@ -200,16 +208,20 @@ class BrokerParts(BrokerEvents):
 
     def _router(self) -> CommandRouter:
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
-        groups = (
+        groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
             TableCommands(metadata), self.send_back, self.native,
             HAResolve(self.ha, store, self._around.disk, master_range=self._master_range),
             DamagedRecords(self.ha, store),
         )  # fmt: skip
+        gate = self.gate
+        if gate is not None:
+            groups = (*groups, gate)
         return CommandRouter(
-            self.turn, groups, together=self.sends, plain=self.sends, native=self.native,
-            refusals=self.refusals,
+            self.turn, groups, together=self.sends, plain=self.sends if gate is None else None,
+            native=self.native if gate is None else GuardedNatives(gate, self.native),
+            refusals=self.refusals, gate=gate,
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
         )
 
@@ -287,6 +299,8 @@ class BrokerParts(BrokerEvents):
         now_s = self._around.reactor.seconds()
         self.router.sweep(now_s)
         self.client.sweep(now_s)
+        if self.gate is not None:
+            self.gate.tick()
         for group in (self.pulls, self.consumers, self.locks, self.admin):
             group.sweep()
         metadata = self.metadata

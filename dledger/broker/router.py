@@ -46,6 +46,13 @@ class SendCommands(Protocol):
         """Requests of one read, in order. Each is answered once, now or later."""
 
 
+class RequestGate(Protocol):
+    """Decides who may make which request."""
+
+    def check(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        """@raise Refused: the sender may not make it."""
+
+
 class CommandRouter(ListeningSide[CommandConnection]):
     """
     A L{CommandSink} for the connections that it makes.
@@ -60,7 +67,7 @@ class CommandRouter(ListeningSide[CommandConnection]):
     def __init__(
         self, turn: Turn, groups: Sequence[CommandGroup], *, together: SendCommands,
         plain: SendSink | None = None, native: NativeSink | None = None,
-        refusals: RefusalCounts | None = None,
+        refusals: RefusalCounts | None = None, gate: RequestGate | None = None,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """
@@ -69,6 +76,8 @@ class CommandRouter(ListeningSide[CommandConnection]):
         @param plain: takes the usual sends before they are decoded as commands; None: decode all sends.
         @param native: answers native frames; None: native frames are format errors.
         @param refusals: shared with other parts; by default a new one.
+        @param gate: asked before every handler; C{plain} and C{native} are not asked here. None: everybody
+            may do everything.
         """
         super().__init__(turn, connections_max=connections_max)
         self.budgets = Budgets()
@@ -76,6 +85,7 @@ class CommandRouter(ListeningSide[CommandConnection]):
         self._together = together
         self._together_codes = together.codes
         self._plain = plain
+        self._gate = gate
         self._native = native
         self._handlers: dict[int, Handler] = {}
         for group in groups:
@@ -106,7 +116,8 @@ class CommandRouter(ListeningSide[CommandConnection]):
         together: list[RemotingCommand] = []
         for command in commands:
             if command.code in self._together_codes:
-                together.append(command)
+                if self._gate is None or self._passes(self._gate, connection, command):
+                    together.append(command)
                 continue
             if together:
                 self._hand_over(connection, together)
@@ -132,15 +143,30 @@ class CommandRouter(ListeningSide[CommandConnection]):
             )
             connection.answer_not_supported(command)
             return
+        if self._gate is not None and not self._passes(self._gate, connection, command):
+            return
         try:
             handler(connection, command)
-        except Refused as refused:
-            self.refusals.refused(connection.address, command.code, refused.code, refused.remark)
-            connection.answer(command, code=refused.code, remark=refused.remark)
         except Exception as error:
-            self._failed(connection, command.code, Failure())
-            remark = f"{type(error).__name__}: {error}"[:1000]
-            connection.answer(command, code=Code.SYSTEM_ERROR, remark=remark)
+            self._refuse(connection, command, error)
+
+    def _passes(self, gate: RequestGate, connection: CommandConnection, command: RemotingCommand) -> bool:
+        """Whether the gate allows a request; if not, it is answered."""
+        try:
+            gate.check(connection, command)
+        except Exception as error:
+            self._refuse(connection, command, error)
+            return False
+        return True
+
+    def _refuse(self, connection: CommandConnection, command: RemotingCommand, error: Exception) -> None:
+        if isinstance(error, Refused):
+            self.refusals.refused(connection.address, command.code, error.code, error.remark)
+            connection.answer(command, code=error.code, remark=error.remark)
+            return
+        self._failed(connection, command.code, Failure())
+        remark = f"{type(error).__name__}: {error}"[:1000]
+        connection.answer(command, code=Code.SYSTEM_ERROR, remark=remark)
 
     def _failed(self, connection: CommandConnection, code: int, failure: Failure) -> None:
         self.failures += 1

@@ -119,6 +119,9 @@ class BrokerService(Service):
             self.log.info("ignored options: {names}", names=", ".join(self.config.ignored))
         try:
             broker = self.broker = BrokerParts(self.config, self._around)
+        except ValueError as error:
+            self._give_up(f"cannot start with access control: {error}")
+            return
         except (StoreError, OSError) as error:
             self._give_up(f"cannot open the store: {error}")
             return

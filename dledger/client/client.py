@@ -157,6 +157,13 @@ class LogClient:
         """
         self._appender.submit(bodies, done, stream)
 
+    def submit_at_once(self, bodies: Sequence[BytesLike], done: AppendDone) -> None:
+        """
+        As L{submit}, but a frame is sent before this returns, not when the reactor's turn ends: for a program
+        that appends now, and has nothing else to append in this turn.
+        """
+        self._members.turn.act(lambda: self._appender.submit(bodies, done))
+
     def append_many(self, bodies: Sequence[BytesLike]) -> Deferred[tuple[Appended, ...]]:
         """
         Append C{bodies} in order.

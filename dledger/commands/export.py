@@ -25,6 +25,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from dledger.base.addresses import parse_members
+from dledger.base.tls_files import TlsFiles
 from dledger.commands.common import EXIT_INTERRUPTED, say, write_json
 
 _MISSING = (
@@ -43,9 +44,11 @@ class _Rate(ProgressColumn):
         return Text(f"{rows:,} rows, {rows / seconds:,.0f}/s, {size / seconds / 1e6:,.1f} MB/s")
 
 
-def source_options(source: str, group: str) -> dict[str, str]:
+def source_options(source: str, group: str, tls: TlsFiles | None = None) -> dict[str, str]:
     """
     Options of the Spark source for SOURCE: a directory, or members of a group.
+
+    @param tls: keys for members; a directory needs none.
 
     @raise UsageError: SOURCE is neither.
     """
@@ -56,7 +59,12 @@ def source_options(source: str, group: str) -> dict[str, str]:
     except ValueError as error:
         raise click.UsageError(f"{source!r} is neither a directory nor a list of members: {error}") from None
     bootstrap = ";".join(f"{member_id}-{address}" for member_id, address in members.items())
-    return {"bootstrap": bootstrap, "group": group}
+    options = {"bootstrap": bootstrap, "group": group}
+    if tls is not None:
+        from dledger.spark.options import options_of_tls
+
+        options |= options_of_tls(tls)
+    return options
 
 
 def _names(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -112,7 +120,8 @@ def export(context: click.Context, /, **given: Any) -> None:
     continues where OUT ends.
     """
     command = _Command(**given)
-    group = getattr(context.find_root().obj, "group", "default")
+    target = context.find_root().obj
+    group, tls = getattr(target, "group", "default"), getattr(target, "tls", None)
     try:
         from dledger.spark.export.files import ExportError
         from dledger.spark.log import ReadError
@@ -120,7 +129,7 @@ def export(context: click.Context, /, **given: Any) -> None:
     except ImportError as error:
         raise click.ClickException(_MISSING.format(error)) from None
     try:
-        command.run(group)
+        command.run(group, tls)
     except OptionError as error:
         raise click.UsageError(str(error)) from None
     except (ExportError, ReadError, ImportError) as error:
@@ -150,8 +159,8 @@ class _Command:
     progress: bool | None
     verbose: bool
 
-    def run(self, group: str) -> None:
-        """Run the export."""
+    def run(self, group: str, tls: TlsFiles | None) -> None:
+        """Run the export. C{tls}: the keys for members."""
         from dledger.spark.export.exporter import ExportSettings, ExportSource
 
         if self.engine == "spark" and self.follow:
@@ -163,7 +172,7 @@ class _Command:
             compression=self.compression, part_bytes=self.part_bytes,
             max_delay_ms=round(self.max_delay * 1000),
         )
-        options = {**source_options(self.source, group), **_pairs("--option", self.options)}
+        options = {**source_options(self.source, group, tls), **_pairs("--option", self.options)}
         if self.first is not None:
             options["startingOffsets"] = str(self.first)
         source = ExportSource.of(

@@ -64,7 +64,7 @@ def ha_status(
         raise click.UsageError("give either --broker, or --namesrv with or without --cluster")
     if broker is None and namesrv is None:
         raise click.UsageError("no brokers named: give --broker host:port or --namesrv host:port")
-    reports = _fetch(broker, namesrv or "", cluster, context.obj.timeout)
+    reports = _fetch(broker, namesrv or "", cluster, context.obj)
     if as_json:
         write_json([attrs.asdict(report) for report in reports])
     else:
@@ -78,10 +78,12 @@ def ha_status(
         context.exit(EXIT_FAILED)
 
 
-def _fetch(broker: str | None, namesrv: str, cluster: str, timeout_s: float) -> list[HAReport]:
+def _fetch(broker: str | None, namesrv: str, cluster: str, target: Any) -> list[HAReport]:
     thread = ReactorThread("dledger-ha-status")
     try:
-        asker = BrokerAsker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
+        asker = BrokerAsker(
+            thread.reactor, tcp_endpoints(thread.reactor, target.timeout), target.timeout, target.credentials
+        )
         addresses = None if broker is None else _split(broker)
         return thread.wait(
             lambda: Deferred.fromCoroutine(fetch_reports(asker.ask, addresses, _split(namesrv), cluster))

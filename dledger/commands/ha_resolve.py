@@ -21,6 +21,7 @@ from dledger.broker.client.ha_resolve import StoppedReplication, show_stopped, t
 from dledger.broker.client.ha_status import Ask, BrokerAsker
 from dledger.commands.common import EXIT_FAILED, say, write_json
 from dledger.commands.ha import broker_address
+from protocols.rocketmq.signing import Credentials
 
 _Result = TypeVar("_Result")
 
@@ -47,14 +48,15 @@ def ha_resolve(
     if takes_master and tries_again:
         raise click.UsageError("give either --take-master or --try-again")
     try:
-        found = _run(context.obj.timeout, lambda ask: show_stopped(ask, broker))
+        found = _run(context.obj.timeout, context.obj.credentials, lambda ask: show_stopped(ask, broker))
         directory = ""
         if not as_json:
             click.echo("\n".join(lines_of(found)))
         if takes_master and found.is_decidable:
-            directory = _run(_DECISION_TIMEOUT_S, lambda ask: take_master(ask, found))
+            keys = context.obj.credentials
+            directory = _run(_DECISION_TIMEOUT_S, keys, lambda ask: take_master(ask, found))
         elif tries_again and found.is_stopped:
-            _run(context.obj.timeout, lambda ask: try_again(ask, broker))
+            _run(context.obj.timeout, context.obj.credentials, lambda ask: try_again(ask, broker))
     except DLedgerError as error:
         say(f"dledger: {error.facts.get('reason', error)}")
         context.exit(EXIT_FAILED)
@@ -68,10 +70,14 @@ def ha_resolve(
         context.exit(EXIT_FAILED)
 
 
-def _run(timeout_s: float, call: Callable[[Ask], Awaitable[_Result]]) -> _Result:
+def _run(
+    timeout_s: float, credentials: Credentials | None, call: Callable[[Ask], Awaitable[_Result]],
+) -> _Result:
     thread = ReactorThread("dledger-ha-resolve")
     try:
-        asker = BrokerAsker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
+        asker = BrokerAsker(
+            thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s, credentials
+        )
 
         async def run() -> _Result:
             return await call(asker.ask)

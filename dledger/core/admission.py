@@ -12,7 +12,10 @@ group: it must neither elect this member, nor be elected or followed by it.
 Rule 4: a member that knows no leader for C{LEAP_PATIENCES} patiences, and hears of terms out of reach for all
 that time, raises its own term by C{TERM_JUMP_MAX}, and waits again. A false peer can raise a group's term in
 steps of the allowed size; without this rule a member that was away meanwhile, or a new one, would never get
-in. A member that follows or leads never leaps, so a false peer does not disturb a group that works.
+in. A member that follows never leaps, so a false peer does not disturb a group that works. A leader raises
+its term by half of that, so that its followers can go with it, when answers to its own requests tell of
+a term out of reach for all that time: the peer may be alone in its term, and comes back no other way. (One
+answer with a term within reach ends a leadership at once.)
 
 The decoders have refused numbers above the bounds of the protocol (L{protocols.wire.ledger.bounds}).
 """
@@ -96,7 +99,7 @@ class RefusedMessages:
     Reports the refused messages of members, and decides when this member leaps (rule 4).
 
     Invariant: C{_since_ms} is the time of the first of the messages with a term out of reach that came while
-    no leader was known, without a longer pause than a patience between them; -1 if there is none.
+    no other leader was known, without a longer pause than a patience between them; -1 if there is none.
     """
 
     member: MemberState
@@ -114,15 +117,17 @@ class RefusedMessages:
                           its_term=message.term, term=member.term)
         if fault != "term":
             return None
+        patience_ms = member.config.heart_beat_time_interval_ms * member.config.max_heart_beat_leak
+        if member.is_leader and not isinstance(message, Response):
+            return None
         now_ms, last_ms = member.out.now_ms, self._last_ms
         self._last_ms = now_ms
-        patience_ms = member.config.heart_beat_time_interval_ms * member.config.max_heart_beat_leak
-        if member.is_leader or member.leader_id is not None:
+        if not member.is_leader and member.leader_id is not None:
             self._since_ms = -1
         elif self._since_ms < 0 or now_ms - last_ms > patience_ms:
             self._since_ms = now_ms
         elif now_ms - self._since_ms >= LEAP_PATIENCES * patience_ms:
             self._since_ms = -1
             member.out.report("term-leap", sender_id=sender_id, its_term=message.term, term=member.term)
-            return member.term + TERM_JUMP_MAX
+            return member.term + (TERM_JUMP_MAX // 2 if member.is_leader else TERM_JUMP_MAX)
         return None

@@ -3,7 +3,8 @@
 Proposals in progress: first being written, then waiting for the commit.
 
 Rule 1: a proposal ends exactly once: refused (nothing of it is in the log), committed, or unknown
-(502 when its deadline passes first, 501 when leadership ends; it may still commit).
+(502 when its deadline passes first; 501 when leadership ends, and its outcome is not seen in time either,
+see L{dledger.core.undecided}; it may still commit).
 Rule 2: a proposal counts against the bounds from the moment it is taken until it ends.
 
 Source: pending append closures in DLedgerEntryPusher.java; differs: docs/divergence.md W17.
@@ -17,25 +18,15 @@ from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.inputs import EntriesWritten, Proposal
 from dledger.core.member_state import MemberState
+from dledger.core.undecided import UndecidedAppends, WrittenProposal
 from protocols.wire.ledger.codes import ResponseCode
-
-
-@attrs.frozen
-class Written:
-    """A proposal in the log."""
-
-    first_index: int
-    count: int
-    pos: int
-    size: int
-    requests: int
 
 
 @attrs.define
 class PendingAppends:
     """
     Invariant: C{_by_token} has exactly the waiting tokens; C{_bytes} is the sum of the sizes of the
-    waiting proposals and of those in C{_writing}; C{_requests} is the sum of their appends.
+    waiting proposals, of those in C{_writing} and in C{_undecided}; C{_requests} is the sum of their appends.
     """
 
     member: MemberState
@@ -43,8 +34,10 @@ class PendingAppends:
         lambda self: ThresholdWaiters(capacity=self.member.config.max_pending_requests_num),
         takes_self=True,
     )
-    _by_token: dict[int, Written] = attrs.Factory(dict)
+    _by_token: dict[int, WrittenProposal] = attrs.Factory(dict)
     _writing: tuple[Proposal, ...] | None = None
+    _undecided: list[UndecidedAppends] = attrs.Factory(list)
+    _decided_index: int = -1
     _bytes: int = 0
     _requests: int = 0
 
@@ -94,7 +87,7 @@ class PendingAppends:
         for proposal in proposals:
             count = len(proposal.bodies)
             size = sum(map(len, proposal.bodies)) + 64 * count
-            self._by_token[proposal.token] = Written(
+            self._by_token[proposal.token] = WrittenProposal(
                 index, count, written.positions[at], size, proposal.requests
             )
             index, at = index + count, at + count
@@ -120,9 +113,42 @@ class PendingAppends:
         """Answer the proposals whose deadline passed; they may commit later."""
         for token in self._waiting.expired(self.member.out.now_ms):
             self._end(token, ResponseCode.WAIT_QUORUM_ACK_TIMEOUT)
+        while self._undecided and self._undecided[0].deadline_ms <= self.member.out.now_ms:
+            self._give_up(self._undecided.pop(0))
+
+    def leadership_ended(self) -> None:
+        """The proposals wait on, for the commit of another leader."""
+        member = self.member
+        assert self._writing is None, "the outcome of a write comes before anything else"
+        if self._by_token:
+            deadline_ms = member.out.now_ms + member.config.max_wait_ack_time_ms
+            self._undecided.append(UndecidedAppends(
+                member.term, member.ledger_end_index, deadline_ms, self._by_token
+            ))
+            self._by_token = {}
+            self._waiting.take_all()
+            self._decided_index = -1
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether proposals of an ended leadership wait."""
+        return bool(self._undecided)
+
+    def decide(self) -> None:
+        """Answer the proposals of ended leaderships whose outcome follows from the commit index."""
+        member = self.member
+        if not self._undecided or member.committed_index == self._decided_index:
+            return
+        self._decided_index = member.committed_index
+        for ended in self._undecided:
+            for token, written, code in ended.decide(member.view, member.committed_index):
+                self._answer(token, written, code, ended.term)
+        self._undecided = [ended for ended in self._undecided if ended.waiting]
 
     def fail_all(self, code: ResponseCode) -> None:
-        """Leadership ended or the member stops: whether the proposals will commit is unknown."""
+        """The member stops: whether the proposals will commit is unknown."""
+        while self._undecided:
+            self._give_up(self._undecided.pop(0))
         for token in self._waiting.take_all():
             self._end(token, code)
         if self._writing is not None:
@@ -132,13 +158,21 @@ class PendingAppends:
                 self._refuse(proposal, code)
             self._bytes = self._requests = 0
 
+    def _give_up(self, ended: UndecidedAppends) -> None:
+        for token, written in ended.waiting.items():
+            self._answer(token, written, ResponseCode.TERM_CHANGED, ended.term)
+
     def _end(self, token: int, code: ResponseCode) -> None:
-        written = self._by_token.pop(token)
+        self._answer(token, self._by_token.pop(token), code, self.member.term)
+
+    def _answer(self, token: int, written: WrittenProposal, code: ResponseCode, term: int) -> None:
         self._bytes -= written.size
         self._requests -= written.requests
+        is_in_log = code is not ResponseCode.NOT_LEADER
         self.member.out.emit(fx.AnswerAppend(
-            token=token, code=code, term=self.member.term, count=written.count,
-            first_index=written.first_index, pos=written.pos, leader_id=self.member.leader_id,
+            token=token, code=code, term=term, count=written.count,
+            first_index=written.first_index if is_in_log else -1, pos=written.pos if is_in_log else -1,
+            leader_id=self.member.leader_id,
         ))
 
     def _refuse(self, proposal: Proposal, code: ResponseCode) -> None:

@@ -153,7 +153,8 @@ class MembershipChanges:
 
     def _hand_over(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
         """@raise ChangeRefused: always; this leader does not write its own removal."""
-        if not self.transfer.offer(dispatchers):
+        self.transfer.offer(dispatchers)
+        if not self.transfer.is_giving:
             raise ChangeRefused(ResponseCode.FALL_BEHIND_TOO_MUCH, "no other voter is alive and caught up")
         raise ChangeRefused(ResponseCode.LEADER_TRANSFERRING, "the leader hands over first; ask the next one")
 

@@ -8,10 +8,11 @@ L{dledger.core.elector}.
 
 Rule: it asks the leader of its term where that leader's ledger ends. The answer is younger than this process,
 so every entry that an earlier process acknowledged to that leader lies at or below that end. When the ledgers
-are equal up to there, nothing is missing. A Java leader does not tell its end; it sends COMMIT only when its
-follower has acknowledged everything. A member without an entry asks it GET of the first index: 410 says that
-this leader, too, has none. Entries of a term that began after the start need no question: their leader was
-elected without a plain vote of this member.
+are equal up to there, and with C{sync} flushed, nothing is missing. A Java leader does not tell its end; it
+sends COMMIT only when its follower has acknowledged everything. A member without an entry asks it GET of the
+first index: 410 says that this leader, too, has none. Entries of a term that began after the start need no
+question: their leader was elected without a plain vote of this member. (Not so if the member lost its
+directory: it does not know in which terms it voted and acknowledged.)
 
 Source: KIP-966 of Kafka treats unclean shutdowns alike; Java DLedger has no such state.
 DLedgerMmapFileStore.indexCheck for Java's answer.
@@ -33,6 +34,9 @@ from protocols.wire.ledger.messages import (
     Response,
 )
 
+#: Milliseconds from a question that did not reach the leader to the next one.
+AGAIN_MS = 100
+
 
 @attrs.define
 class LeadersWord:
@@ -41,15 +45,20 @@ class LeadersWord:
     """
 
     member: MemberState
+    handler: EntryHandler
     _term: int = -1
     _end_index: int = -2
+    _own_end_index: int = -1
     _asked_ms: int = -(1 << 40)
     _java_asked_id: int = -1
 
     def tick(self) -> None:
         """Time passed: ask the leader, if its end is not known yet."""
         member = self.member
-        if not member.is_unsure or member.leader_id is None or member.is_leader:
+        if not member.is_unsure or member.leader_id is None:
+            return
+        if member.is_leader:
+            self._sure_behind(self._own_end_index)
             return
         is_known = self._term == member.term and self._end_index >= -1
         if is_known or member.out.now_ms - self._asked_ms < member.config.heart_beat_time_interval_ms:
@@ -75,6 +84,7 @@ class LeadersWord:
             self._term, self._end_index = member.term, response.end_index
             if response.end_index < 0 and member.ledger_end_index < 0:
                 self.sure()  # neither has an entry, so no push will come
+            self.check()  # the entries may have come before this answer
         elif response.wire_version < 1 and member.ledger_end_index < 0:  # Java, which does not tell its term
             self._java_asked_id = member.out.send(peer_id, GetRequest(
                 group=member.config.group, remote_id=peer_id, local_id=member.self_id, begin_index=0
@@ -95,22 +105,39 @@ class LeadersWord:
             self.sure()
 
     def on_request_failed(self, peer_id: str, request_id: int, reason: str) -> None:
-        """It is asked again later."""
+        """
+        It is asked again soon.
+
+        In the first second of a group connections are still being made. Until this member is sure, the group
+        does not outlive the loss of another.
+        """
+        self._asked_ms = min(
+            self._asked_ms,
+            self.member.out.now_ms - self.member.config.heart_beat_time_interval_ms + AGAIN_MS,
+        )
 
     def heard_commit(self, is_java: bool, index: int) -> None:
         """A COMMIT of the leader found this member in step: a Java leader's ledger ended at C{index}."""
         if is_java:
             self._term, self._end_index = self.member.term, index
 
-    def check(self, matched_index: int) -> None:
-        """
-        @param matched_index: highest index known to equal the leader's ledger.
-        """
-        member = self.member
+    def check(self) -> None:
+        """Entries came, were flushed, or the leader's end became known."""
+        member, matched_index = self.member, self.handler.matched_index
         if not member.is_unsure or matched_index != member.ledger_end_index:
             return
         has_all = self._term == member.term and matched_index >= self._end_index >= -1
         if has_all or member.ledger_end_term > member.start_term:
+            self._sure_behind(self._end_index if has_all else matched_index)
+
+    def lead(self) -> None:
+        """All members gave their votes: none has more entries than this one."""
+        self._own_end_index = self.member.ledger_end_index
+        self._sure_behind(self._own_end_index)
+
+    def _sure_behind(self, index: int) -> None:
+        """Nothing is missing up to C{index}. With C{sync} a loss of power must not take it once more."""
+        if not self.member.config.is_sync or self.member.flushed_index >= index:
             self.sure()
 
     def sure(self) -> None:
@@ -120,14 +147,14 @@ class LeadersWord:
             self.member.out.emit(fx.EndUnsure())
             self.member.out.report("sure-again", ledger_end_index=self.member.ledger_end_index)
 
-    def end_repair(self, handler: EntryHandler) -> None:
+    def end_repair(self) -> None:
         """
         End the repair of a damaged member when its ledger equals a leader's up to its old end, or up
         to an entry of a term in which it had acknowledged nothing: up to there, that leader's ledger
         has every entry that was committed with this member's acknowledgement.
         """
-        member = self.member
-        self.check(handler.matched_index)
+        member, handler = self.member, self.handler
+        self.check()
         if member.repair_end_index < 0:
             return
         held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (

@@ -165,15 +165,16 @@ class MemberState:
         have not been asked for their members since.
     @ivar dismissed_index: index of a committed configuration entry that another member told, in which this
         member is no voter; -1 for none. A later entry of the own ledger overrides it.
-    @ivar start_term: term that the member recovered with; before this start it acknowledged no
-        entry of a later term.
+    @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
+        recovered with, or C{TERM_MAX} if it may have lost its directory.
     @ivar flushed_index: every entry up to here is on stable storage.
     @ivar leader_committed_index: commit index in the last push of a leader; -1 before any. It is the leader's
         word: for health, not for decisions.
     @ivar repair_end_index: -1, or the end that the ledger must reach before this member votes again.
     @ivar ward_id: the candidate for whose sake a member that must never lead leads all the same, until that
         one has its entries; None for none.
-    @ivar wire_versions: wire version that each peer advertised; a peer not heard from is missing.
+    @ivar wire_versions: wire version that each peer advertised; a peer not heard from since the last
+        connection to it began is missing.
     @ivar is_unsure: whether a loss of power may have taken entries that this member acknowledged.
     @ivar group_name: the id of the group, as far as it is known, see L{dledger.core.naming}.
     @ivar is_full: whether the store refuses entries for want of room.
@@ -354,6 +355,12 @@ class MemberState:
         wire_version &= WIRE_VERSION_MASK
         if wire_version > 0 or peer_id not in self.wire_versions:
             self.wire_versions[peer_id] = wire_version
+
+    def met(self, peer_id: str) -> None:
+        """A connection to C{peer_id} is new: another program may listen there, for example a Java member."""
+        self.incompatible.discard(peer_id)
+        self.wire_versions.pop(peer_id, None)
+        self.capable.pop(peer_id, None)
 
     def heard_of_disk(self, peer_id: str, wire_version: int) -> None:
         """A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed."""

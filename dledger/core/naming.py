@@ -23,7 +23,7 @@ import random
 
 import attrs
 
-from dledger.base.group_name import GroupName
+from dledger.base.group_name import GroupName, is_group_id
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
@@ -36,7 +36,9 @@ ID_BITS = 128
 @attrs.define
 class GroupNaming:
     """
-    Invariant: C{_told} has what peers answered in C{_term}, while this member led it.
+    Invariant: C{_told} has what peers answered in C{_term}, while this member led it. C{_heard} has their
+    last answers: one is believed when it comes a second time. JSON has no checksum, and a wrong id, once it
+    is recorded as known, keeps a member out for ever.
 
     @ivar rng: makes the id.
     """
@@ -45,6 +47,7 @@ class GroupNaming:
     rng: random.Random
     _term: int = -1
     _told: dict[str, GroupName] = attrs.Factory(dict)
+    _heard: dict[str, GroupName] = attrs.Factory(dict)
     _asked_ms: int = -(1 << 40)
 
     def tick(self) -> None:
@@ -92,7 +95,12 @@ class GroupNaming:
             response.term != member.term
         ):
             return
+        if response.group_id and not is_group_id(response.group_id):
+            return  # no member of ours makes such an id, and no file has room for a longer one
         told = GroupName(response.group_id, response.group_term, response.is_group_known)
+        if self._heard.get(peer_id) != told:
+            self._heard[peer_id] = told
+            return
         if member.is_leader:
             if self._term == member.term:
                 self._told[peer_id] = told

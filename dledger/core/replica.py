@@ -40,6 +40,7 @@ from dledger.core.quorum import QuorumAckChecker
 from dledger.core.reads import HeartBeats, LinearizableReads
 from dledger.core.status import MemberStatus, metadata_of, status_of
 from dledger.core.transfer import LeadershipTransfer
+from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode
 from protocols.wire.ledger.messages import (
     GetResponse,
@@ -69,14 +70,14 @@ class DLedgerCore:
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
         voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
-        group_name: GroupName = GroupName(),  # noqa: B008
+        forgot_terms: bool = False, group_name: GroupName = GroupName(),  # noqa: B008
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
-        @param term, voted_for: the persisted values.
-        @param committed_index: a lower bound of the committed index, from the checkpoint.
+        @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
         @param repair_end_index, is_unsure, group_name: see L{MemberState}.
+        @param forgot_terms: with its directory it may have lost terms.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
         out = Outbox(request_time_out_ms=2 * config.rpc_time_out_ms)
@@ -85,20 +86,19 @@ class DLedgerCore:
             term, voted_for = view.ledger_end_term, None
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
-            is_unsure=is_unsure, group_name=group_name,
+            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
+            group_name=group_name, start_term=TERM_MAX if forgot_terms else term,
         )
         self._member.refresh_end()
-        # Recovery has read the ledger from disk and durably zeroed the bytes behind its end.
-        self._member.flushed_index = self._member.ledger_end_index
+        self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
         self._out, self._refused = out, RefusedMessages(self._member)
         self._elector = LeaderElector(self._member, rng, self)
         self._handler = EntryHandler(self._member)
-        self._leaders_word, self._naming = LeadersWord(self._member), GroupNaming(self._member, rng)
-        self._holes = HoleRepair(self._member)
+        self._leaders_word = LeadersWord(self._member, self._handler)
+        self._naming, self._holes = GroupNaming(self._member, rng), HoleRepair(self._member)
         self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
-        self._transfer = LeadershipTransfer(self._member, self._elector, self._transfer_ended)
+        self._transfer = LeadershipTransfer(self._member, self._elector, self._stop_if_ready)
         self._dismissal = Dismissal(self._member)
         self._changes = MembershipChanges(self._member, self._transfer)
         self._dispatchers: dict[str, EntryDispatcher] = {}
@@ -141,6 +141,7 @@ class DLedgerCore:
             return ()
         self._out.begin(now_ms)
         self._on[type(happened)](happened)
+        self._appends.decide()
         return self._out.take()
 
     # -- life -------------------------------------------------------------------------------
@@ -170,14 +171,12 @@ class DLedgerCore:
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)
-        if self._is_stopped:
-            return
-        self._appends.expire()
-        self._changes.expire()
-        self._reads.expire()
-        self._flusher.wanted()
-        if self._stop_deadline_ms is not None and self._out.now_ms >= self._stop_deadline_ms:
-            self._finish_stop()
+        if not self._is_stopped:
+            self._appends.expire()
+            self._changes.expire()
+            self._reads.expire()
+            self._flusher.wanted()
+            self._stop_if_ready()
 
     def _tick_leader(self, beats: HeartBeats) -> None:
         beats.tick()
@@ -199,18 +198,21 @@ class DLedgerCore:
     def _on_stop_requested(self, _: ev.StopRequested) -> None:
         if self._stop_deadline_ms is not None:
             return
-        # The transfer has its own deadline; this one is later.
+        # (Later than that of the transfer.)
         wait = 2 * self._member.config.leadership_transfer_wait_timeout + self._member.config.tick_ms
         self._stop_deadline_ms = self._out.now_ms + wait
-        if not (self._member.is_leader and self._transfer.offer(self._dispatchers)):
-            self._finish_stop()
+        if self._member.is_leader:
+            self._transfer.offer(self._dispatchers)
+        else:
+            self._transfer.fail_all()
+        self._stop_if_ready()
 
-    def _transfer_ended(self, code: ResponseCode) -> None:
+    def _stop_if_ready(self, _: ResponseCode | None = None) -> None:
+        """Stop, if that was asked for and nothing is waited for: a hand-over, outcomes of appends."""
         if self._stop_deadline_ms is not None and not self._is_stopped:
-            self._finish_stop()
-
-    def _finish_stop(self) -> None:
-        self._stop("asked to stop", clean=True)
+            is_busy = self._transfer.is_giving or self._appends.is_undecided
+            if not is_busy or self._out.now_ms >= self._stop_deadline_ms:
+                self._stop("asked to stop", clean=True)
 
     def _stop(self, reason: str, *, clean: bool) -> None:
         self._is_stopped = True
@@ -230,7 +232,7 @@ class DLedgerCore:
         member = self._member
         member.role, member.leader_id = Role.LEADER, member.self_id
         self._elector.led()
-        self._leaders_word.sure()
+        self._leaders_word.lead()
         self._handler.reset()
         self._quorum = QuorumAckChecker(
             term=member.term, term_start_index=member.ledger_end_index + 1, membership=member.membership
@@ -303,7 +305,7 @@ class DLedgerCore:
         self._is_ready = False
         self._member.leader_id = None
         self._changes.fail_all()
-        self._appends.fail_all(ResponseCode.TERM_CHANGED)
+        self._appends.leadership_ended()
         self._reads.fail_all(ResponseCode.NOT_LEADER)
 
     def _report_role(self) -> None:
@@ -337,11 +339,9 @@ class DLedgerCore:
     def _on_request_received(self, received: ev.RequestReceived) -> None:
         request, token = received.request, received.token
         if isinstance(request, MetadataRequest):
-            self._out.reply(token, self.metadata(request))
-            return
+            return self._out.reply(token, self.metadata(request))
         if isinstance(request, LeadershipTransferRequest):
-            self._transfer.on_request(token, request, self._dispatchers)
-            return
+            return self._transfer.on_request(token, request, self._dispatchers)
         if isinstance(request, MembershipRequest):
             parts = (self._quorum, self._dispatchers, self._append_refusal())
             return self._changes.on_request(token, request, *parts)
@@ -370,7 +370,7 @@ class DLedgerCore:
             if request.type is PushType.COMMIT and self._handler.is_in_step:
                 self._leaders_word.heard_commit(request.wire_version < 1, self._handler.matched_index)
             # The ledger may be complete, and this push may have proved it.
-            self._leaders_word.end_repair(self._handler)
+            self._leaders_word.end_repair()
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
         owner = self._out.answered(received.peer_id, received.request_id)
@@ -419,8 +419,7 @@ class DLedgerCore:
         self._member.incompatible.add(incompatible.peer_id)
 
     def _on_peer_connected(self, connected: ev.PeerConnected) -> None:
-        self._member.incompatible.discard(connected.peer_id)
-        self._member.capable.pop(connected.peer_id, None)
+        self._member.met(connected.peer_id)
         dispatcher = self._dispatchers.get(connected.peer_id)
         if dispatcher is not None:
             dispatcher.reconnected()
@@ -447,7 +446,7 @@ class DLedgerCore:
         if self._quorum is None:
             self._handler.on_written()
             self._transfer.on_ledger_grew()
-            self._leaders_word.end_repair(self._handler)
+            self._leaders_word.end_repair()
         else:
             if self._quorum.membership is not member.membership:
                 self._quorum.membership = member.membership
@@ -493,14 +492,14 @@ class DLedgerCore:
         self._handler.on_truncated()
         self._handler.on_flushed(self._member.flushed_index)
         self._transfer.on_ledger_grew()
-        self._leaders_word.end_repair(self._handler)
+        self._leaders_word.end_repair()
 
     def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
         member = self._member
         if self._flusher.on_flushed(flushed.flush_id, flushed.end_index):
             if self._quorum is None:
                 self._handler.on_flushed(member.flushed_index)
-                self._leaders_word.end_repair(self._handler)
+                self._leaders_word.end_repair()
             elif member.config.is_sync:
                 self._leader_holds(member.flushed_index)
         if member.config.is_sync:

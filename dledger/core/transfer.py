@@ -89,6 +89,11 @@ class LeadershipTransfer:
         giving = self._giving
         return giving.transferee_id if giving is not None and giving.term == self.member.term else None
 
+    @property
+    def is_giving(self) -> bool:
+        """Whether the end of a transfer from this member is awaited."""
+        return self._giving is not None
+
     # -- requests ---------------------------------------------------------------------------
 
     def on_request(
@@ -145,19 +150,11 @@ class LeadershipTransfer:
                 member.out.send(peer_id, self._naming(peer_id, transferee_id), self)
         self.advance(dispatchers)
 
-    def offer(self, dispatchers: Mapping[str, EntryDispatcher]) -> bool:
-        """
-        Hand over to the live peer that is least behind, because this member stops.
-
-        @return: whether a transfer is in progress; False if no peer is suitable.
-        """
-        if self._giving is not None:
-            return True
+    def offer(self, dispatchers: Mapping[str, EntryDispatcher]) -> None:
+        """Hand over to the live peer that is least behind, if there is one, because this member stops."""
         live = self._live(tuple(dispatchers), dispatchers)
-        if not live:
-            return False
-        self._begin(live[0], None, None, dispatchers)
-        return True
+        if live and self._giving is None:
+            self._begin(live[0], None, None, dispatchers)
 
     def _live(
         self, peer_ids: tuple[str, ...], dispatchers: Mapping[str, EntryDispatcher]

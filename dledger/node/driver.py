@@ -34,6 +34,10 @@ class LedgerIdentity(Protocol):
         """Whether entries that this member acknowledged may be missing."""
 
     @property
+    def forgot_terms(self) -> bool:
+        """Whether that is so because its directory began empty: it may have forgotten its terms, too."""
+
+    @property
     def group_name(self) -> GroupName:
         """The id of the group, as far as it is known."""
 

@@ -118,8 +118,7 @@ class Node:
         )
         self.turn = Turn(clock, self._turn_failed)
         self.state = "starting"
-        self.reason = ""
-        self.listen = ""
+        self.reason = self.listen = ""
         self.admin = self.told_admin = ""
         self._store = store
         self._terms = terms
@@ -144,7 +143,8 @@ class Node:
         self._core = DLedgerCore(
             config=config, view=store, rng=rng, term=vote.term, voted_for=vote.voted_for,
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
-            is_unsure=store.identity.is_unsure, group_name=store.identity.group_name,
+            is_unsure=store.identity.is_unsure, forgot_terms=store.identity.forgot_terms,
+            group_name=store.identity.group_name,
         )
         self._driver = make_driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
@@ -293,11 +293,11 @@ class Node:
 
     def _keep_house(self) -> None:
         self._next_house_keeping_s = self._clock.seconds() + HOUSE_KEEPING_INTERVAL_S
+        self._key_watch.check(self._wall_clock()[0])
         self._with_store(self._keep_store)
 
     def _keep_store(self) -> None:
         now_s, local_hour = self._wall_clock()
-        self._key_watch.check(now_s)
         deleted = self._store.house_keeping(now_s, local_hour, keep_from_index=self._keep_from_index())
         for one in deleted:
             self._begin_moved = f"{one.path} deleted: {one.why}"

@@ -339,7 +339,7 @@ class RequestRouter:
         if rights is None:
             # (Not earlier: a connection is ready before its handshake is over.)
             rights = self._rights[connection] = rights_of(connection)
-        if rights is ALL_RIGHTS:
+        if rights.roles >= ALL_RIGHTS.roles:
             return requests
         allowed = []
         for ticket, request in requests:

@@ -2,8 +2,11 @@
 """
 Mode C{path} on a RocketMQ broker's commit log, Java's or ours, live or stopped. Offsets are bytes.
 
-There is no index: the records are found by walking from one to the next. A range may begin at any byte; its
-records are those that begin in it. If no record begins at its first byte, the walk begins with the file.
+There is no index: a record says where the next one begins. The candidates of a block are found all at once,
+by the magic and by the place that a message holds; where each ends at the next one, they are the records,
+else (a body may hold the bytes of messages) the walk goes from one to the next. A range may begin at any
+byte; its records are those that begin in it. To find the first one, the walk begins in the block before the
+range, if the candidates of that block follow each other without a gap, and else with the file.
 
 The log ends behind its last whole record. A record that is not sound, with a sound one behind it, is damage.
 The broker may be writing the next one at this moment, so the last records are checked closely: lengths,
@@ -21,7 +24,9 @@ import numpy as np
 
 from dledger.base.disk.disk import ReadOnlyDisk
 from dledger.base.disk.segment import SegmentReader, offsets_in
-from dledger.spark.log import Chunk, DamageError, Extent, ReadError, lost, skipped
+from dledger.spark.columns import gather
+from dledger.spark.log import Chunk, DamageError, Extent, Offsets, ReadError, lost, skipped
+from dledger.spark.messages import HEAD_DTYPE
 from dledger.spark.options import OptionError, ScanOptions
 from dledger.spark.proof import Proof, of_bytes
 from protocols.wire.errors import WireError
@@ -37,6 +42,11 @@ _MAGIC_AT = 4
 #: Bytes before an offset by which the log is recognised.
 _PROOF_BYTES = 4096
 _DISK = ReadOnlyDisk()
+#: The bytes with which both magics begin.
+_MAGIC_BEGIN = (MAGIC_V1 & 0xFFFFFFFF).to_bytes(4, "big")[:3]
+assert (MAGIC_V2 & 0xFFFFFFFF).to_bytes(4, "big").startswith(_MAGIC_BEGIN)
+_NOWHERE: Offsets = np.empty(0, dtype=np.int64)
+_START: Offsets = np.zeros(1, dtype=np.int64)
 
 
 def commit_log_directory(path: str) -> str | None:
@@ -68,13 +78,18 @@ class _Walked:
 
     position: int
     data: bytes
-    starts: list[int]
+    starts: Offsets
     stop: str
 
     @property
     def end(self) -> int:
         """Position behind the last record."""
-        return self.position + self.starts[-1]
+        return self.position + int(self.starts[-1])
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return len(self.starts) - 1
 
 
 class SparkCommitLog:
@@ -92,6 +107,8 @@ class SparkCommitLog:
         self._known_end = -1
         #: An end behind which no message was found.
         self._clear_end = -1
+        #: Files that were searched to their ends once; a file that was empty then is read from its beginning.
+        self._looked_through: set[int] = set()
 
     def _list(self) -> None:
         offsets = _offsets_in(self._files.directory)
@@ -110,6 +127,9 @@ class SparkCommitLog:
         # From the newest file back to the first that has a record: brokers make files ahead.
         for base in reversed(self._files.offsets):
             known = max(self._known_end, base) if self._known_end <= base + self._files.file_size else base
+            if known == base and base not in self._looked_through:
+                self._looked_through.add(base)
+                known = self._late_start(base)
             end = known if known == base + self._files.file_size else self._sound_end(self._end_from(known))
             if end > base:
                 self._known_end = end
@@ -179,11 +199,11 @@ class SparkCommitLog:
         last: deque[int] = deque(maxlen=_LAST_RECORDS)
         while True:
             walked = self._walk(position, _BLOCK_BYTES)
-            last.extend(walked.position + start for start in walked.starts[:-1])
+            last.extend((walked.position + walked.starts[:-1][-_LAST_RECORDS:]).tolist())
             position = walked.end
             if walked.stop == "blank":
                 return self._files.base(walked.position) + self._files.file_size
-            if walked.stop == "end" or len(walked.starts) == 1:
+            if walked.stop == "end" or not walked.count:
                 break
         while last:
             start = last.pop()
@@ -205,7 +225,8 @@ class SparkCommitLog:
         base = self._files.base(position)
         file_end = base + self._files.file_size if base >= 0 else position
         data = self._files.pread(max(size, HEAD_SIZE), position)
-        starts, at, stop = [0], 0, "more"
+        follow = _followers(data, position, file_end)
+        starts, at, stop = [], int(follow[-1]), "more"
         unpack, total = HEAD.unpack_from, len(data)
         is_cut = total < min(max(size, HEAD_SIZE), file_end - position)
         while at < total:
@@ -228,7 +249,10 @@ class SparkCommitLog:
             starts.append(at)
         if at == 0 and stop == "more":
             stop = "end"  # no file, or a file that was cut
-        return _Walked(position=position, data=data[:at], starts=starts, stop=stop)
+        return _Walked(
+            position=position, data=data[:at], starts=np.append(follow, np.array(starts, dtype=np.int64)),
+            stop=stop,
+        )
 
     def position_of(self, offset: int) -> int:
         """See L{dledger.spark.log.ScannedLog.position_of}."""
@@ -239,29 +263,67 @@ class SparkCommitLog:
         left, position = count, self._first_from(begin, end)
         while position < end:
             walked = self._walk(position, _BLOCK_BYTES)
-            if len(walked.starts) - 1 >= left:
-                return min(walked.position + walked.starts[left], end)
-            left -= len(walked.starts) - 1
+            if walked.count >= left:
+                return min(walked.position + int(walked.starts[left]), end)
+            left -= walked.count
             position = self._next(walked, end)
         return end
 
     def _first_from(self, begin: int, end: int) -> int:
         """The position of the first record that begins at or behind C{begin}."""
-        walked = self._walk(begin, HEAD_SIZE) if self._files.base(begin) >= 0 else None
-        if walked is not None and len(walked.starts) > 1:
+        base = self._files.base(begin)
+        if base < 0 or begin == base:
             return begin
-        position = self._files.base(begin)
-        if position < 0:
-            return begin
+        near = self._start_before(begin)
+        found = self._first_of_walk(near, begin, end)
+        if found < 0 and near > base:
+            found = self._first_of_walk(base, begin, end)
+        return found if found >= 0 else begin
+
+    def _first_of_walk(self, position: int, begin: int, end: int) -> int:
+        """The first record at or behind C{begin}, walking from C{position}; -1: the walk ends before it."""
         while position < begin:
             walked = self._walk(position, _BLOCK_BYTES)
-            for start in walked.starts[1:]:
-                if walked.position + start >= begin:
-                    return walked.position + start
+            reached = int(np.searchsorted(walked.starts[1:], begin - walked.position))
+            if reached < walked.count:
+                return walked.position + int(walked.starts[1 + reached])
             if walked.stop == "end":
-                return max(begin, walked.end)
+                return -1
             position = self._next(walked, end)
         return position
+
+    def _start_before(self, position: int) -> int:
+        """
+        A place before C{position}, in its file, where a record begins, to walk from: in the block before it
+        if the candidates there follow each other without a gap, so that none is in the body of another; else
+        the beginning of the file.
+        """
+        base = self._files.base(position)
+        block = position - _BLOCK_BYTES
+        if block <= base:
+            return base
+        data = self._files.pread(_BLOCK_BYTES, block)
+        starts, ends = _candidates(data, block)
+        if not len(starts) or (ends[:-1] != starts[1:]).any():
+            return base
+        return block + int(starts[0])
+
+    def _late_start(self, base: int) -> int:
+        """
+        A place in the file C{base} where a record begins, to look for the end from there: near the last block
+        that holds one. Every block behind it is read: a damaged stretch does not hide the records behind it.
+        """
+        for number in range(-(-self._files.file_size // _BLOCK_BYTES) - 1, 0, -1):
+            position = base + number * _BLOCK_BYTES
+            data = self._files.pread(_BLOCK_BYTES, position)
+            if not np.frombuffer(data, dtype=np.uint8).any():
+                continue
+            starts, _ = _candidates(data, position)
+            if len(starts):
+                before = self._files.pread(_BLOCK_BYTES, position - _BLOCK_BYTES)
+                is_apart = not len(_candidates(before, position - _BLOCK_BYTES)[0])
+                return position + int(starts[0]) if is_apart else self._start_before(position)
+        return base
 
     def _next(self, walked: _Walked, end: int) -> int:
         if walked.stop == "blank":
@@ -276,7 +338,7 @@ class SparkCommitLog:
         position, unreadable = self._first_from(begin, end), 0
         while position < end:
             walked = self._walk(position, self._options.fetch_bytes)
-            starts = np.array(walked.starts, dtype=np.int64)
+            starts = walked.starts
             count = int(np.searchsorted(starts[:-1], end - position))
             if count:
                 base = self._files.base(position)
@@ -317,6 +379,40 @@ class SparkCommitLog:
     def close(self) -> None:
         """See L{dledger.spark.log.ScannedLog.close}."""
         self._files.close()
+
+
+def _candidates(data: bytes, position: int) -> tuple[Offsets, Offsets]:
+    """
+    Where messages may begin in C{data}, which is at C{position} of the log: they have a magic and the right
+    place, which bytes in a body can have, too. And where each of them ends, perhaps behind C{data}.
+    """
+    room = len(data) - HEAD_SIZE + 1
+    if room <= 0:
+        return _NOWHERE, _NOWHERE
+    octets = np.frombuffer(data, dtype=np.uint8)
+    starts = np.flatnonzero(octets[_MAGIC_AT : _MAGIC_AT + room] == _MAGIC_BEGIN[0])
+    for at, octet in enumerate(_MAGIC_BEGIN[1:], _MAGIC_AT + 1):
+        starts = starts[octets[starts + at] == octet]
+    heads = gather(data, starts, HEAD_DTYPE)
+    magic = heads["magic"]
+    is_fit = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    is_fit &= (heads["physical_offset"] == position + starts) & (heads["size"] >= MIN_MESSAGE_SIZE)
+    starts = starts[is_fit]
+    return starts, starts + heads["size"][is_fit]
+
+
+def _followers(data: bytes, position: int, file_end: int) -> Offsets:
+    """
+    The whole messages that follow each other from the first byte of C{data} on: where each begins, then where
+    the last one ends. There may be more behind them.
+    """
+    starts, ends = _candidates(data, position)
+    if not len(starts) or starts[0] != 0:
+        return _START
+    # A candidate follows the one before it, and is whole.
+    count = int(np.argmin(np.append(ends[:-1] == starts[1:], False))) + 1
+    count = min(count, int(np.searchsorted(ends[:count], min(len(data), file_end - position), side="right")))
+    return np.append(starts[:count], ends[count - 1]) if count else _START
 
 
 def _is_blank(data: bytes, at: int) -> bool:

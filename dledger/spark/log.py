@@ -212,7 +212,7 @@ def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[Log
     """
     Cut a range into parts of about C{partitionBytes} and at most C{maxRecordsPerPartition} offsets, at least
     C{minPartitions} of them if there are enough offsets. The largest part is halved until that is reached;
-    each cut reads one position of the log.
+    each cut reads a position of the log, or some more where entries differ in size.
     """
     if begin >= end:
         return []
@@ -228,13 +228,28 @@ def cut(log: ScannedLog, options: ScanOptions, begin: int, end: int) -> list[Log
         if last - first < 2:
             whole.append((first, last, -size))
             continue
-        middle = (first + last) // 2
-        middle_position = log.position_of(middle)
+        middle, middle_position = _halved(log, first, last, position, position - size)
         heapq.heappush(heap, (position - middle_position, first, middle, position))
         heapq.heappush(heap, (middle_position - position + size, middle, last, middle_position))
     whole += [(first, last, -size) for size, first, last, _ in heap]
     parts = [LogPart(begin=first, end=last, size_bytes=size) for first, last, size in sorted(whole)]
     return _capped(parts, options.max_records_per_partition)
+
+
+def _halved(log: ScannedLog, first: int, last: int, position: int, end_position: int) -> tuple[int, int]:
+    """
+    An offset between C{first} and C{last}, with about half of the bytes before it, and its position.
+
+    @param position, end_position: of C{first} and of C{last}, which are at least two apart.
+    """
+    target, slack = (position + end_position) // 2, (end_position - position) // 8
+    low, high = first, last
+    while True:
+        middle = (low + high) // 2
+        found = log.position_of(middle)
+        if abs(found - target) <= slack or high - low <= 2:
+            return middle, found
+        low, high = (middle, high) if found < target else (low, middle)
 
 
 def _capped(parts: list[LogPart], most: int) -> list[LogPart]:

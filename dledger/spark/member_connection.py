@@ -17,7 +17,9 @@ import attrs
 import numpy as np
 
 from dledger.base.addresses import parse_address
+from dledger.base.tls_files import TlsFiles
 from dledger.spark.log import Offsets
+from dledger.spark.member_tls import NotThatMember, shake_hands
 from protocols.wire.errors import WireError
 from protocols.wire.layout import struct_of, struct_of_some
 from protocols.wire.ledger.codes import RequestCode, ResponseCode
@@ -43,6 +45,8 @@ _SIZE = struct_of_some(BLANK_DECLARATION, "size")
 #: Longest time to connect, and to ask one member while planning, seconds.
 CONNECT_S = 5.0
 _RECEIVE_BYTES = 1 << 20
+#: Answers that this member will always give.
+_FOR_GOOD = (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER, ResponseCode.FORBIDDEN)
 #: Bytes of an answer that lists the members, at most.
 _METADATA_BYTES_MAX = 1 << 20
 
@@ -119,9 +123,17 @@ class MemberConnection:
     Every wait ends after C{timeout_s} without a byte.
     """
 
-    def __init__(self, member_id: str, address: str, group: str, timeout_s: float) -> None:
-        """@raise Trouble: the address refuses the connection or does not answer."""
+    def __init__(
+        self, member_id: str, address: str, group: str, timeout_s: float, tls: TlsFiles | None = None
+    ) -> None:
+        """
+        @param tls: None: without TLS.
+        @raise MemberRefused: by its certificate it is not this member.
+        @raise Trouble: the address refuses the connection or does not answer.
+        @raise ReadError: a file of C{tls} is missing here, or not sound.
+        """
         self.member_id = member_id
+        self._tls = tls
         self._address, self._timeout_s = address, timeout_s
         self._group = group
         self._opaque = 0
@@ -129,10 +141,22 @@ class MemberConnection:
             self._socket = socket.create_connection(
                 parse_address(address), timeout=min(timeout_s, CONNECT_S)
             )
-            self._socket.settimeout(timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError) as error:  # a member may name others with malformed addresses
             raise Trouble(f"no connection to {address}: {error}") from None
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = shake_hands(self._socket, tls, member_id)
+            self._socket.settimeout(timeout_s)
+        except NotThatMember as error:
+            self._socket.close()
+            raise MemberRefused(f"{address}: {error}") from None
+        except OSError as error:
+            self._socket.close()
+            raise Trouble(f"no TLS connection to {address}: {error}") from None
+        except BaseException:
+            self._socket.close()
+            raise
 
     def send(self, request: Request) -> None:
         """Send a request. @raise Trouble: the connection is lost."""
@@ -151,20 +175,26 @@ class MemberConnection:
             except TimeoutError:
                 raise Trouble("no answer in time") from None
             except OSError as error:
-                raise Trouble(f"connection lost: {error}") from None
+                raise Trouble(f"connection lost: {error}{self._hint}") from None
             if not got and not at and self._opaque == 1:
-                raise _Unanswered("connection closed without an answer")
+                raise _Unanswered(f"connection closed without an answer{self._hint}")
             if not got:
                 raise Trouble("connection closed")
             at += got
         return data
+
+    @property
+    def _hint(self) -> str:
+        """How a connection to a member with TLS ends, if this one is without."""
+        may_be = self._opaque == 1 and self._tls is None
+        return " (a group with TLS needs the option tlsCertificate)" if may_be else ""
 
     def _frame(self, kind: RequestCode) -> tuple[bytearray, bytearray]:
         """Header and rest of the answer to the last request."""
         header = self._receive(FRAME_HEADER_SIZE)
         first, version, number, flags, opaque, length = FRAME_HEADER.unpack(header)
         if (first, version, number, flags) != (NATIVE_FIRST_BYTE, FRAME_VERSION, KINDS[kind], FLAG_RESPONSE):
-            raise Trouble(f"it answered with frame {header.hex()}")
+            raise Trouble(f"it answered with frame {header.hex()}{self._hint}")
         if opaque != self._opaque or not 0 <= length <= NATIVE_FRAME_BYTES_MAX - FRAME_HEADER_SIZE:
             raise Trouble(f"it answered request {self._opaque} with opaque={opaque}, length={length}")
         return header, self._receive(length)
@@ -186,7 +216,7 @@ class MemberConnection:
         except WireError as error:
             raise Trouble(str(error)) from None
         assert isinstance(answer, MetadataResponse)
-        if answer.code in (ResponseCode.UNKNOWN_GROUP, ResponseCode.UNKNOWN_MEMBER):
+        if answer.code in _FOR_GOOD:
             raise MemberRefused(f"it refuses: {answer.code.name}")
         if answer.code is not ResponseCode.SUCCESS:
             raise Trouble(f"it refuses: {answer.code.name}")
@@ -199,7 +229,7 @@ class MemberConnection:
         """
         try:
             with closing(MemberConnection(
-                self.member_id, self._address, self._group, self._timeout_s
+                self.member_id, self._address, self._group, self._timeout_s, self._tls
             )) as connection:
                 answer = connection.remoting_metadata()
         except Trouble:
@@ -257,6 +287,8 @@ class MemberConnection:
         fields = dict(zip(_PULL_FIELDS, _PULL_ANSWER.unpack_from(rest), strict=True))
         if fields["code"] == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
             raise Expired(fields["ledger_begin_index"])
+        if fields["code"] == ResponseCode.FORBIDDEN:
+            raise MemberRefused("it refuses: FORBIDDEN, the certificate has no role that may read")
         if fields["code"] != ResponseCode.SUCCESS:
             raise Trouble(f"it refuses: {_code_name(fields['code'])}")
         at = _PULL_ANSWER.size + sum(max(fields[name], 0) for name in _PULL_TEXTS)

@@ -169,17 +169,22 @@ class MembersLog:
 
     def _ask(self, member_id: str, address: str) -> MetadataResponse:
         timeout_s = min(self._timeout_s, CONNECT_S)
-        with closing(MemberConnection(member_id, address, self._options.group, timeout_s)) as connection:
+        with closing(self._connect(member_id, address, timeout_s)) as connection:
             answer = connection.metadata()
         if self._is_named:
             return answer
         try:
             # A connection speaks one dialect.
-            with closing(MemberConnection(member_id, address, self._options.group, timeout_s)) as connection:
+            with closing(self._connect(member_id, address, timeout_s)) as connection:
                 group_id = connection.group_id()
         except Trouble:
             return answer  # an earlier version, or just now
         return attrs.evolve(answer, group_id=group_id, is_group_known=bool(group_id))
+
+    def _connect(self, member_id: str, address: str, timeout_s: float) -> MemberConnection:
+        options = self._options
+        tls = None if member_id in options.tls_plain_members else options.tls
+        return MemberConnection(member_id, address, options.group, timeout_s, tls)
 
     def group_id(self) -> str:
         """See L{dledger.spark.log.ScannedLog.group_id}."""
@@ -273,9 +278,7 @@ class MembersLog:
         """
         if self._connection is None:
             member_id, is_last_choice = search.next(self._addresses)
-            connection = MemberConnection(
-                member_id, self._addresses[member_id], self._options.group, self._timeout_s
-            )
+            connection = self._connect(member_id, self._addresses[member_id], self._timeout_s)
             try:
                 answer = connection.metadata()
             except Trouble:
@@ -352,7 +355,7 @@ class _Search:
         @return: if every member of this round was tried, and all that can serve answered that the wanted
             index has expired: the lowest of their first indexes; else -1. Members that do not answer are
             tried for C{timeout_s}.
-        @raise ReadError: no member has served for C{timeout_s}.
+        @raise ReadError: no member has served for C{timeout_s}, or all have refused for good.
         """
         if isinstance(trouble, NotNow):
             return -1
@@ -364,6 +367,8 @@ class _Search:
                        for problem in self._problems.values())
         if firsts and (are_sure or time.monotonic() >= self._deadline):
             return min(firsts)
+        if all(isinstance(problem, MemberRefused) for problem in self._problems.values()):
+            raise ReadError(f"no member sends entries: {_listed(self._problems)}")
         if time.monotonic() >= self._deadline:
             raise ReadError(
                 f"no member has sent an entry for {self._timeout_s:g} s (requestTimeoutMs): "

@@ -7,7 +7,7 @@ each step for all messages of a chunk at once: fixed head, lengths of addresses 
 topic length, properties length. A message whose lengths do not add up is damaged. The rules are those of
 L{protocols.wire.rocketmq.message}, which also gives the text of an error; tests compare the two.
 
-Rare cases are done one by one: texts that are not UTF-8, and properties that hold a name twice.
+Topics that are not UTF-8 are looked at one by one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from zlib import crc32
 import attrs
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dledger.spark.bodies import plain
+from dledger.spark.choice import by_properties, by_time, by_topic, has_choice
 from dledger.spark.columns import Column, Decoder, Place, gather, native, slices, sound_headers
 from dledger.spark.log import Chunk, DamageError, FixedParts, Offsets, ReadError
 from dledger.spark.options import ScanOptions
+from dledger.spark.properties import MAP, PropertyColumns
 from protocols.wire.errors import WireError
 from protocols.wire.layout import dtype_of
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE
@@ -36,11 +37,9 @@ from protocols.wire.rocketmq.layout import (
     MAGIC_V1,
     MAGIC_V2,
     MIN_MESSAGE_SIZE,
-    NAME_END,
-    VALUE_END,
     SysFlag,
 )
-from protocols.wire.rocketmq.message import decode_message, decode_properties
+from protocols.wire.rocketmq.message import decode_message
 
 assert DLEDGER_BODY_OFFSET == ENTRY_HEADER_SIZE
 HEAD_DTYPE = np.dtype(dtype_of(HEAD_DECLARATION))
@@ -54,7 +53,6 @@ _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _MS_MAX = 2**62 // 1000
 
 _TIME = pa.timestamp("us", tz="UTC")
-_MAP = pa.map_(pa.string(), pa.string())
 
 #: C{format=rocketmq}. C{index} and C{term} are null if the log is a broker's commit log.
 MESSAGE_COLUMNS: tuple[Column, ...] = (
@@ -73,7 +71,7 @@ MESSAGE_COLUMNS: tuple[Column, ...] = (
     Column(name="reconsumeTimes", arrow=pa.int32(), ddl="INT"),
     Column(name="preparedTransactionOffset", arrow=pa.int64(), ddl="BIGINT"),
     Column(name="bodyCrc", arrow=pa.int32(), ddl="INT"),
-    Column(name="properties", arrow=_MAP, ddl="MAP<STRING,STRING>"),
+    Column(name="properties", arrow=MAP, ddl="MAP<STRING,STRING>"),
     Column(name="body", arrow=pa.binary(), ddl="BINARY"),
 )
 _HEAD_FIELDS = {"queueid": "queue_id", "queueoffset": "queue_offset", "physicaloffset": "physical_offset",
@@ -105,6 +103,8 @@ class Found:
 
     def only(self, chosen: NDArray[np.bool_]) -> Found:
         """The chosen messages."""
+        if chosen.all():
+            return self
         names = [field.name for field in attrs.fields(Found) if field.name != "data"]
         return Found(data=self.data, **{name: getattr(self, name)[chosen] for name in names})
 
@@ -173,37 +173,6 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def properties_of(raw: pa.Array) -> pa.MapArray:
-    """Stored properties as maps, by the rules of L{decode_properties}."""
-    texts = _texts(raw)
-    found = None if texts is None else _fast_properties(texts)
-    if found is None:
-        found = pa.array([list(decode_properties(value).items()) for value in raw.to_pylist()], type=_MAP)
-    return found
-
-
-def _fast_properties(texts: pa.Array) -> pa.MapArray | None:
-    """As L{properties_of}; None if a message holds a name twice."""
-    lists = pc.split_pattern(texts, VALUE_END)
-    items, parents = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-    # A name ends at the first NAME_END; neither name nor value is empty.
-    ends = pc.count_substring(items, NAME_END)
-    has_name = pc.and_(pc.greater(ends, 0), pc.invert(pc.starts_with(items, NAME_END)))
-    has_value = pc.or_(pc.greater(ends, 1), pc.invert(pc.ends_with(items, NAME_END)))
-    is_pair = pc.and_(has_name, has_value)
-    items, parents = items.filter(is_pair), parents[np.asarray(is_pair)]
-    both = pc.split_pattern(items, NAME_END, max_splits=1).flatten()
-    names = both.take(pa.array(np.arange(0, len(both), 2)))
-    values = both.take(pa.array(np.arange(1, len(both), 2)))
-    codes = names.dictionary_encode()
-    keys = parents.astype(np.int64) * max(len(codes.dictionary), 1) + codes.indices.to_numpy()
-    if pc.count_distinct(pa.array(keys)).as_py() != len(keys):
-        return None
-    offsets = np.zeros(len(texts) + 1, dtype=np.int32)
-    np.cumsum(np.bincount(parents, minlength=len(texts)), out=offsets[1:])
-    return pa.MapArray.from_arrays(pa.array(offsets), names, values)
-
-
 def _times(ms: NDArray[np.int64]) -> pa.Array:
     is_none = np.abs(ms) > _MS_MAX
     return pa.array(np.where(is_none, 0, ms) * 1000, type=pa.int64(), mask=is_none).cast(_TIME)
@@ -220,6 +189,7 @@ class MessageDecoder(Decoder):
         super().__init__(options, columns)
         self._in_entries = in_entries
         self._place = Place()
+        self._chooses = has_choice(options)
         self._unpacks = options.decompress and "body" in self._names
 
     def decode(self, chunk: Chunk) -> pa.RecordBatch:
@@ -246,15 +216,41 @@ class MessageDecoder(Decoder):
         is_sound = np.zeros(chunk.count, dtype=np.bool_)
         large = numbers[(ends - starts)[numbers] >= MIN_MESSAGE_SIZE]
         found = find(chunk.data, starts[large], ends[large], physical[large])
-        found, unpacked = self._checked(found)
+        left_out = self._left_out(found)
+        found, unpacked = self._checked(attrs.evolve(found, is_sound=found.is_sound & ~left_out))
         is_sound[large] = found.is_sound
         bad = is_message & ~is_sound
+        bad[large] &= ~left_out
         if bad.any():
             self._note(chunk, np.flatnonzero(bad), starts, ends, physical)
         found = found.only(found.is_sound)
         if self._in_entries and self._options.include_internal:
             return self._spread(found, unpacked, headers, is_sound, kept & ~is_message)
         return self._batch(found, unpacked, headers[is_sound] if headers is not None else None)
+
+    def _left_out(self, found: Found) -> NDArray[np.bool_]:
+        """Which sound messages the options leave out."""
+        left_out = np.zeros(len(found.starts), dtype=np.bool_)
+        if not self._chooses:
+            return left_out
+        numbers = np.flatnonzero(found.is_sound)
+        left_out[numbers] = True
+        left = found.only(found.is_sound)
+        # The cheap ones first.
+        for choose in (self._by_time, self._by_topic, self._by_properties):
+            chosen = choose(left)
+            left, numbers = left.only(chosen), numbers[chosen]
+        left_out[numbers] = False
+        return left_out
+
+    def _by_time(self, found: Found) -> NDArray[np.bool_]:
+        return by_time(self._options, _at(found.data, found.middle, _BIG64))
+
+    def _by_topic(self, found: Found) -> NDArray[np.bool_]:
+        return by_topic(self._options, _pieces(found.data, found.topic, found.topic_ends))
+
+    def _by_properties(self, found: Found) -> NDArray[np.bool_]:
+        return by_properties(self._options, _pieces(found.data, found.properties, found.ends))
 
     def _checked(self, found: Found) -> tuple[Found, list[bytes]]:
         """
@@ -326,7 +322,7 @@ class MessageDecoder(Decoder):
     ) -> pa.RecordBatch:
         properties = None
         if self._names & {"properties", *_FROM_PROPERTIES}:
-            properties = properties_of(_pieces(found.data, found.properties, found.ends))
+            properties = PropertyColumns.of(_pieces(found.data, found.properties, found.ends))
         arrays = [
             self._bodies(found, unpacked) if column.name.lower() == "body"
             else self._column(column, found, headers, properties) for column in self._columns
@@ -334,7 +330,7 @@ class MessageDecoder(Decoder):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _column(
-        self, column: Column, found: Found, headers: FixedParts | None, properties: pa.MapArray | None
+        self, column: Column, found: Found, headers: FixedParts | None, properties: PropertyColumns | None
     ) -> pa.Array:
         name = column.name.lower()
         if name in ("index", "term"):
@@ -343,10 +339,10 @@ class MessageDecoder(Decoder):
             return native(headers[name], column.arrow)
         if name in _HEAD_FIELDS:
             return native(found.head[_HEAD_FIELDS[name]], column.arrow)
-        if name in _FROM_PROPERTIES:
-            return pc.map_lookup(properties, _FROM_PROPERTIES[name], "last")
-        if name == "properties":
-            return properties
+        if name in _FROM_PROPERTIES or name == "properties":
+            assert properties is not None
+            return (properties.as_maps() if name == "properties"
+                    else properties.of_name(_FROM_PROPERTIES[name]))
         if name == "topic":
             return _pieces(found.data, found.topic, found.topic_ends).cast(pa.string())
         if name == "borntimestamp":

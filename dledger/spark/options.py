@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
+from dledger.base.tls_files import TlsFiles, tls_files
 from protocols.wire.fastjson import JsonObject
 
 DLEDGER, ROCKETMQ = "dledger", "rocketmq"
@@ -37,6 +39,13 @@ def _text(name: str, value: str) -> str:
     return value.strip()
 
 
+def _texts(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(one.strip() for one in value.split(","))
+    if not all(found):
+        raise OptionError(f"option {name}={value!r}: names separated by commas are allowed")
+    return found
+
+
 def _flag(name: str, value: str) -> bool:
     lower = value.strip().lower()
     if lower not in ("true", "false"):
@@ -55,6 +64,18 @@ def _number(least: int, most: int) -> Callable[[str, str], int]:
         return number
 
     return read
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+def _duration(name: str, value: str) -> int:
+    """Milliseconds."""
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(ms|s|m|h)\s*", value.lower(), re.ASCII)
+    if found is None:
+        raise OptionError(f"option {name}={value!r}: a number and its unit are allowed: "
+                          f"{', '.join(f'5{unit}' for unit in _UNITS_MS)}")
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def _one_of(*allowed: str) -> Callable[[str, str], str]:
@@ -119,9 +140,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(name="failOnDamage", field="fail_on_damage", read=_flag, default="`true`"),
     Option(name="verifyCrc", field="verify_crc", read=_flag, default="`false`"),
     Option(name="decompress", field="decompress", read=_flag, default="`true`"),
+    Option(name="topics", field="topics", read=_texts, default="-"),
+    Option(name="tags", field="tags", read=_texts, default="-"),
+    Option(name="keys", field="keys", read=_texts, default="-"),
+    Option(name="storedFrom", field="stored_from", read=_number(0, _MANY), default="-"),
+    Option(name="storedBefore", field="stored_before", read=_number(0, _MANY), default="-"),
     Option(name="includeInternal", field="include_internal", read=_flag, default="`false`"),
     Option(name="maxOffsetsPerTrigger", field="max_offsets_per_trigger", read=_number(1, _MANY), default="-"),
     Option(name="maxBytesPerTrigger", field="max_bytes_per_trigger", read=_number(1, _MANY), default="-"),
+    Option(name="minOffsetsPerTrigger", field="min_offsets_per_trigger", read=_number(1, _MANY), default="-"),
+    Option(name="maxTriggerDelay", field="max_trigger_delay_ms", read=_duration, default="`15m`"),
     Option(name="minPartitions", field="min_partitions", read=_number(1, 100_000), default="`1`"),
     Option(name="maxRecordsPerPartition", field="max_records_per_partition", read=_number(1, _MANY),
            default="-"),
@@ -131,6 +159,10 @@ OPTIONS: tuple[Option, ...] = (
            default="`follower`"),
     Option(name="requestTimeoutMs", field="request_timeout_ms", read=_number(1, 86_400_000),
            default="`30000`"),
+    Option(name="tlsCertificate", field="tls_certificate", read=_text, default="-"),
+    Option(name="tlsKey", field="tls_key", read=_text, default="-"),
+    Option(name="tlsAuthority", field="tls_authority", read=_text, default="-"),
+    Option(name="tlsPlainMembers", field="tls_plain_members", read=_texts, default="-"),
 )
 _BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in OPTIONS}
 
@@ -141,7 +173,12 @@ class ScanOptions:
     The options of a scan; see docs/spark.md for each. Exactly one of C{path} and C{bootstrap} is set.
 
     @ivar starting, ending: C{earliest}, C{latest}, a number, or group to number; None: not given.
+    @ivar topics, tags, keys: only messages with one of them; empty: all.
+    @ivar stored_from, stored_before: milliseconds of the broker's clock, the second exclusive.
     @ivar max_offsets_per_trigger, max_bytes_per_trigger, max_records_per_partition: 0 for no limit.
+    @ivar min_offsets_per_trigger: 0: a batch may have one.
+    @ivar tls_certificate, tls_key, tls_authority: PEM files, all or none.
+    @ivar tls_plain_members: ids of members that do without TLS.
     """
 
     path: str = ""
@@ -155,15 +192,26 @@ class ScanOptions:
     fail_on_damage: bool = True
     verify_crc: bool = False
     decompress: bool = True
+    topics: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    stored_from: int | None = None
+    stored_before: int | None = None
     include_internal: bool = False
     max_offsets_per_trigger: int = 0
     max_bytes_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
     min_partitions: int = 1
     max_records_per_partition: int = 0
     partition_bytes: int = 128 * 1024 * 1024
     fetch_bytes: int = 4 * 1024 * 1024
     read_from: str = "follower"
     request_timeout_ms: int = 30_000
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_authority: str = ""
+    tls_plain_members: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool | None = False) -> ScanOptions:
@@ -193,8 +241,15 @@ class ScanOptions:
             )
         if self.data_path and not self.path:
             raise OptionError("option dataPath belongs to path: a member's directory whose data is elsewhere")
+        self._check_choice()
+        self._check_tls()
         if is_stream and self.ending is not None:
             raise OptionError("option endingOffsets is for batches; a stream has no end")
+        if is_stream is False and self.min_offsets_per_trigger:
+            raise OptionError("option minOffsetsPerTrigger is for streams")
+        if 0 < self.max_offsets_per_trigger < self.min_offsets_per_trigger:
+            raise OptionError(f"option minOffsetsPerTrigger={self.min_offsets_per_trigger} is more than "
+                              f"maxOffsetsPerTrigger={self.max_offsets_per_trigger}")
         if is_stream is False and (self.max_offsets_per_trigger or self.max_bytes_per_trigger):
             raise OptionError("options maxOffsetsPerTrigger and maxBytesPerTrigger are for streams; "
                               "endingOffsets ends a batch")
@@ -202,6 +257,48 @@ class ScanOptions:
             if isinstance(value, dict) and self.group not in value:
                 raise OptionError(f"option {name} names group {next(iter(value))!r}, "
                                   f"but option group is {self.group!r}")
+
+    def _check_choice(self) -> None:
+        given = [name for name, value in (
+            ("topics", self.topics), ("tags", self.tags), ("keys", self.keys),
+            ("storedFrom", self.stored_from), ("storedBefore", self.stored_before),
+        ) if value not in ((), None)]
+        if given and self.format != ROCKETMQ:
+            raise OptionError(f"option {given[0]} chooses messages: it needs format=rocketmq")
+        if given and self.include_internal:
+            raise OptionError(f"option {given[0]} chooses messages, and includeInternal=true adds entries "
+                              "without one: take one of the two")
+        if None not in (self.stored_from, self.stored_before) and (
+                (self.stored_from or 0) >= (self.stored_before or 0)):
+            raise OptionError(f"options storedFrom={self.stored_from} and storedBefore={self.stored_before} "
+                              "leave no time between them: the first must be lower")
+
+    def _check_tls(self) -> None:
+        files = {"tlsCertificate": self.tls_certificate, "tlsKey": self.tls_key,
+                 "tlsAuthority": self.tls_authority}
+        given = [name for name, path in files.items() if path]
+        missing = [name for name, path in files.items() if not path]
+        if given and self.path:
+            raise OptionError(f"option {given[0]} belongs to bootstrap: a directory is read without a member")
+        if given and missing:
+            raise OptionError(f"TLS needs three files; missing: {', '.join(missing)}")
+        if self.tls_plain_members and not given:
+            raise OptionError("option tlsPlainMembers names the members that do without TLS: it needs "
+                              "tlsCertificate, tlsKey and tlsAuthority for the others")
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The keys of this reader; None: without TLS."""
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+
+    def with_paths(self, absolute: Callable[[str], str]) -> ScanOptions:
+        """These options with the files of TLS named by C{absolute}."""
+        if self.tls is None:
+            return self
+        return attrs.evolve(
+            self, tls_certificate=absolute(self.tls_certificate), tls_key=absolute(self.tls_key),
+            tls_authority=absolute(self.tls_authority),
+        )
 
     @property
     def source(self) -> str:
@@ -211,6 +308,11 @@ class ScanOptions:
     def number_of(self, value: str | int | dict[str, int] | None) -> str | int | None:
         """The value of an offset option without the name of the group."""
         return value[self.group] if isinstance(value, dict) else value
+
+
+def options_of_tls(files: TlsFiles) -> dict[str, str]:
+    """The options for these files."""
+    return {"tlsCertificate": files.certificate, "tlsKey": files.key, "tlsAuthority": files.authority}
 
 
 def _unknown(name: str, text: object) -> OptionError:

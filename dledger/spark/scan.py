@@ -25,7 +25,18 @@ import pyarrow as pa
 from dledger.spark.columns import ENTRY_COLUMNS, Column, EntryDecoder, projection, schema_of
 from dledger.spark.commit_log import SparkCommitLog, commit_log_directory
 from dledger.spark.directory import DirectoryLog
-from dledger.spark.log import Chunk, DataLossError, Extent, LogPart, ScannedLog, cut, lost, skipped
+from dledger.spark.log import (
+    Chunk,
+    DataLossError,
+    Extent,
+    LogPart,
+    ReadError,
+    ScannedLog,
+    cut,
+    lost,
+    skipped,
+)
+from dledger.spark.member_tls import check_files
 from dledger.spark.members import MembersLog, parse_bootstrap
 from dledger.spark.messages import MESSAGE_COLUMNS, MessageDecoder
 from dledger.spark.options import EARLIEST, LATEST, ROCKETMQ, OptionError, ScanOptions
@@ -101,7 +112,8 @@ class Scan:
                 options, path=_absolute(options.path), data_path=_absolute(options.data_path)
             )
         else:
-            parse_bootstrap(options.bootstrap)
+            _check_members(options)
+            options = options.with_paths(os.path.abspath)
         return cls(options=options, columns=projection(columns_of(options), wanted))
 
     @property
@@ -198,6 +210,15 @@ class Scan:
             for chunk in log.chunks(part.begin, part.end, with_data=decoder.needs_data):
                 yield decoder.decode(chunk)
         decoder.finish()
+
+
+def _check_members(options: ScanOptions) -> None:
+    parse_bootstrap(options.bootstrap)
+    if options.tls is not None:
+        try:
+            check_files(options.tls)
+        except ReadError as error:
+            raise OptionError(str(error)) from None
 
 
 def _absolute(path: str) -> str:

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from dledger.spark.jvm import with_extension
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -237,7 +239,8 @@ def session(
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         prepare(os.environ, master=master)
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**_defaults(master), **(config or {})}.items():
+    settings = {**_defaults(master), **(config or {})}
+    for name, value in with_extension(settings, installed_version("pyspark")).items():
         builder = builder.config(name, value)
     found = builder.getOrCreate()
     # Workers find the format if pyspark_dledger is installed; in a source tree it is not.

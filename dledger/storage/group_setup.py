@@ -12,7 +12,7 @@ import attrs
 
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError
-from dledger.base.group_name import GroupName
+from dledger.base.group_name import GroupName, is_group_id
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.directory import inspect_ledger, lock_ledger
@@ -24,8 +24,6 @@ from dledger.storage.identity import (
     is_without_records,
     read_identity,
 )
-
-_ID_DIGITS = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -65,8 +63,8 @@ def seen_member(config: DLedgerConfig, disk: Disk) -> MemberSeen:
 
 def check_group_id(text: str) -> str:
     """@raise ValueError: C{text} is not the id of a group."""
-    if len(text) != _ID_DIGITS or text.strip("0123456789abcdef"):
-        raise ValueError(f"{text[:64]!r} is not the id of a group: {_ID_DIGITS} digits 0 to 9, a to f")
+    if not is_group_id(text):
+        raise ValueError(f"{text[:64]!r} is not the id of a group: 32 digits 0 to 9, a to f")
     return text
 
 

@@ -38,8 +38,6 @@ from protocols.wire.ledger.messages import EntryBatch
 
 #: Bytes of a hole that are looked at in one step, about.
 LOOK_BYTES = 1024 * 1024
-#: Bytes that are filled before they are brought to stable storage, in a hole that needs several requests.
-SYNC_BYTES = 4 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +58,6 @@ class HoleMending:
     def __init__(self, ledger: OpenLedger, finder: HoleFinder) -> None:
         self._ledger = ledger
         self._finder = finder
-        self._unsynced_bytes = 0
         self._scanner = Scanner(ledger.data, ledger.index)
 
     def look_again(self) -> bool:
@@ -88,11 +85,13 @@ class HoleMending:
             passed = min(walk.index, hole.last_index + 1)
             if passed == hole.first_index:
                 return False
-            if passed > hole.last_index:  # earlier parts of it may have been filled just now
-                if hole.last_index == ledger.end_index:
-                    ledger.chain_crc, ledger.is_end_proven = walk.chain_crc or 0, True
-                ledger.data.sync()
-                ledger.index.sync()
+            # A process that was killed may have written them, and not brought to stable storage.
+            ledger.data.touch(hole.position, walk.position)
+            ledger.index.touch(hole.first_index * INDEX_UNIT_SIZE, passed * INDEX_UNIT_SIZE)
+            ledger.data.sync()
+            ledger.index.sync()
+            if passed > hole.last_index == ledger.end_index:
+                ledger.chain_crc, ledger.is_end_proven = walk.chain_crc or 0, True
             self._shrink(hole, passed, None)
         return True
 
@@ -110,7 +109,7 @@ class HoleMending:
 
     def fill(self, entries: EntryBatch, *, is_committed: bool) -> None:
         """
-        Write records of a peer into the first hole; durable when the hole is closed.
+        Write records of a peer into the first hole, durably.
 
         @param entries: from the first entry of the hole on; entries behind the hole are left out.
         @param is_committed: the peer knows them to be committed, and so does this member.
@@ -131,11 +130,9 @@ class HoleMending:
                 ledger.data.zero(layout.end_position, end)
                 ledger.data.pwrite(BLANK.pack(BLANK_MAGIC, end - layout.end_position), layout.end_position)
             self._write_units(entries.first_index, layout.units[: entries.count * INDEX_UNIT_SIZE])
-            self._unsynced_bytes += len(entries.records)
-            if next_index > hole.last_index or self._unsynced_bytes >= SYNC_BYTES:
-                ledger.data.sync()
-                ledger.index.sync()
-                self._unsynced_bytes = 0
+            # What is no longer in a hole may be acknowledged, in an answer to a COMPARE for example.
+            ledger.data.sync()
+            ledger.index.sync()
             if entries.last_index == ledger.end_index:
                 ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
             self._shrink(hole, next_index, layout.end_position)

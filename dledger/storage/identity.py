@@ -35,12 +35,15 @@ from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 
 IDENTITY_NAME = "identity"
 
+#: C{unsure} of a directory that began empty.
+UNSURE_NEW = 2
+
 IDENTITY_DECLARATION = Struct(
     "magic" / Int32sb,
     "version" / Int32sb,
     "generation" / Int64sb,  # grows with every write
     "was_async" / Int32sb,  # 1: the last process acknowledged entries before they were flushed
-    "unsure" / Int32sb,  # 1: entries that were acknowledged may be lost
+    "unsure" / Int32sb,  # acknowledged entries may be lost: 1 by a loss of power, 2 with the directory
     "has_terms" / Int32sb,  # 1: term and vote were recorded once, so their files exist
     "group_term" / Int64sb,  # term of the leader that proposed the group's id; -1 without an id
     "is_group_known" / Int32sb,  # 1: a quorum holds this id
@@ -154,10 +157,10 @@ def identity_now(
     @param is_new: the directory had no file of a ledger.
     """
     trusts = config.accept_unclean_start or (config.bootstrap and is_empty)
-    unsure = int(is_new and not trusts)
+    unsure = UNSURE_NEW if is_new and not trusts else 0
     if recorded is not None and not trusts:
         lost_power = bool(recorded.boot_id and boot_id) and recorded.boot_id != boot_id
-        unsure = int(bool(recorded.unsure) or (bool(recorded.was_async) and lost_power and not is_clean))
+        unsure = recorded.unsure or int(bool(recorded.was_async) and lost_power and not is_clean)
     before = recorded or Identity(group=config.group, member_id=config.self_id, boot_id="")
     return attrs.evolve(
         before, boot_id=boot_id, members=listed_members(config), was_async=int(not config.is_sync),
@@ -231,6 +234,11 @@ class MemberIdentity:
     def is_unsure(self) -> bool:
         """Whether entries that this member acknowledged may be missing here."""
         return bool(self._now.unsure)
+
+    @property
+    def forgot_terms(self) -> bool:
+        """Whether that is so because the directory began empty: terms of an earlier one are not known."""
+        return self._now.unsure == UNSURE_NEW
 
     def end_unsure(self) -> None:
         """Record, durably, that nothing is missing. @raise StoreError: that failed."""

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import errno
 import random
+from typing import Any, TypeAlias
 
 from dledger.testing.disk import MemberDied, SimDisk
+
+#: A directory, by the paths of its parts relative to it.
+DirectoryTree: TypeAlias = dict[str, Any]
 
 
 class MachineDisk(SimDisk):
@@ -36,6 +40,32 @@ class MachineDisk(SimDisk):
         if self.death is not None:
             self.is_armed = True  # so that every later change comes here
             raise OSError(errno.EIO, f"the process has died {self.death}", path)
+
+    # -- directories that no process has open --------------------------------------------------------
+
+    def take_away(self, path: str) -> DirectoryTree:
+        """Lose a directory with all that is in it, durably. @return: its content."""
+        known = [one for one in self._directories if one == path or one.startswith(f"{path}/")]
+        return {one[len(path):]: self._directories.pop(one) for one in known}
+
+    def put_back(self, path: str, tree: DirectoryTree) -> None:
+        """Put a directory that was taken away, here or at another machine, where none is."""
+        assert path not in self._directories
+        for below, directory in tree.items():
+            self._directories[path + below] = directory
+
+    def files_below(self, path: str) -> dict[str, bytes]:
+        """The content of every file, as processes would read it."""
+        return {
+            f"{one}/{name}": bytes(inode.data) for one, directory in self._directories.items()
+            if one == path or one.startswith(f"{path}/") for name, inode in directory.entries.items()
+        }
+
+    def replace(self, path: str, data: bytes) -> None:
+        """A file has another content, durably."""
+        inode = self._inode(path)
+        inode.pending.clear()
+        inode.data, inode.durable = bytearray(data), bytearray(data)
 
     def end_process(self) -> None:
         """See L{SimDisk.end_process}."""

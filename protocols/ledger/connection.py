@@ -258,6 +258,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self._unsent_bytes_max = unsent_bytes_max
         self._next_opaque = 1
         self._heard_s = turn.seconds()
+        self._swept_serial = 0
         self.is_native = wire == "binary"
         self.peer_wire_version = -1
 
@@ -303,12 +304,13 @@ class ClientConnection(Connection, Generic[_Token]):
 
     def sweep(self, now_s: float, time_out_s: float) -> None:
         """
-        Fail requests older than C{time_out_s}; then abort the connection if it was silent all that
-        time. Called regularly.
+        Fail requests older than C{time_out_s}; then abort the connection if it was silent all that time, or
+        one frame has not ended: its length may be damaged, and swallow all answers. Called regularly.
         """
-        if self._was_heard:
-            self._was_heard = False
+        serial = self._buffer.unfinished_serial
+        if self._was_heard and not (self._buffer.kept_bytes and serial == self._swept_serial):
             self._heard_s = now_s
+        self._was_heard, self._swept_serial = False, serial
         late = []
         for opaque, (_, _, sent_s) in self._outstanding.items():
             if now_s - sent_s < time_out_s:
@@ -319,7 +321,8 @@ class ClientConnection(Connection, Generic[_Token]):
         tokens = [self._outstanding.pop(opaque)[0] for opaque in late]
         self._sink.requests_failed(self, tokens, f"no answer in {time_out_s:g} s")
         if now_s - self._heard_s >= time_out_s:
-            self.abort(f"silent for {time_out_s:g} s with requests outstanding")
+            what = "in the middle of a frame" if self._buffer.kept_bytes else "silent"
+            self.abort(f"{what} for {time_out_s:g} s with requests outstanding")
 
     def _frames_received(self, frames: list[Frame]) -> WireError | None:
         answers: list[tuple[_Token, Response]] = []

@@ -239,6 +239,11 @@ class ListLedger(ListedMemberships):
         """It has lost nothing."""
         return False
 
+    @property
+    def forgot_terms(self) -> bool:
+        """Nor that."""
+        return False
+
     def record_group(self, name: GroupName) -> None:
         """Remember."""
         self.group_name = name
@@ -389,7 +394,7 @@ class Bench:
     def make(
         cls, ledger: ListLedger | None = None, *, self_id: str = "n0", members: int = 3, term: int = 1,
         voted_for: str | None = None, committed_index: int = -1, repair_end_index: int = -1, seed: int = 1,
-        is_unsure: bool = False, **options: Any,
+        is_unsure: bool = False, forgot_terms: bool = False, **options: Any,
     ) -> Bench:
         """A started core, of a group whose id is known."""
         ledger = ListLedger() if ledger is None else ledger
@@ -397,7 +402,7 @@ class Bench:
         core = DLedgerCore(
             config=config, view=ledger, rng=random.Random(seed), term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            group_name=GroupName("a" * 32, 1, True),
+            forgot_terms=forgot_terms, group_name=GroupName("a" * 32, 1, True),
         )
         bench = cls(core, ledger, config)
         bench.step(ev.Started())

@@ -10,7 +10,13 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from protocols.wire.ledger.bounds import TERM_JUMP_MAX, TERM_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
-from protocols.wire.ledger.messages import HeartBeatResponse, Request, VoteRequest, VoteResponse
+from protocols.wire.ledger.messages import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    Request,
+    VoteRequest,
+    VoteResponse,
+)
 from tests.core.helpers import Bench, ListLedger, batch, events, heart_beat, of_type, push, sent, vote_request
 
 
@@ -98,6 +104,22 @@ class LeapTests(SynchronousTestCase):
             bench.request(heart_beat("n2", 3))
             bench.request(heart_beat("n1", self.FAR))
         self.assertEqual((bench.term, bench.core.leader_id), (3, "n2"))
+
+    def test_leader(self) -> None:
+        """A leader goes to meet a peer that answers so all the time, as far as its followers can follow."""
+        bench = Bench.make(term=3).lead()
+        term, seen = bench.term, list[str]()
+        for _ in range(60):
+            if bench.role != "leader":
+                break
+            for asked in of_type(bench.run(100), fx.SendRequest):
+                if isinstance(asked.request, HeartBeatRequest):
+                    is_far = asked.peer_id == "n1"
+                    seen += events(bench.answer(asked, HeartBeatResponse(
+                        code=ResponseCode.EXPIRED_TERM if is_far else ResponseCode.SUCCESS,
+                        term=self.FAR if is_far else term, wire_version=1,
+                    )))
+        self.assertEqual((seen.count("term-leap"), bench.term), (1, term + TERM_JUMP_MAX // 2))
 
     def test_not_for_messages_now_and_then(self) -> None:
         """A pause between them, or a leader, begins the time anew."""

@@ -13,8 +13,19 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.appends import PendingAppends
 from dledger.core.inputs import EntriesWritten, Proposal
-from protocols.wire.ledger.codes import ResponseCode
-from tests.core.helpers import Bench, ListLedger, heart_beat, kinds, make_member, of_type, propose, quiet
+from protocols.wire.ledger.codes import PushType, ResponseCode
+from tests.core.helpers import (
+    Bench,
+    ListLedger,
+    batch,
+    heart_beat,
+    kinds,
+    make_member,
+    of_type,
+    propose,
+    push,
+    quiet,
+)
 
 
 def gate(**options: Any) -> PendingAppends:
@@ -290,16 +301,69 @@ class LeaderTests(SynchronousTestCase):
             token=token, code=ResponseCode.NOT_LEADER, term=1, count=1, leader_id="n2"
         ),))
 
-    def test_deposed(self) -> None:
-        """501 before the new term is entered, and never a success after it."""
+    def deposed(self) -> tuple[Bench, int]:
+        """A leader of term 2 with one append that waits at index 0, and that hears of a leader of term 9."""
         bench = Bench.make().lead()
         bench.match("n1")
-        propose(bench, 5)
+        (token,), _ = propose(bench, 5)
         effects = bench.request(heart_beat("n2", 9))
-        self.assertEqual(kinds(effects), ["AnswerAppend", "PersistTermVote", "Reply SUCCESS"])
-        (told,) = of_type(effects, fx.AnswerAppend)
-        self.assertEqual((told.code, told.term, told.first_index), (ResponseCode.TERM_CHANGED, 2, 0))
+        self.assertEqual(kinds(effects), ["PersistTermVote", "Reply SUCCESS"])
         self.assertEqual(of_type(bench.match("n1"), fx.AnswerAppend), [])
+        return bench, token
+
+    def test_deposed_and_committed(self) -> None:
+        """The new leader has the entry: success, with the term in which it was written."""
+        bench, token = self.deposed()
+        bench.request(push(PushType.COMPARE, batch(0, bench.ledger.entries[0]), leader="n2", term=9))
+        effects = bench.request(push(PushType.COMMIT, leader="n2", term=9, commit_index=0))
+        self.assertEqual(of_type(effects, fx.AnswerAppend), [fx.AnswerAppend(
+            token=token, code=ResponseCode.SUCCESS, term=2, count=1, first_index=0, pos=0, leader_id="n2",
+        )])
+        self.assertEqual(bench.core.status().pending_appends, 0)
+
+    def test_deposed_and_cut(self) -> None:
+        """The new leader has another entry there: certainly not in the log, once that one is committed."""
+        bench, token = self.deposed()
+        bench.request(push(PushType.TRUNCATE, batch(0, 9), leader="n2", term=9))
+        effects = bench.request(push(PushType.APPEND, batch(1, 9), leader="n2", term=9))
+        self.assertEqual(of_type(effects, fx.AnswerAppend), [])
+        effects = bench.request(push(PushType.COMMIT, leader="n2", term=9, commit_index=0))
+        self.assertEqual(of_type(effects, fx.AnswerAppend), [fx.AnswerAppend(
+            token=token, code=ResponseCode.NOT_LEADER, term=2, count=1, leader_id="n2",
+        )])
+
+    def test_deposed_and_never_told(self) -> None:
+        """501 after C{max_wait_ack_time_ms}, and never a second answer."""
+        bench, token = self.deposed()
+        effects = bench.run(2_400)
+        self.assertEqual(of_type(effects, fx.AnswerAppend), [])
+        (told,) = of_type(bench.run(200), fx.AnswerAppend)
+        self.assertEqual((told.token, told.code, told.term, told.first_index),
+                         (token, ResponseCode.TERM_CHANGED, 2, 0))
+        self.assertEqual(bench.core.status().pending_appends, 0)
+
+    def test_leads_again(self) -> None:
+        """It sees the outcome as a leader, too."""
+        bench, token = self.deposed()
+        bench.run(1_000)  # (n2 is silent)
+        bench.lead()
+        bench.match("n1")
+        self.assertIn((token, ResponseCode.SUCCESS, 2),
+                      [(one.token, one.code, one.term) for one in of_type(bench.seen, fx.AnswerAppend)])
+
+    def test_stop_waits_for_outcomes(self) -> None:
+        """But not longer than they do."""
+        bench, token = self.deposed()
+        self.assertEqual(kinds(bench.step(ev.StopRequested())), [])
+        effects = bench.run(2_600)
+        self.assertEqual(kinds(effects)[-1], "StopMember")
+        self.assertEqual([one.token for one in of_type(effects, fx.AnswerAppend)], [token])
+        bench, token = self.deposed()
+        bench.step(ev.StopRequested())
+        bench.request(push(PushType.COMPARE, batch(0, bench.ledger.entries[0]), leader="n2", term=9))
+        bench.request(push(PushType.COMMIT, leader="n2", term=9, commit_index=0))
+        effects = bench.tick()
+        self.assertEqual(kinds(effects)[-1], "StopMember")
 
     def test_disk_full(self) -> None:
         """415, and the leader goes on: the next one is written."""

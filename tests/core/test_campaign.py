@@ -392,3 +392,18 @@ class StrayLeaderTests(SynchronousTestCase):
                 peer_id=peer_id, request_id=request_id, response=HeartBeatResponse(group="g", code=code)
             ))
         self.assertEqual((bench.role, bench.term), ("follower", 3))
+
+
+class AnotherProgramTests(SynchronousTestCase):
+    """A Java member in the place of one of ours."""
+
+    def test_is_asked_in_its_way(self) -> None:
+        """Behind a new connection nothing is known of the program there: METADATA comes first."""
+        for connects in (False, True):
+            bench = Bench.make(term=3)
+            for peer_id in ("n1", "n2"):
+                bench.core._member.heard_from(peer_id, 1)
+            if connects:
+                bench.step(ev.PeerConnected(peer_id="n1"))
+            asked = {one.peer_id: type(one.request) for one in of_type(bench.run(10_000), fx.SendRequest)}
+            self.assertEqual(asked, {"n1": MetadataRequest if connects else VoteRequest, "n2": VoteRequest})

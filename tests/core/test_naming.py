@@ -181,8 +181,9 @@ class GuardTests(SynchronousTestCase):
         return member, part
 
     def tell(self, part: GroupNaming, peer_id: str = "n1", **facts: Any) -> None:
-        """A peer answers."""
-        part.on_response(peer_id, 0, MetadataResponse(**{**self.good, **facts}))
+        """A peer answers, twice."""
+        for _ in range(2):
+            part.on_response(peer_id, 0, MetadataResponse(**{**self.good, **facts}))
 
     def test_leader(self) -> None:
         """An answer of this term counts for the quorum; no other does."""
@@ -221,6 +222,22 @@ class GuardTests(SynchronousTestCase):
         for _ in range(3):
             self.tell(part)
         self.assertEqual((member.writes, member.group_name), (1, GroupName("a" * 32, 3, False)))
+
+    def test_told_twice(self) -> None:
+        """A byte that the network changed makes no id: a second answer must say the same."""
+        member, part = self.member("n1")
+        for letter in "bab":
+            part.on_response("n1", 0, MetadataResponse(**{**self.good, "group_id": letter * 32}))
+        self.assertEqual((member.writes, member.group_name), (0, GroupName()))
+        part.on_response("n1", 0, MetadataResponse(**{**self.good, "group_id": "b" * 32}))
+        self.assertEqual(member.group_name, GroupName("b" * 32, 3, False))
+
+    def test_no_id(self) -> None:
+        """A text that no member of ours makes is not taken: no file would have room for a longer one."""
+        for text in ("x", "a" * 500, "A" * 32, "a" * 31 + "g"):
+            member, part = self.member("n1")
+            self.tell(part, group_id=text)
+            self.assertEqual((member.writes, member.group_name), (0, GroupName()), text)
 
     def test_known(self) -> None:
         """It never changes, and nothing is asked any more; without a leader nothing is asked either."""
@@ -277,9 +294,10 @@ class NamingTests(SynchronousTestCase):
         """Nobody else knew it: the next leader makes another one, and the old one takes it."""
         world = World(3, 1)
         world.elect("n0", ["n1"])
-        world.tick("n0")
-        for _ in range(4):
-            world.deliver(0)
+        for _ in range(2):
+            world.tick("n0")
+            for _ in range(4):
+                world.deliver(0)
         world.tick("n0")
         world.under_way.clear()
         first = world.members["n0"].group_name

@@ -75,7 +75,9 @@ class StopTests(SynchronousTestCase):
         """The stop has a deadline of its own, and asking again does not move it; no appends meanwhile."""
         bench = leader("n1", "n2", leadership_transfer_wait_timeout=300)
         bench.step(ev.StopRequested())
-        bench.core._transfer._giving = None
+        giving = bench.core._transfer._giving
+        assert giving is not None
+        giving.deadline_ms = 1 << 40
         bench.tick(599)
         bench.step(ev.StopRequested())
         _, effects = propose(bench, 1)

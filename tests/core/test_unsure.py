@@ -32,6 +32,48 @@ def unsure(*terms: int, **options: Any) -> Bench:
     return Bench.make(ListLedger.of(*terms), term=2, is_unsure=True, **options)
 
 
+class LostDirectoryTests(SynchronousTestCase):
+    """A member with an empty directory: it has forgotten its terms, too."""
+
+    def told(self, bench: Bench, end_index: int) -> None:
+        """The leader says where its ledger ends."""
+        (asked,) = [one for one in of_type(bench.run(300), fx.SendRequest)
+                    if isinstance(one.request, MetadataRequest)][:1]
+        bench.answer(asked, MetadataResponse(
+            term=3, leader_id="n1", wire_version=WIRE_VERSION, begin_index=0, end_index=end_index,
+        ))
+
+    def test_no_term_is_new_to_it(self) -> None:
+        """The leader of an entry's term may have been elected by this member, and counted it as a holder."""
+        for forgot_terms in (False, True):
+            bench = Bench.make(term=0, is_unsure=True, forgot_terms=forgot_terms)
+            bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
+            self.assertEqual(bench.core._member.is_unsure, forgot_terms)
+
+    def test_flushed(self) -> None:
+        """With sync it is sure when it has all that the leader had, and not before that is flushed."""
+        bench = Bench.make(term=0, is_unsure=True, forgot_terms=True, flush_disk_type="sync")
+        bench.request(push(PushType.TRUNCATE, batch(0, 3), term=3))
+        self.told(bench, 1)
+        effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
+        self.assertTrue(bench.core._member.is_unsure)
+        (flush,) = of_type(effects, fx.FlushLedger)
+        effects = bench.step(ev.EntriesFlushed(flush_id=flush.flush_id, end_index=1))
+        self.assertEqual(len(of_type(effects, fx.EndUnsure)), 1)
+
+    def test_leader(self) -> None:
+        """So is a leader that all members have elected."""
+        bench = Bench.make(ListLedger.of(1, 1), term=1, is_unsure=True, forgot_terms=True,
+                           flush_disk_type="sync")
+        bench.core._member.flushed_index = 0
+        bench.core.become_leader()
+        bench.tick()
+        self.assertTrue(bench.core._member.is_unsure)
+        bench.core._member.flushed_index = 1
+        bench.tick()
+        self.assertFalse(bench.core._member.is_unsure)
+
+
 class VoteTests(SynchronousTestCase):
     """Its vote counts only together with the votes of all members."""
 
@@ -113,6 +155,25 @@ class WordTests(SynchronousTestCase):
         effects = bench.request(push(PushType.APPEND, batch(2, 2), term=2))
         self.assertIn("EndUnsure", kinds(effects))
         self.assertFalse(bench.core.status().is_unsure)
+
+    def test_answer_after_the_entries(self) -> None:
+        """The entries were there before the answer: no further push is needed."""
+        bench = self.follower()
+        bench.tick()
+        effects = self.tell(bench, 0)
+        self.assertIn("EndUnsure", kinds(effects))
+
+    def test_asks_again(self) -> None:
+        """A question that did not reach the leader is soon repeated; an answer that counts ends this."""
+        bench = self.follower()
+        bench.tick()
+        (asked,) = [one for one in of_type(bench.seen, fx.SendRequest)
+                    if isinstance(one.request, MetadataRequest)]
+        bench.fail(asked)
+        self.assertEqual(sent(bench.tick(50), MetadataRequest), [])
+        self.assertEqual(len(sent(bench.tick(50), MetadataRequest)), 1)
+        self.tell(bench, 2)
+        self.assertEqual(sent(bench.run(1000), MetadataRequest), [])
 
     def test_whose_word(self) -> None:
         """Not a member's that does not lead this term."""

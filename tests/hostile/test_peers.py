@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 
 from tests.hostile.target import HostileCase, tell
@@ -12,6 +14,10 @@ from tests.processes.members import ended_well
 
 #: How often all members are restarted in turn, and the environment variable for more.
 ROLLS = int(os.environ.get("DLEDGER_ROLLING_RESTARTS", "6"))
+#: Seconds for which the machine is too busy, and the environment variable for more; the number of processes
+#: that want to run all the time.
+STARVED_S = float(os.environ.get("DLEDGER_STARVED_SECONDS", "20"))
+STARVING = 50
 #: Seconds within which every member must be in step after a fault has ended.
 IN_STEP_S = 10.0
 
@@ -82,3 +88,32 @@ class RollingTests(HostileCase):
         self.assertLess(seen.longest_pause_s, 1.0)
         self.assert_all_alive()
         self.assert_nothing_lost()
+
+
+class StarvedTests(HostileCase):
+    """Members that get a small share of the processor."""
+
+    def test_no_false_election(self) -> None:
+        """With fifty processes that never sleep beside them, nobody votes the leader out."""
+        terms = self.known_terms()
+        with self.client.working() as seen:
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(STARVING)]
+            try:
+                end = time.monotonic() + STARVED_S
+                while time.monotonic() < end and terms.items() >= self.known_terms().items():
+                    time.sleep(0.5)
+            finally:
+                for process in busy:
+                    process.kill()
+                for process in busy:
+                    process.wait()
+        tell(f"starved for {seen.seconds:.0f} s: {len(seen.latencies_s)} appends, worst pause "
+             f"{seen.longest_pause_s:.2f} s")
+        self.assertEqual(self.known_terms(), terms)
+        self.assertEqual((seen.unknown, seen.failed), ([], []))
+        self.assert_all_alive()
+        self.assert_nothing_lost()
+
+    def known_terms(self) -> dict[str, int]:
+        """Of the members that answered in time."""
+        return {peer_id: term for peer_id, term in self.terms().items() if term >= 0}

@@ -201,9 +201,14 @@ def check_stored(store: Path, sent: Sent, topic: str) -> str:
 class Client(TalkingChild):
     """C{HaClient.java}: a producer that reports its answers, and consumers."""
 
-    def __init__(self, name_server: str, directory: Path, version: str) -> None:
-        command = java_command(version, directory, "192m", "HaClient", name_server)
-        super().__init__("client", command, log_path=directory / "client.log")
+    def __init__(
+        self, name_server: str, directory: Path, version: str, *, keys: tuple[str, str] | None = None
+    ) -> None:
+        """@param keys: access key and secret of an account of the broker."""
+        java, *words = java_command(version, directory, "192m", "HaClient", name_server)
+        if keys is not None:
+            words = [f"-Daccess.key={keys[0]}", f"-Dsecret.key={keys[1]}", *words]
+        super().__init__("client", [java, *words], log_path=directory / "client.log")
 
     def produce(self, topic: str, first: int, count: int, *, window: int = 1, level: int = 0) -> list[Sent]:
         """Send C{count} messages, each once."""

@@ -33,6 +33,7 @@ from protocols.wire.rocketmq.message import (
 )
 from tests.interop.java import JavaMissing
 from tests.interop.rocketmq import OURS, PATIENCE, TOPIC, BrokerGroup, Codec, Sent, body_of, class_path
+from tests.processes.children import wait_until
 
 #: Messages sent in each part of the story.
 MESSAGES = 150
@@ -178,6 +179,30 @@ class BrokerTests(SynchronousTestCase):
     def test_4_9_8(self) -> None:
         """The last release before 5, its leaders pushing batches."""
         self.play(self.group_of("4.9.8", enableBatchPush=True))
+
+    def test_survivor_lacks_entries(self) -> None:
+        """
+        A broker misses messages that the other one and our member acknowledged; then the other one is lost.
+        Our member, which must never lead, stands in until the survivor has them, and the survivor leads.
+        """
+        # (Without the option 5.3 forgets messages of its queues when it was killed.)
+        group = self.group_of("5.3.3", recheckReputOffsetFromCq=True)
+        first = group.leader()
+        (survivor,) = set(group.brokers) - {first}
+        self.send_and_receive(group)
+        group.check()
+        # Brokers copy topics every ten seconds, outside the log; one that has not cannot serve later.
+        topics = group.directory / survivor / "store" / "config" / "topics.json"
+        wait_until(lambda: topics.exists() and f'"{TOPIC}"' in topics.read_text(), seconds=PATIENCE,
+                   what="the topic at the survivor", every=0.2)  # fmt: skip
+        group.brokers[survivor].kill()
+        group.send(MESSAGES)
+        group.brokers[first].kill()
+        group.brokers[survivor].start()
+        group.brokers[survivor].wait_started()
+        wait_until(lambda: group.leader() == survivor, seconds=PATIENCE, what="a leading survivor", every=0.2)
+        self.send_and_receive(group)
+        self.assertIn("standing-in", group.ours.log_path.read_text())
 
     def play(self, group: BrokerGroup) -> None:
         """Each member is lost once, and messages continue; then everything is compared."""

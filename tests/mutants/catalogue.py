@@ -25,6 +25,7 @@ DISPATCHER = "dledger.core.dispatcher"
 QUORUM = "dledger.core.quorum"
 READS = "dledger.core.reads"
 APPENDS = "dledger.core.appends"
+UNDECIDED = "dledger.core.undecided"
 WAITERS = "dledger.base.waiters"
 FLUSHER = "dledger.core.flusher"
 DRIVER = "dledger.node.driver"
@@ -95,8 +96,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        if self.voted_for is None:\n", "        if True:\n"),
     ), faults=ELECTIONS, pace_s=1.0),
     Mutant("vote-forgotten", "a restarted member has forgotten its vote", (
-        Patch(REPLICA, "term=term, voted_for=voted_for,\n            committed_index=",
-              "term=term, voted_for=None,\n            committed_index="),
+        Patch(REPLICA, "term=term, voted_for=voted_for,\n", "term=term, voted_for=None,\n"),
     ), faults=("kill", "kill_all", "isolate"), pace_s=1.0),
     Mutant("persist-skipped", "term and vote are not written to the disk", (
         Patch(DRIVER, "self._terms.save(effect.term, effect.voted_for)", "pass"),
@@ -143,6 +143,32 @@ _ELECTIONS = (
     ), settings={**ASYNC, "max_batch_push_count": 1, "max_inflight_pushes": 1},
        faults=("cut_power", "cut_power", "isolate", "kill"), pace_s=0.7,
        load={"bodies_max": 12, "think_us": 300_000}),
+    Mutant("forgotten-terms-known", "a member with a new disk is sure at the first entry of any term", (
+        Patch(REPLICA, "start_term=TERM_MAX if forgot_terms else term", "start_term=term"),
+    ), test="tests.core.test_unsure"),
+    Mutant("sure-before-flush", "with sync, a member with a new disk is sure of unflushed entries", (
+        Patch("dledger.core.leaders_word",
+              "if not self.member.config.is_sync or self.member.flushed_index >= index:", "if True:"),
+    ), test="tests.core.test_unsure"),
+    Mutant("any-group-id", "any text that a member tells is recorded as the id of the group", (
+        Patch("dledger.core.naming", "if response.group_id and not is_group_id(response.group_id):",
+              "if False:"),
+    ), test="tests.core.test_naming"),
+    Mutant("group-id-at-once", "an id of the group is believed when it is told once", (
+        Patch("dledger.core.naming", "if self._heard.get(peer_id) != told:", "if False:"),
+    ), test="tests.core.test_naming"),
+    Mutant("lone-term", "a leader never raises its term for a peer far above it", (
+        Patch("dledger.core.admission", "if member.is_leader and not isinstance(message, Response):",
+              "if member.is_leader:"),
+    ), test="tests.core.test_admission"),
+    Mutant("swallowed-answers", "a frame that never ends keeps a connection alive", (
+        Patch("protocols.ledger.connection",
+              "if self._was_heard and not (self._buffer.kept_bytes and serial == self._swept_serial):",
+              "if self._was_heard:"),
+    ), test="tests.protocols.test_connection.ClientBoundTests"),
+    Mutant("java-taken-for-ours", "a Java member in the place of one of ours is asked in our way for ever", (
+        Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
+    ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
         Patch("dledger.base.membership", "return len(self.voters) // 2 + 1", "return len(self.voters) // 2"),
     ), faults=LINKS),
@@ -186,7 +212,7 @@ _REPLICATION = (
         Patch(HANDLER, "if cuts_committed or index < self.matched_index:", "if cuts_committed:"),
         Patch(HANDLER, "return self.is_in_step and self._channel == self._matched_channel",
               "return self.is_in_step"),
-    ), faults=("heal_slowly",), pace_s=4.0, load={"think_us": 300_000, "bodies_max": 3}),
+    ), faults=("heal_slowly",), pace_s=3.0, load={"think_us": 300_000, "bodies_max": 3}),
     Mutant("append-without-match", "a COMPARE is answered by the index alone, an APPEND taken at any end", (
         Patch(HANDLER, "is_equal = 0 <= begin_index <= index <= end_index and member.view.holds(entries)",
               "is_equal = 0 <= begin_index <= index <= end_index"),
@@ -232,22 +258,29 @@ _CLIENTS = (
     ), faults=("kill", "isolate", "transfer"), pace_s=1.5,
        load=READING),
     Mutant("unknown-called-refused", "an append that may still commit is answered as not in the log", (
-        Patch(REPLICA, "        self._changes.fail_all()\n"
-              "        self._appends.fail_all(ResponseCode.TERM_CHANGED)\n        self._reads.fail_all("
-              "ResponseCode.NOT_LEADER)\n\n    def _report",
-              "        self._changes.fail_all()\n        self._appends.fail_all(ResponseCode.NOT_LEADER)\n"
-              "        self._reads.fail_all(ResponseCode.NOT_LEADER)\n\n    def _report"),
+        Patch(APPENDS, "            self._by_token = {}\n            self._waiting.take_all()\n",
+              "            self._waiting.take_all()\n"
+              "            for token in [*self._by_token]:\n"
+              "                self._end(token, ResponseCode.NOT_LEADER)\n"
+              "            self._undecided.pop()\n"),
+    ), faults=ELECTIONS, load={"think_us": 300_000}),
+    Mutant("other-entry-taken-for-own", "an append takes the next leader's entry for its own", (
+        Patch(UNDECIDED, "        if term == self.term:\n", "        if term:\n"),
+    ), faults=ELECTIONS, load={"think_us": 300_000}),
+    Mutant("decided-before-commit", "the outcome of an append is judged by an entry that is not committed", (
+        Patch(APPENDS, "ended.decide(member.view, member.committed_index)",
+              "ended.decide(member.view, member.ledger_end_index)"),
     ), faults=ELECTIONS, load={"think_us": 300_000}),
     Mutant("answered-twice", "an append that timed out is answered again when it commits", (
         Patch(WAITERS, "            if found is not None and found[1] == deadline_ms:\n"
               "                del self._waiting[token]\n",
               "            if found is not None and found[1] == deadline_ms:\n"),
-        Patch(APPENDS, "written = self._by_token.pop(token)\n", "written = self._by_token[token]\n"),
+        Patch(APPENDS, "self._by_token.pop(token)", "self._by_token[token]"),
     ), settings={"max_wait_ack_time_ms": 250}, faults=("cut_link", "spikes", "slow_disk"),
        group={"delay_us": 100_000, "spread_us": 100_000}),
-    Mutant("append-never-answered", "an append that is not committed in time is not answered", (
-        Patch(REPLICA, "        self._appends.expire()\n", ""),
-        Patch(APPENDS, "for token in self._waiting.take_all():", "for token in ():"),
+    Mutant("append-never-answered", "appends are forgotten when leadership ends", (
+        Patch(APPENDS, "            self._undecided.append(UndecidedAppends(\n",
+              "            str(UndecidedAppends(\n"),
     ), faults=("isolate", "kill")),
 )
 

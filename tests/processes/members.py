@@ -103,7 +103,10 @@ class Group:
 
     def leader(self, *, among: tuple[str, ...] | None = None, seconds: float = 20.0) -> str:
         """
-        The leader, as named by a majority of the group.
+        The leader, as named by a majority of the group; and no member that answers is unsure any more.
+
+        (The votes of unsure members count only together with those of all: a new group that is not done
+        with this does not outlive the loss of a member.)
 
         @param among: ask only these (the others may be paused).
         @raise ChildError: no leader was named in time.
@@ -112,6 +115,8 @@ class Group:
 
         def agreed() -> bool:
             said = [self.members[peer_id].metadata(seconds=1.0) for peer_id in among or tuple(self.members)]
+            if any(answer is not None and "unsure" in answer.health for answer in said):
+                return False
             named = [answer.leader_id for answer in said if answer is not None and answer.leader_id]
             for leader_id in set(named):
                 if named.count(leader_id) > len(self.members) // 2 and leader_id in (among or self.members):

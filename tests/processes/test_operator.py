@@ -83,8 +83,9 @@ class OperatorTests(SynchronousTestCase):
     def test_administration(self) -> None:
         """Every page of every member; a member that is down is named with the reason."""
         for peer_id in self.group.peers:
-            healthy = self.fetch(peer_id, "/healthz")
-            self.assertEqual(healthy[0], 200, healthy)
+            # A member with a new directory is unsure until it has reached its leader's end.
+            wait_until(lambda page=(peer_id, "/healthz"): self.fetch(*page)[0] == 200,  # type: ignore[misc]
+                       seconds=20, what=f"health of {peer_id}")
             code, body = self.fetch(peer_id, "/status")
             self.assertEqual(code, 200)
             found: dict[str, Any] = json.loads(body)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from OpenSSL import SSL
-from service_identity import VerificationError
+from twisted.internet.error import VerifyError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -511,6 +511,18 @@ class ClientBoundTests(ClientTestCase):
         self.assertFalse(self.connection.is_lost)
         self.assertEqual(self.connection.outstanding, 1)
 
+    def test_a_frame_that_swallows_all(self) -> None:
+        """An answer whose length was damaged takes the later ones for its own bytes: the connection ends."""
+        self.connection.ask(BEAT, 1)
+        self.connection.dataReceived(b"\x00\x10\x00\x00")
+        for at_s in range(3):
+            self.connection.dataReceived(bytes(100))
+            self.connection.sweep(at_s, 3)
+        self.assertFalse(self.connection.is_lost)
+        self.connection.dataReceived(bytes(100))
+        self.connection.sweep(3, 3)
+        self.assertTrue(self.connection.is_lost)
+
     def test_silence(self) -> None:
         """A connection on which nothing came for all that time is a black hole: it is ended."""
         self.connection.ask(BEAT, 1)
@@ -570,7 +582,8 @@ class LossTests(SynchronousTestCase):
              "TLS: certificate verify failed, unknown ca"),
             (SSL.Error([]), "TLS: handshake failed"),
             (SSL.Error(), "TLS: handshake failed"),
-            (VerificationError(errors=[]), "TLS: the certificate at the other end is of another name"),
+            (VerifyError("n1 is not n2"),
+             "TLS: the certificate at the other end is of another name: n1 is not n2"),
             (ValueError([("a", "b", "c")]), "[('a', 'b', 'c')]"),
         ):
             self.assertTrue(loss_sentence(Failure(error)).startswith(sentence), error)

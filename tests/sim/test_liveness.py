@@ -15,10 +15,12 @@ class LivenessTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.watched({})
 
-    def watched(self, single: dict[str, dict[str, object]]) -> None:
+    def watched(self, single: dict[str, dict[str, object]], *, hides_wire_version: bool = False) -> None:
         """Begin to watch a group with these options of single members."""
         patient = {"max_heart_beat_leak": 1_000_000, "pre_vote": False, "bootstrap": True}
-        self.cluster = SimCluster(GroupOptions(settings=patient, member_settings=single), 1)
+        self.cluster = SimCluster(GroupOptions(
+            settings=patient, member_settings=single, hides_wire_version=hides_wire_version
+        ), 1)
         self.watch = LivenessWatch(self.cluster)
         for member in self.cluster.members.values():
             member.start()
@@ -36,6 +38,13 @@ class LivenessTests(SynchronousTestCase):
     def test_one_must_not_lead(self) -> None:
         """A majority with a member that stands in only when it has waited for others has twice as long."""
         self.watched({"n0": {"never_lead": True}, "n1": {"never_lead": True}})
+        self.cluster.run(2 * self.bound_s)
+        with self.assertRaises(NotLive):
+            self.cluster.run(2)
+
+    def test_taken_for_java(self) -> None:
+        """Members that hide their version have the patience of Java's, so twice as long."""
+        self.watched({}, hides_wire_version=True)
         self.cluster.run(2 * self.bound_s)
         with self.assertRaises(NotLive):
             self.cluster.run(2)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 
 import attrs
 
-from protocols.framing import FrameBuffer
+from dledger.base.tls_files import TlsFiles
+from protocols.framing import FrameBuffer, FrameError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import pack_record
 from protocols.wire.ledger.json_bodies import encode_response
@@ -38,6 +40,14 @@ def records_of(bodies: list[bytes]) -> list[bytes]:
     return found
 
 
+def _server_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
 @attrs.frozen
 class Cut:
     """The last that comes over a connection: it is closed behind these bytes."""
@@ -55,7 +65,11 @@ class FakeMember:
     @ivar answer: given the request, says what to answer: None closes the connection, and so does L{Cut}.
     """
 
-    def __init__(self, member_id: str, records: list[bytes], *, group: str = "default") -> None:
+    def __init__(
+        self, member_id: str, records: list[bytes], *, group: str = "default", tls: TlsFiles | None = None
+    ) -> None:
+        """@param tls: its keys; it demands a certificate of its clients."""
+        self._tls = None if tls is None else _server_context(tls)
         self.member_id = member_id
         self.records = records
         self.group = group
@@ -86,6 +100,8 @@ class FakeMember:
     def _serve(self, connection: socket.socket) -> None:
         frames = FrameBuffer()
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             while data := connection.recv(65536):
                 for kind, frame in frames.feed(data):
                     if kind == "remoting":
@@ -104,7 +120,7 @@ class FakeMember:
                     if isinstance(answer, Response):
                         answer = encode_response_frame(answer, opaque)
                     connection.sendall(answer)
-        except OSError:
+        except (OSError, FrameError):
             return
         finally:
             connection.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from benchmarks.spark_scan import build, serving, show
+from benchmarks.spark_scan import QUERIES, build, serving, show
 from benchmarks.spark_tuples import tuples
 from dledger.spark.scan import Scan
 from tests.spark.ledgers import plain_rows, scanned
@@ -34,7 +34,8 @@ class BenchmarkTests(SynchronousTestCase):
         """An aim that is missed is said to be."""
         said: list[str] = []
         self.patch(show.__globals__["console"], "print", lambda text, **_more: said.append(str(text)))
-        ways = ("Spark, Parquet", "Spark, path", "Spark, bootstrap", "Spark, path, tuples", "numpy -> Arrow")
+        ways = ("Spark, Parquet", "Spark, path", "Spark, bootstrap", "Spark, path, tuples", "numpy -> Arrow",
+                *(f"{way}: {query}" for query in QUERIES for way in ("Parquet", "path")))
         for path_s, verdict in ((1.2, "reached"), (1.3, "MISSED")):
             del said[:]
             show([

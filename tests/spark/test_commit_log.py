@@ -6,17 +6,20 @@ from __future__ import annotations
 import os
 import random
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from dledger.base.disk.segment import SegmentReader
+from dledger.spark import commit_log
 from dledger.spark.log import DamageError, DataLossError, ReadError
 from dledger.spark.options import OptionError
 from dledger.spark.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.rocketmq.layout import MAGIC_BLANK
-from protocols.wire.rocketmq.message import decode_message, encode_message, make_message
+from protocols.wire.rocketmq.message import Message, decode_message, encode_message, make_message
 from tests.spark.ledgers import scanned
 from tests.spark.test_messages import message_at, row_of
 from tests.spark.test_scan import LedgerCase
@@ -271,3 +274,114 @@ class CommitLogTests(LedgerCase):
         path = os.path.abspath(self.mktemp())
         BrokerLog(f"{path}/commitlog")
         self.assertEqual(scanned({"path": path, "format": "rocketmq"}), [])
+
+
+class SmallBlockTests(CommitLogTests):
+    """The same with blocks of less than a file, so that a search does not begin with the file."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(commit_log, "_BLOCK_BYTES", 4096)
+
+    def test_head_of_a_file_is_not_read(self) -> None:
+        """Neither to plan, nor by a task that begins at the end of a file."""
+        reads: list[int] = []
+        real = SegmentReader.pread
+
+        def pread(files: SegmentReader, size: int, position: int) -> bytes:
+            reads.append(position)
+            return real(files, size, position)
+
+        self.patch(SegmentReader, "pread", pread)
+        at = next(one for one in self.log.written if one % SIZE > 12_000)
+        found = scanned({**self.options, "startingOffsets": at + 1, "endingOffsets": at - at % SIZE + SIZE}, [
+            ("physicalOffset", "bigint")])
+        self.assertEqual(found, [(one,) for one in self.log.written if at < one < at - at % SIZE + SIZE])
+        self.assertEqual([one for one in reads if at - at % SIZE <= one < at - 4096], [])
+
+
+class StretchTests(LedgerCase):
+    """A file of many blocks, less than half full."""
+
+    def setUp(self) -> None:
+        self.patch(commit_log, "_BLOCK_BYTES", 1024)
+        self.path = os.path.abspath(self.mktemp())
+        os.makedirs(f"{self.path}/commitlog")
+        self.file = Path(f"{self.path}/commitlog/{0:020d}")
+        data = b""
+        for number in range(120):
+            data += encode_message(make_message("T", b"x" * (number % 200), physical_offset=len(data)))
+        self.end = len(data)
+        self.data = data.ljust(1 << 16, b"\0")
+        self.assertTrue(len(self.data) // 4 < self.end < len(self.data) // 2)
+
+    def test_zeroes(self) -> None:
+        """A stretch of zeroes of any length does not hide the messages behind it."""
+        self.file.write_bytes(self.data)
+        count = len(scanned({"path": self.path, "format": "rocketmq"}))
+        self.assertEqual(count, 120)
+        for first in range(1000, self.end - 200, 1500):
+            for behind in range(first + 1500, self.end, 1500):
+                self.file.write_bytes(self.data[:first] + bytes(behind - first) + self.data[behind:])
+                self.assertRaises(DamageError, scanned, {"path": self.path, "format": "rocketmq"})
+
+    def test_looked_through_once(self) -> None:
+        """A stream does not read a file that a broker has made ahead again and again."""
+        self.file.write_bytes(self.data)
+        ahead = self.file.with_name(f"{1 << 16:020d}")
+        ahead.write_bytes(bytes(1 << 16))
+        scan = Scan.of({"path": self.path, "format": "rocketmq"})
+        with closing(scan.log()) as log:
+            reads: list[int] = []
+            real = SegmentReader.pread
+
+            def pread(files: SegmentReader, size: int, position: int) -> bytes:
+                reads.append(position)
+                return real(files, size, position)
+
+            self.patch(SegmentReader, "pread", pread)
+            self.assertEqual(log.extent().end, self.end)
+            self.assertGreater(len(reads), 64)
+            reads.clear()
+            self.assertEqual(log.extent().end, self.end)
+            self.assertLess(len(reads), 16)
+
+
+class EmbeddedTests(LedgerCase):
+    """Bodies that hold the bytes of messages, with the places at which they lie."""
+
+    def setUp(self) -> None:
+        self.path = os.path.abspath(self.mktemp())
+        self.patch(commit_log, "_BLOCK_BYTES", 4096)
+        self.log = BrokerLog(f"{self.path}/commitlog")
+        self.forged: list[int] = []
+        for number in range(12):
+            self.log.append(number)
+            self.embed(number)
+
+    def embed(self, number: int) -> None:
+        """One message whose body is three messages, one of them cut."""
+        at, inner = self.log.end, b""
+        outer = encode_message(make_message("T", b"", physical_offset=at))
+        begin = at + len(outer) - len(b"T") - 3  # the body lies before the topic and the properties
+        for _ in range(3):
+            inner += encode_message(make_message("T", b"forged", physical_offset=begin + len(inner)))
+        record = encode_message(make_message("T", inner[:-5], physical_offset=at, queue_offset=number))
+        if SIZE - at % SIZE < len(record) + 8:
+            return
+        self.log.write(at, record)
+        self.assertIsInstance(decode_message(record[begin - at :], physical_offset=begin), Message)
+        self.forged.append(begin)
+        self.log.written.append(at)
+        self.log.end += len(record)
+
+    def test_not_taken_for_messages(self) -> None:
+        """Wherever a range begins, also at one of them."""
+        options = {"path": self.path, "format": "rocketmq"}
+        expected = self.log.rows()
+        self.assertEqual(scanned(options), expected)
+        for parts in (2, 7, 40):
+            self.assertEqual(scanned({**options, "minPartitions": parts}), expected)
+        for begin in self.forged:
+            found = scanned({**options, "startingOffsets": begin}, [("physicalOffset", "bigint")])
+            self.assertEqual(found, [(at,) for at in self.log.written if at >= begin])

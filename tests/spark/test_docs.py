@@ -40,11 +40,10 @@ class DocumentTests(SynchronousTestCase):
         options = ScanOptions()
         for option in OPTIONS:
             value = getattr(options, option.field)
-            text = str(value).lower() if isinstance(value, bool) else str(value)
             if re.fullmatch(r"`\w+`", option.default) and option.name != "endingOffsets":
-                self.assertEqual(option.default, f"`{text}`", option.name)
+                self.assertEqual(option.read(option.name, option.default.strip("`")), value, option.name)
             else:
-                self.assertIn(value, ("", 0, None), option.name)
+                self.assertIn(value, ("", 0, None, ()), option.name)
 
     def test_columns(self) -> None:
         """Names and types of both schemas."""

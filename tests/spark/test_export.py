@@ -296,6 +296,8 @@ class RefusalTests(ExportCase):
         ):
             what = f"option {name} has no effect on this export"
             self.assertSays(OptionError, what, words, **{name: value})
+        self.assertSays(OptionError, "option topics has no effect on this export", "choose among them",
+                        topics="a", format="rocketmq")
         given = {"path": self.ledger.path}
         bounded = {**given, "endingOffsets": "5"}
         error = self.assertRaises(OptionError, ExportSource.of, bounded, follows=True)

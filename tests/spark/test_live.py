@@ -7,8 +7,12 @@ import os
 import tempfile
 from pathlib import Path
 
+from click.testing import CliRunner
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from dledger.base.rights import ClientRole
+from dledger.commands.main import cli
+from dledger.spark.options import options_of_tls
 from dledger.spark.scan import Scan
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest
@@ -17,6 +21,7 @@ from tests.interop.java import JavaMember, JavaMissing, class_path
 from tests.processes.asking import Asker
 from tests.processes.children import free_ports, wait_until
 from tests.processes.members import Group
+from tests.processes.test_tls import TlsCase
 from tests.spark.ledgers import mixed_bodies, plain_rows, scanned
 from tests.spark.sessions import patiently, rows_of, spark
 
@@ -108,6 +113,36 @@ class GroupTests(LiveCase):
         self.assertEqual(found, plain_rows(str(follower.ledger_path), len(found)))
         self.assertGreaterEqual(sum(1 for row in found if row[7]), sum(1 for row in expected if row[7]))
         self.assertEqual(scanned({"path": follower.ledger_path, "endingOffsets": end}), expected[:end])
+
+
+class TlsTests(TlsCase):
+    """Three members of ours that speak TLS."""
+
+    def test_read(self) -> None:
+        """Spark and the export read with a certificate that may read, and with no other."""
+        self.begin()
+        bodies = mixed_bodies(2000, seed=3)
+        log = self.log(ClientRole.APPEND)
+        log.append_many(bodies)
+        self.settled(log)
+        options = {"bootstrap": self.group.peers_text, "minPartitions": "3"}
+        reader = self.room.client("reader", ClientRole.READ)
+        nobody = self.room.client("nobody")
+        frame = spark().read.format("dledger").options(**options, **options_of_tls(reader)).load()
+        read = [bytes(row.body) for row in frame.orderBy("index").collect() if row.body]
+        self.assertEqual(read, [body for body in bodies if body])
+        with self.assertRaisesRegex(Exception, "FORBIDDEN"):
+            spark().read.format("dledger").options(**options, **options_of_tls(nobody)).load().count()
+        out = str(self.directory / "out")
+        for roles, status in (((), 1), ((ClientRole.READ,), 0)):
+            keys = self.room.client("exporter", *roles)
+            done = CliRunner().invoke(cli, [
+                "--tls-certificate", keys.certificate, "--tls-key", keys.key, "--tls-authority",
+                keys.authority, "export", self.group.peers_text, out,
+            ])
+            self.assertEqual(done.exit_code, status, done.output)
+        self.assertEqual(len([row for row in rows_of(spark().read.parquet(out), "index") if row[7]]),
+                         len(read))
 
 
 def _plain(value: object) -> object:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.log import DamageError
-from dledger.spark.messages import MESSAGE_COLUMNS, properties_of
+from dledger.spark.messages import MESSAGE_COLUMNS
+from dledger.spark.properties import PropertyColumns
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import (
     Host,
@@ -217,13 +219,17 @@ class EntryTests(LedgerCase):
                 self.assertEqual([row for row in found if row[0] != index], others)
 
 
+def maps_of(stored: list[bytes]) -> list[Any]:
+    """Properties, decoded together."""
+    found: list[Any] = PropertyColumns.of(pa.array(stored, type=pa.binary())).as_maps().to_pylist()
+    return found
+
+
 class PropertyTests(SynchronousTestCase):
     """Properties as maps."""
 
     def test_as_the_codec(self) -> None:
         """Any bytes: what the codec finds, in its order, in a batch and alone."""
-        import pyarrow as pa
-
         chance = random.Random(3)
         pieces = (b"a", b"b", b"TAGS", b"\x01", b"\x02", b"\x01", b"\x02", b"\xc3\xbc", b"x y", b"")
         texts = [b"", b"a\x01b", b"a\x01b\x02", b"a\x01b\x02a\x01c\x02", b"\x01\x02", b"a\x01\x02", b"\x01b"]
@@ -231,8 +237,10 @@ class PropertyTests(SynchronousTestCase):
         texts += [b"\xff\x01b\x02"]
         for some in ([text] for text in texts):
             expected = [list(decode_properties(text).items()) for text in some]
-            self.assertEqual(properties_of(pa.array(some, type=pa.binary())).to_pylist(), expected, some)
+            self.assertEqual(maps_of(some), expected, some)
         distinct = [text for text in texts if text.count(b"a") < 2 and text.count(b"\xff") == 0]
-        for some in (texts, distinct, []):
+        plain = [text for text in distinct if all(
+            item.count(b"\x01") == 1 for item in text.removesuffix(b"\x02").split(b"\x02") if text)]
+        for some in (texts, distinct, plain, [b""], []):
             expected = [list(decode_properties(text).items()) for text in some]
-            self.assertEqual(properties_of(pa.array(some, type=pa.binary())).to_pylist(), expected)
+            self.assertEqual(maps_of(some), expected)

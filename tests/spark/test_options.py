@@ -58,6 +58,8 @@ class OptionTests(SynchronousTestCase):
         self.assertIn("neither is given", str(error))
         self.refused("a stream has no end", endingOffsets="5", is_stream=True)
         self.refused("are for streams", maxOffsetsPerTrigger="5")
+        self.refused("is for streams", minOffsetsPerTrigger="5")
+        self.refused("a number and its unit are allowed: 5ms, 5s, 5m, 5h", maxTriggerDelay="15")
         self.refused("names group 'g1', but option group is 'default'", startingOffsets='{"g1": 5}')
         error = self.assertRaises(OptionError, ScanOptions.of, {"bootstrap": "n0-h:1", "dataPath": "d"})
         self.assertIn("dataPath belongs to path", str(error))

@@ -138,6 +138,17 @@ class ReadTests(LedgerCase):
         self.assertLess(len(parts), 3 * sum(part.size_bytes for part in parts) // 8000)
         self.assertEqual((parts[0].begin, parts[-1].end), (0, 240))
 
+    def test_parts_of_skewed_entries(self) -> None:
+        """A few large entries among many small ones do not make many small parts."""
+        self.ledger.append([bytes(1)] * 300)
+        self.ledger.append([bytes(900)] * 8)
+        self.ledger.append([bytes(1)] * 300)
+        self.ledger.commit()
+        parts = Scan.of({"path": self.path, "minPartitions": "4"}).parts(0, 608)
+        sizes = [part.size_bytes for part in parts]
+        self.assertEqual(len(parts), 4)
+        self.assertLess(max(sizes), 3 * min(sizes))
+
     def test_offsets(self) -> None:
         """C{startingOffsets} is inclusive, C{endingOffsets} exclusive; what is not there is an error."""
         self.ledger.fill(50)

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from twisted.internet.task import Clock
 
 from dledger.spark.log import DataLossError, LogPart, NotCommittedError, ReadError
 from dledger.spark.options import OptionError
@@ -67,6 +68,39 @@ class ReaderTests(LedgerCase):
         self.assertEqual(self.latest(reader, {"default": 100}, ReadAllAvailable()), 100)
         self.ledger.commit()
         self.assertEqual(self.latest(reader, {"default": 100}, ReadAllAvailable()), 300)
+
+    def test_least_batch(self) -> None:
+        """A batch waits for C{minOffsetsPerTrigger} records, at most C{maxTriggerDelay}, except the first."""
+        clock = Clock()
+        scan = Scan.of({"path": self.path, "minOffsetsPerTrigger": "10", "maxTriggerDelay": "90s"},
+                       is_stream=True)
+        reader = LogStreamReader(scan, clock.seconds)
+        self.addCleanup(reader.stop)
+        start = reader.latestOffset({"default": 78}, ReadAllAvailable())
+        self.assertEqual(start["default"], 80)
+        self.ledger.commit(88)
+        self.assertEqual(reader.latestOffset(start, ReadAllAvailable()), start)
+        clock.advance(89)
+        self.assertEqual(reader.latestOffset(start, ReadAllAvailable()), start)
+        clock.advance(1)
+        start = reader.latestOffset(start, ReadAllAvailable())
+        self.assertEqual(start["default"], 89)
+        self.ledger.commit(92)
+        self.assertEqual(reader.latestOffset(start, ReadAllAvailable()), start)
+
+    def test_least_batch_is_reached(self) -> None:
+        """As many records as are wanted do not wait, nor does a query that ends by itself."""
+        reader = self.reader(minOffsetsPerTrigger=10)
+        start = reader.latestOffset({"default": 78}, ReadAllAvailable())
+        self.ledger.commit(88)
+        self.assertEqual(self.latest(reader, start), 80)
+        self.ledger.commit(89)
+        start = reader.latestOffset(start, ReadAllAvailable())
+        self.assertEqual(start["default"], 90)
+        self.ledger.commit(90)
+        self.assertEqual(self.latest(reader, start), 90)
+        reader.prepareForTriggerAvailableNow()
+        self.assertEqual(self.latest(reader, start), 91)
 
     def test_never_back(self) -> None:
         """A member that is behind is given time; then it is an error, or nothing new if one says so."""

@@ -90,7 +90,7 @@ class ForceTests(IdentityCase):
         config = config_of(peers="n0-h:1")
         seen = seen_member(config, self.disk)
         assert seen.identity is not None
-        self.assertEqual((seen.end_index, seen.identity.group_id, seen.identity.unsure), (1, THEIRS.id, 1))
+        self.assertEqual((seen.end_index, seen.identity.group_id, seen.identity.unsure), (1, THEIRS.id, 2))
         self.disk._locked.clear()
         self.assertEqual(force_new_group(config, self.disk, OURS), 1)
         store = self.start(bootstrap=False, peers="n0-h:1")

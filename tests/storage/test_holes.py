@@ -473,6 +473,10 @@ class FillTests(StoreCase):
             store.append_bodies((b"z" * (20 + index % 7 * 9),), term)
         return joined([entry_at(store, index) for index in (10, 11, 12)])
 
+    def synced(self) -> list[str]:
+        """Directories of the files that were brought to stable storage, in order."""
+        return [path.split("/")[2] for operation, path in self.disk.calls if operation == "datasync"]
+
     def test_filled(self) -> None:
         """The record behind proves all of them; they are on stable storage before the hole is closed."""
         self.disk.calls.clear()
@@ -496,8 +500,10 @@ class FillTests(StoreCase):
     def test_unproven_piece(self) -> None:
         """A piece that does not reach the record behind counts only if it is committed."""
         self.refused(self.batch(10, 11))
+        self.disk.calls.clear()
         self.store.fill_hole(self.batch(10, 11), is_committed=True)
         self.assertEqual(ranges(self.store), [(12, 12)])
+        self.assertEqual(set(self.synced()), {"data", "index"})  # it may be acknowledged now
         self.assertEqual(entry_at(self.store, 11), self.copies[11])
         self.store.fill_hole(self.copies[12], is_committed=False)
         self.is_whole()
@@ -511,7 +517,9 @@ class FillTests(StoreCase):
         self.refused(attrs.evolve(self.copies[10], records=other))
         self.store.fill_hole(self.copies[10], is_committed=False)
         self.assertEqual(ranges(self.store), [(11, 12)])
+        self.disk.calls.clear()
         self.assertTrue(self.store.look_again())
+        self.assertEqual(set(self.synced()), {"data", "index"})
         self.is_whole()
 
     def test_malformed(self) -> None:

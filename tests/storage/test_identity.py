@@ -123,7 +123,8 @@ class NewTests(IdentityCase):
         store = self.start(bootstrap=False, peers=self.three)
         self.assertTrue(store.identity.is_unsure)
         store.identity.note_terms()
-        self.assertTrue(self.start(bootstrap=False, peers=self.three).identity.is_unsure)
+        again = self.start(bootstrap=False, peers=self.three).identity
+        self.assertTrue(again.is_unsure and again.forgot_terms)
         store = self.start(bootstrap=False, peers=self.three, flush_disk_type="sync")
         self.assertTrue(store.identity.is_unsure)
         store.identity.end_unsure()

@@ -349,6 +349,12 @@ class SegmentList(SegmentReader):
                 self.dirty[offset] = self._file(offset)
                 self.directory_dirty = True
 
+    def touch(self, position: int, end: int) -> None:
+        """Likewise the files that hold the bytes from C{position} to C{end}."""
+        for offset in self.offsets:
+            if self.base(position) <= offset < end:
+                self.dirty[offset] = self._file(offset)
+
     def modified_s(self, offset: int) -> float:
         """Time of the last write to the file at C{offset}, in seconds since 1970."""
         return self._file(offset).modified_s()

@@ -38,6 +38,7 @@ from dledger.broker.client.native_tail import From, NativeTail, Reading, log_off
 from dledger.broker.client.producer import BrokerProducer, PutLimits
 from dledger.broker.client.pull_tail import PullTail
 from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRefused, PutUnknown, Stored
+from protocols.rocketmq.signing import Credentials
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import ResponseCode
 
@@ -96,13 +97,18 @@ class _Stream:
 class Broker:
     """A client of one broker. Use it as a context manager, or L{close} it."""
 
-    def __init__(self, address: str, timeout: float = 10.0, limits: PutLimits | None = None) -> None:
+    def __init__(
+        self, address: str, timeout: float = 10.0, limits: PutLimits | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         """
         @param address: C{host:port} of the broker's listen port.
         @param timeout: seconds in which a call has an outcome.
+        @param credentials: of an account of a broker with access control.
         @raise ValueError: C{address} is malformed.
         """
         parse_address(address)
+        self._credentials = credentials
         self.address = address
         self._timeout_s = timeout
         self._rng = random.Random()
@@ -116,7 +122,7 @@ class Broker:
     def _link(self) -> BrokerLink:
         reactor = self._thread.reactor
         endpoint = tcp_endpoints(reactor, _CONNECT_TIMEOUT_S)(self.address)
-        return BrokerLink(self.address, endpoint, clock=reactor)
+        return BrokerLink(self.address, endpoint, clock=reactor, credentials=self._credentials)
 
     # -- putting ---------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
 from protocols.rocketmq.broker import AnswerLost, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
+from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
@@ -45,9 +46,10 @@ class BrokerLink(OnlyAsking):
 
     def __init__(
         self, address: str, endpoint: IStreamClientEndpoint, *, clock: IReactorTime,
-        answer_timeout_s: float = 3.0,
+        answer_timeout_s: float = 3.0, credentials: Credentials | None = None,
     ) -> None:
         """
+        @param credentials: of an account of the broker; None: without one.
         @param answer_timeout_s: seconds for connecting, and again for the first answer.
         """
         self.address = address
@@ -57,6 +59,7 @@ class BrokerLink(OnlyAsking):
         self._endpoint = endpoint
         self._clock = clock
         self._answer_timeout_s = answer_timeout_s
+        self._credentials = credentials
         self._probed: BrokerConnection | None = None
         self._keeper: Keeper[BrokerConnection] = Keeper(self._attempt)
 
@@ -77,7 +80,7 @@ class BrokerLink(OnlyAsking):
 
     async def _connect(self) -> BrokerConnection:
         connecting: Deferred[BrokerConnection] = connect_with(
-            self._endpoint, BrokerConnection(self, self.turn)
+            self._endpoint, BrokerConnection(self, self.turn, credentials=self._credentials)
         )
         connection = await connecting.addTimeout(self._answer_timeout_s, self._clock)
         self._probed = connection

@@ -93,6 +93,10 @@ class BrokerConfig:
     @ivar offset_check_in_slave: a slave corrects offsets that its log does not have.
     @ivar region_id, trace_on: part of each answer to producers.
     @ivar max_transfer_bytes_on_message_in_memory, max_transfer_count_on_message_in_memory: limits of a pull.
+    @ivar acl_enable: requests must be signed with an account of C{acl_file}.
+    @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
+    @ivar acl_credentials_file: a file in the form of C{tools.yml}; the broker signs its own requests, such as
+        a slave's to its master, with this account. Empty: they are not signed.
     @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     """
@@ -127,6 +131,9 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_memory: int = _number(256 * 1024, 1, 8 * 1024 * 1024)
     max_transfer_count_on_message_in_memory: int = _number(32, 1, 65535)
     stop_timeout: int = _number(5_000, 0, 600_000)
+    acl_enable: bool = _flag(False)
+    acl_file: str = _text()
+    acl_credentials_file: str = _text()
     ignored: tuple[str, ...] = ()
 
     @broker_name.validator
@@ -167,6 +174,13 @@ class BrokerConfig:
     @namesrv_addr.validator
     def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:
         _addresses(attribute.name, value)
+
+    @acl_file.validator
+    def _has_accounts(self, attribute: attrs.Attribute[str], value: str) -> None:
+        if self.acl_enable and not value:
+            raise ValueError("acl_enable=true needs acl_file: a file like RocketMQ's plain_acl.yml")
+        if value and not self.acl_enable:
+            raise ValueError(f"acl_file={value!r}, but acl_enable is false: requests would not be checked")
 
     @property
     def is_slave(self) -> bool:

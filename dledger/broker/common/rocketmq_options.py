@@ -160,7 +160,6 @@ _EARLIER = frozenset("""
 
 #: Properties with the only values that agree with what we do, in lower case, and the reason.
 PROMISES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "aclEnable": (("false",), "there are no access control lists: everyone who connects may do everything"),
     "authenticationEnabled": (("false",), "clients are not authenticated"),
     "authorizationEnabled": (("false",), "clients are not authorized"),
     "useTLS": (("false",), "connections are not encrypted"),

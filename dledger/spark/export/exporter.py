@@ -79,7 +79,12 @@ class ExportSettings:
 
 
 #: For each option of the source without effect on an export: the reason. Names in lower case.
-_WITHOUT_EFFECT = {"partitionbytes": "the size of a part is --part-bytes"}
+_WITHOUT_EFFECT = {
+    "partitionbytes": "the size of a part is --part-bytes",
+    # They would have to be the same whenever the export is continued.
+    **dict.fromkeys(("topics", "tags", "keys", "storedfrom", "storedbefore"),
+                    "an export holds all messages; choose among them when you read the files"),
+}
 _WITHOUT_TASKS = {
     name: "the export has one task, which reads everything in order; --engine spark has several"
     for name in ("minpartitions", "maxrecordsperpartition")

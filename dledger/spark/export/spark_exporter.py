@@ -36,7 +36,7 @@ from dledger.spark.export.files import ExportDirectory, ExportError, ExportPart,
 from dledger.spark.export.writers import PARQUET
 from dledger.spark.log import LogPart as Range
 from dledger.spark.log import await_end, cut, lost
-from dledger.spark.options import EARLIEST
+from dledger.spark.options import EARLIEST, options_of_tls
 from protocols.wire.fastjson import JsonObject
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 #: Tasks of one job for each task that runs at a time: enough to balance the load, few enough to resume soon.
 _TASKS_PER_SLOT = 4
+#: Options of the user that a job has in another form.
+_REPLACED = frozenset((
+    "startingoffsets", "endingoffsets", "partitionbytes", "path", "tlscertificate", "tlskey", "tlsauthority",
+))
 
 
 class SparkExporter:
@@ -148,10 +152,13 @@ class SparkExporter:
         reader = self._spark.read.format("dledger").schema(ddl_of(self._source.scan.columns))
         given = dict(self._source.given)
         for name in list(given):
-            if name.lower() in ("startingoffsets", "endingoffsets", "partitionbytes", "path"):
+            if name.lower() in _REPLACED:
                 del given[name]
-        if self._source.scan.options.path:
-            given["path"] = self._source.scan.options.path  # absolute
+        options = self._source.scan.options
+        if options.path:
+            given["path"] = options.path  # absolute, as are those of the keys
+        if options.tls is not None:
+            given |= options_of_tls(options.tls)
         return reader.options(
             **given, startingOffsets=str(begin), endingOffsets=str(end),
             partitionBytes=str(self._settings.part_bytes),

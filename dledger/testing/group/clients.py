@@ -274,9 +274,10 @@ class SimClient:
 
     def _follow(self) -> None:
         """Read on where the last call ended, at any member."""
+        era = self._cluster.history.era
         if self._rng.random() < 0.3:
             index = int(self._rng.random() * (self._cluster.invariants.last_committed + 1))
-            self._run(self._client.get(index, Consistency.COMMITTED), lambda entry: self._shown([entry]),
+            self._run(self._client.get(index, Consistency.COMMITTED), lambda entry: self._shown([entry], era),
                       self._expect)
             return
         first = self._followed
@@ -286,7 +287,7 @@ class SimClient:
 
         def told(entries: list[Entry]) -> None:
             require(not entries or entries[0].index == first, 4, f"{self.name} asked for {first}")
-            self._shown(entries)
+            self._shown(entries, era)
             self._followed = first + len(entries)
             self._leave(tail, give_up)
 
@@ -304,8 +305,10 @@ class SimClient:
         if give_up.active():
             give_up.cancel()
 
-    def _shown(self, entries: list[Entry]) -> None:
+    def _shown(self, entries: list[Entry], era: int) -> None:
         invariants = self._cluster.invariants
+        if era != self._cluster.history.era:
+            return  # they may have been lost since
         for entry in entries:
             at = entry.index
             require(at in invariants.committed and invariants.body_of(at) == entry.body, 4,

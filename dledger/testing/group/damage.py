@@ -21,7 +21,7 @@ from dledger.storage.properties import LEDGER_CHECKPOINT_NAME
 from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME, decode_term_twin
 from dledger.testing.group.cluster import SimCluster
 from dledger.testing.group.member import SimMember
-from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
+from protocols.wire.ledger.entry import INDEX_UNIT_SIZE, decode_header
 
 #: Whether a file of two slots is sound in both; None for a file that may rot anywhere.
 _SLOTS: dict[str, Callable[[bytes], object] | None] = {
@@ -35,6 +35,8 @@ class Rot:
     Damages files.
 
     @ivar minority: the ids of members that may lose records or small files.
+    @ivar away: the ids of members whose directory is at another machine now: they are spared.
+    @ivar rots_small: those of them that may lose small files, and no records.
     """
 
     def __init__(self, cluster: SimCluster, rng: random.Random, *, changes_members: bool) -> None:
@@ -46,11 +48,16 @@ class Rot:
         self.minority = {
             member.member_id for member in rng.sample(self._members, int(rng.random() * (most + 1)))
         }
+        self.away: set[str] = set()
+        self._deletes = any(
+            member.config.retention_bytes or member.config.file_reserved_hours
+            or member.config.enable_disk_force_clean for member in self._members
+        )
         self._leads_everywhere = not any(member.config.never_lead for member in self._members)
         if not self._leads_everywhere:
             # A member that must not lead may be the only whole holder of the last entries: no leader then.
             self.minority = set()
-        self._rots_small = {member_id for member_id in sorted(self.minority) if rng.random() < 0.4}
+        self.rots_small = {member_id for member_id in sorted(self.minority) if rng.random() < 0.4}
 
     def _note(self, text: str) -> None:
         self._cluster.trace.note(self._cluster.clock.now_us, f"fault: {text}")
@@ -63,12 +70,14 @@ class Rot:
 
         @return: a member that should end now, if any.
         """
-        candidates = [member for member in self._members if member.member_id in self.minority]
+        candidates = [
+            member for member in self._members if member.member_id in self.minority - self.away
+        ]
         if not candidates:
             return None
         member = self._rng.choice(candidates)
         chance = self._rng.random()
-        if member.member_id in self._rots_small:
+        if member.member_id in self.rots_small:
             flipped, dies = self._flip_small(member), True
         elif chance < 0.2:
             flipped, dies = self._flip_index(member), self._rng.random() < 0.6
@@ -182,6 +191,35 @@ class Rot:
         self._note(f"{member.member_id} {told} in {path} at {at}, {len(spoilt)} bytes")
         disk.overwrite(path, at, spoilt)
 
+    def revert(self) -> SimMember | None:
+        """
+        A durable record becomes one that some member once had in its place, and that was cut.
+
+        @return: the member, if there was such a record.
+        """
+        ids = sorted(self.minority - self.rots_small - self.away)
+        if not ids:
+            return None
+        member = self._cluster.members[self._rng.choice(ids)]
+        invariants = self._cluster.invariants
+        mirror, durable = invariants.mirror(member.member_id), self._durable_ends(member)
+        for (index, term), (record, _) in invariants.records.items():
+            at = index - mirror.begin_index
+            if not 0 <= at < durable or mirror.terms[at] == term:
+                continue
+            size = invariants.record_size(member.member_id, index)
+            position = mirror.ends[at] - size
+            if decode_header(record).pos != position or index in member.damaged:
+                continue
+            file_size = member.config.mapped_file_size_for_entry_data
+            path = f"{member.config.self_path}/data/{position - position % file_size:020d}"
+            if member.disk.exists(path) and position % file_size + size <= member.disk.file_size(path):
+                self._note(f"{member.member_id} has an older record {index}")
+                member.damaged.add(index)
+                member.disk.overwrite(path, position % file_size, record[:size])
+                return member
+        return None
+
     # -- any member ---------------------------------------------------------------------------------
 
     def rot(self) -> list[SimMember]:
@@ -190,7 +228,9 @@ class Rot:
 
         @return: members that should end now.
         """
-        members = [member for member in self._members if member.member_id not in self._rots_small]
+        members = [
+            member for member in self._members if member.member_id not in self.rots_small | self.away
+        ]
         if not members or not self._leads_everywhere:
             return []
         if self._cluster.options.hides_wire_version:
@@ -210,6 +250,9 @@ class Rot:
             if other is not member and other.member_id not in self.minority
             and self._has_sound(other, index)
         ]
+        ends = [invariants.mirror(other.member_id).end_index for other in self._members]
+        if self._deletes and min(ends) < index:
+            return False  # the sound copies may be deleted before that member has got one
         if index >= invariants.last_committed or index in member.damaged or not copies:
             return False
         return self._flip_record(member, index) and self._rng.random() < 0.4

@@ -19,6 +19,7 @@ from dledger.testing.disk import PowerLoss, ProcessKilled, SimDisk
 from dledger.testing.group.cluster import SECOND_US, SimCluster
 from dledger.testing.group.damage import Rot
 from dledger.testing.group.member import SimMember
+from dledger.testing.group.misfortunes import KINDS, Misfortunes
 from dledger.testing.group.strangers import Stranger
 
 
@@ -40,15 +41,22 @@ class Nemesis:
         self._rng = rng
         self._clock = cluster.clock
         self._changes_members = (
-            not only and not cluster.options.hides_wire_version
+            not only and not cluster.options.hides_wire_version and rng.random() < 0.7
             and all(member.config.store_type == "file" for member in cluster.members.values())
         ) or "change_members" in only
         self.until_us = int(seconds * SECOND_US)
         self.damage = Rot(cluster, rng, changes_members=self._changes_members)
+        self.misfortunes = Misfortunes(cluster, rng, self.damage, changes_members=self._changes_members)
         self._stranger = Stranger(cluster)
         self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
-        self._kinds: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in only] or self._mix()
+        self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
         self._weights = [1.0 if only else 0.1 + rng.random() for _ in self._kinds]
+
+    def _kind(self, name: str) -> Callable[[], None]:
+        if name in KINDS:
+            return self.misfortunes.kind(name)
+        found: Callable[[], None] = getattr(self, f"_{name}")
+        return found
 
     def _mix(self) -> list[Callable[[], None]]:
         kinds: list[Callable[[], None]] = [
@@ -65,6 +73,7 @@ class Nemesis:
                       self._lose_power_inside]
         elif self._members[0].config.store_type == "file":
             kinds += [self._cut_power, self._cut_power]
+        kinds += [self.misfortunes.kind(name) for name in self.misfortunes.names]
         rng = self._rng
         share = rng.choice((0.2, 0.5, 0.5, 0.8))
         chosen = [kind for kind in kinds if rng.random() < share]
@@ -292,11 +301,7 @@ class Nemesis:
 
     def _may_lose_power(self, member: SimMember) -> bool:
         """With async flushing a minority at a time: as long as a majority has lost none, nothing is lost."""
-        if self._cluster.is_sync:
-            return True
-        doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
-        most = 1 if self._changes_members else (len(self._members) - 1) // 2
-        return len(doubtful) <= most and not self.damage.minority
+        return self._cluster.is_sync or self.misfortunes.may_lose(member)
 
     def _cut_power_everywhere(self) -> None:
         for member in self._members:

@@ -58,10 +58,16 @@ class NotLinearizable(AssertionError):
 
 @attrs.define
 class History:
-    """Calls in the order in which they began."""
+    """
+    Calls in the order in which they began.
+
+    @ivar era: number of times that acknowledged entries may have been lost.
+    """
 
     calls: list[Call] = attrs.Factory(list)
+    era: int = 0
     _stamp: int = 0
+    _forgotten: int = 0
 
     def begin(self, kind: str, *, client: str = "", index: int = -1, body: bytes = b"") -> Call:
         """Record the beginning of a call."""
@@ -69,6 +75,23 @@ class History:
         call = Call(kind, self._stamp, index, body, client=client)
         self.calls.append(call)
         return call
+
+    def forget(self) -> None:
+        """
+        Entries may be lost: whether a call that has begun was done is not known, and no read binds, even if
+        its answer comes later.
+        """
+        self.era += 1
+        self._forgotten = self._stamp
+        for call in self.calls:
+            self._void(call)
+
+    @staticmethod
+    def _void(call: Call) -> None:
+        if call.kind == "append" and call.outcome == "ok":
+            call.outcome, call.ended, call.index = "unknown", NEVER, -1
+        elif call.kind != "append" and call.ended != NEVER:
+            call.outcome = "failed"
 
     def end(self, call: Call, outcome: str, *, index: int | None = None, body: bytes | None = None) -> None:
         """Record the answer to a call."""
@@ -81,6 +104,8 @@ class History:
             call.index = index
         if body is not None:
             call.body = body
+        if call.began <= self._forgotten:
+            self._void(call)
 
 
 def check(calls: Sequence[Call], body_of: Callable[[int], bytes], end_index: int) -> None:

@@ -23,6 +23,7 @@ from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
 from dledger.storage.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.disk import SimDisk
+from dledger.testing.group.mirror import Mirror
 from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, decode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER
@@ -89,41 +90,11 @@ class CheckedMember(Protocol):
 
 
 @attrs.define
-class Mirror:
-    """
-    The content of one member's store: the terms of its entries, from C{begin_index} on, and the stream
-    offset behind each record. C{lost} are the indexes that it cannot read because of damage, and has not got
-    back.
-    """
-
-    begin_index: int = 0
-    terms: list[int] = attrs.Factory(list)
-    ends: list[int] = attrs.Factory(list)
-    lost: set[int] = attrs.Factory(set)
-
-    @property
-    def end_index(self) -> int:
-        """Last index, -1 when empty."""
-        return self.begin_index + len(self.terms) - 1 if self.terms else -1
-
-    def term_of(self, index: int) -> int:
-        """Term of an entry, -1 if the member does not hold it."""
-        at = index - self.begin_index
-        return self.terms[at] if 0 <= at < len(self.terms) else -1
-
-    def cut_to(self, end_index: int) -> None:
-        """Forget all entries behind C{end_index}."""
-        self.lost = {index for index in self.lost if index <= end_index}
-        keep = max(end_index + 1 - self.begin_index, 0)
-        del self.terms[keep:]
-        del self.ends[keep:]
-
-
-@attrs.define
 class _Seen:
     """The last values of one member; C{committed_index} and C{led_term} since its process started."""
 
     term: int = 0
+    saved_term: int = 0
     committed_index: int = -1
     led_term: int = -1
     repair_end_index: int = -1
@@ -135,12 +106,16 @@ class GroupInvariants:
     """
     The checks of one group.
 
+    @ivar is_wire_sound: a COMPARE arrives as it was sent. (A member looks at the term and the checksum of its
+        entry only.)
     @ivar records: (index, term) to the record that any member ever held there, and the term before it.
     @ivar committed: index to the term of the entry that was committed there.
     @ivar committed_in: index to the term of the leader that committed it.
     @ivar known_index: the highest index that a client may know to be in the log: an append was answered with
         it, or a linearizable read.
     """
+
+    is_wire_sound = True
 
     def __init__(self, member_ids: list[str], *, is_sync: bool) -> None:
         self.records: dict[tuple[int, int], tuple[bytes, int]] = {}
@@ -149,6 +124,8 @@ class GroupInvariants:
         self.last_committed = -1
         self.known_index = -1
         self.is_sync = is_sync
+        self._has_forgotten = False
+        self._wiped: set[str] = set()
         self.configurations: dict[tuple[int, int], Membership] = {}
         self._start = Membership(voters=dict.fromkeys(member_ids, ""))
         self._seen = {member_id: _Seen() for member_id in member_ids}
@@ -166,6 +143,21 @@ class GroupInvariants:
         """Register a member."""
         self._members[member.member_id] = member
         self._seen.setdefault(member.member_id, _Seen())
+
+    def forget(self, member: CheckedMember) -> None:
+        """A member has lost its directory: it knows neither its entries nor its votes any more."""
+        self._seen[member.member_id] = _Seen()
+        self._wiped.add(member.member_id)
+        self._votes = {key: vote for key, vote in self._votes.items() if key[0] != member.member_id}
+
+    def forget_committed(self, known_index: int) -> None:
+        """Committed entries behind C{known_index} may be lost; a mark on a disk may still have them."""
+        self._has_forgotten = True
+        begins = [seen.mirror.begin_index for seen in self._seen.values()]
+        known_index = max(known_index, *(begin - 1 for begin in begins))
+        self.committed = {index: term for index, term in self.committed.items() if index <= known_index}
+        self.last_committed = max(self.committed, default=-1)
+        self.known_index = min(self.known_index, known_index)
 
     def mirror(self, member_id: str) -> Mirror:
         """The content of a member's store, as of its last event."""
@@ -224,6 +216,9 @@ class GroupInvariants:
     def started(self, member: CheckedMember) -> None:
         """A member has recovered: read all its entries."""
         seen = self._seen[member.member_id]
+        require(member.config.store_type == "memory" or member.persisted_term >= seen.saved_term, 1,
+                f"{member.member_id}'s term fell: {seen.saved_term} to {member.persisted_term} after a start")
+        self._wiped.discard(member.member_id)
         seen.term = member.persisted_term
         seen.committed_index = -1
         seen.led_term = -1
@@ -233,6 +228,7 @@ class GroupInvariants:
     def _reload(self, member: CheckedMember, seen: _Seen) -> None:
         ledger = member.ledger
         begin, before = max(ledger.ledger_begin_index, 0), seen.mirror
+        self._deleted(before, begin, member.persisted_term)
         mirror = seen.mirror = Mirror(begin_index=begin)
         at = begin
         while at <= ledger.ledger_end_index:
@@ -247,6 +243,13 @@ class GroupInvariants:
             if hole is not None:
                 self._lose(member, mirror, before, hole)
             at = mirror.begin_index + len(mirror.terms)
+
+    def _deleted(self, mirror: Mirror, begin: int, term: int) -> None:
+        """Retention has deleted entries, which it does to committed ones only, forgotten here or not."""
+        if self._has_forgotten:
+            for index in range(mirror.begin_index, min(begin, mirror.end_index + 1)):
+                self.committed.setdefault(index, mirror.term_of(index))
+                self.committed_in.setdefault(index, term)
 
     def _lose(self, member: CheckedMember, mirror: Mirror, before: Mirror, hole: Hole) -> None:
         """A member knows that these records are damaged. It held them before."""
@@ -305,6 +308,7 @@ class GroupInvariants:
         mirror = self._seen[member.member_id].mirror
         gone = member.ledger.ledger_begin_index - mirror.begin_index
         if gone > 0:
+            self._deleted(mirror, member.ledger.ledger_begin_index, member.persisted_term)
             del mirror.terms[:gone]
             del mirror.ends[:gone]
             mirror.begin_index += gone
@@ -441,6 +445,8 @@ class GroupInvariants:
         votes again when it holds it again.
         """
         ledger = self._members[member_id].ledger
+        if member_id in self._wiped:
+            return True
         return ledger is not None and bool(ledger.repair_end_index >= index or ledger.identity.is_unsure)
 
     def is_safe(self, member_id: str, index: int) -> bool:
@@ -477,7 +483,7 @@ class GroupInvariants:
         require(response.term <= member.persisted_term, 6,
                 f"{member.member_id} answers in term {response.term}, its disk has {member.persisted_term}")
         if response.code is ResponseCode.SUCCESS and isinstance(request, _BINDING):
-            term = member.core._member.term
+            term = member.persisted_term  # the step may enter another one behind this answer
             require(request.term == term, 1,
                     f"{member.member_id} of term {term} obeys {request.leader_id} of term {request.term}")
         if isinstance(response, PushEntryResponse):
@@ -505,7 +511,9 @@ class GroupInvariants:
             require(known is not None, 3, f"{told}, and does not hold {index}")
             assert known is not None
             behind = at + len(known[0])
-            require(entries.records[at:behind] == known[0], 3, f"{told}, and holds other bytes at {index}")
+            is_written = request.type is PushType.APPEND or self.is_wire_sound
+            require(not is_written or entries.records[at:behind] == known[0], 3,
+                    f"{told}, and holds other bytes at {index}")
             at = behind
         require(self.is_safe(member.member_id, entries.last_index), 6,
                 f"{member.member_id} acknowledged {entries.last_index}, which is not on stable storage")
@@ -517,6 +525,7 @@ class GroupInvariants:
             require(stored is not None and (stored.term, stored.voted_for) == (term, voted_for), 6,
                     f"{member.member_id} saved term {term} and vote {voted_for}, its disk holds {stored}")
         member.persisted_term, member.persisted_vote = term, voted_for
+        self._seen[member.member_id].saved_term = term
         self._seen[member.member_id].follows = ""
 
     def settled(self, member: CheckedMember, state: MemberState) -> None:

@@ -7,6 +7,7 @@ vote at once: it is not repairing, sure of its ledger, and has no holes. A major
 members are, and the links between them are neither cut nor slow. The bound, L{LEADERLESS_US}, leaves time
 for silent connections, attempts to connect, and several rounds of votes. A member that must not lead leads
 for another one when it has waited for that one in vain, so a majority with such a member has twice as long.
+So have members that take each other for Java's: they wait six to nine seconds for a leader.
 
 One thing is not asked for: a leader among members that must not lead.
 """
@@ -51,11 +52,12 @@ class LivenessWatch:
             chosen for chosen in combinations(voters, self._quorum)
             if not all(member.config.never_lead for member in chosen)
         ]
-        self._bounds_us = [
-            LEADERLESS_US * (2 if any(member.config.never_lead for member in chosen) else 1)
-            for chosen in self._majorities
-        ]
+        self._bounds_us = [LEADERLESS_US * (1 + self._is_patient(chosen)) for chosen in self._majorities]
         self._since_us = [self._cluster.clock.now_us] * len(self._majorities)
+
+    def _is_patient(self, chosen: tuple[SimMember, ...]) -> bool:
+        hides = self._cluster.options.hides_wire_version
+        return hides or any(member.config.never_lead for member in chosen)
 
     def start(self) -> None:
         """Begin to look."""

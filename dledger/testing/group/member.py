@@ -68,6 +68,7 @@ class SimMember:
     @ivar is_small_damaged: a bit of its small files was flipped since an operator last looked.
     @ivar damaged: indexes of entries of which a bit of the record or index unit was flipped, as far as they
         have not come back from a peer.
+    @ivar is_away: its directory is at another machine now, or its options do not fit.
     @ivar wall_offset_s: error of its wall clock.
     @ivar start_error: why it could not start the last time; empty if it could.
     """
@@ -92,7 +93,8 @@ class SimMember:
         self._slow_us = 0
         self.wall_offset_s = 0.0
         self._suspended_us = -1
-        self._sure_cuts = 0
+        self._losses = self._sure_losses = 0
+        self.is_away = False
         self._rng = rng
         self._rate = 0.97 + 0.06 * rng.random()
         self._data_path = config.data_store_path or f"{config.self_path}/data"
@@ -216,6 +218,17 @@ class SimMember:
         else:
             self.disk.lose_power()
 
+    def lose_directory(self) -> None:
+        """The machine has a new disk: the directory of the member is gone."""
+        self.kill()
+        self.note("has lost its directory")
+        self.disk.take_away(self.config.self_path)
+        self._losses += 1
+        self.damaged.clear()
+        self.is_small_damaged = False
+        self.persisted_term, self.persisted_vote = 0, None
+        self.world.invariants.forget(self)
+
     @property
     def is_dying(self) -> bool:
         """Whether the process has died inside the present event, so that its actions have no effect."""
@@ -302,12 +315,14 @@ class SimMember:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the member lost power, and has not been sure of its ledger since; with async flushing."""
-        if self.config.is_sync:
-            return False
-        if self.is_up:
-            self._sure_cuts = self._sure_cuts if self.core._member.is_unsure else self.disk.power_cuts
-        return self._sure_cuts != self.disk.power_cuts
+        """
+        Whether the member lost its directory, or power with async flushing, and has not been sure of its
+        ledger since.
+        """
+        losses = self._losses + (0 if self.config.is_sync else self.disk.power_cuts)
+        if self.is_up and not self.core._member.is_unsure:
+            self._sure_losses = losses
+        return self._sure_losses != losses
 
     @property
     def pending(self) -> int:
@@ -316,8 +331,8 @@ class SimMember:
 
     def is_durable(self, offset: int, size: int) -> bool:
         """Whether C{size} bytes at C{offset} of the data stream would survive a power cut now."""
-        if self.config.store_type == "memory":
-            return True
+        if self.config.store_type == "memory" or self.is_away:
+            return True  # an acknowledgement may be under way while the directory is elsewhere
         file_size = self.config.mapped_file_size_for_entry_data
         start = offset % file_size
         path = f"{self._data_path}/{offset - start:020d}"

@@ -9,6 +9,7 @@ other for Java's.
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 from dledger.testing.clock import SimClock
 from dledger.testing.streams import ByteNetwork, StreamEnd
@@ -17,11 +18,19 @@ from dledger.testing.streams import ByteNetwork, StreamEnd
 _HIDDEN = ((b'"wireVersion"', b'"xireVersion"'), (b'"heartBeatIntervalMs"', b'"xeartBeatIntervalMs"'))
 
 
+class Rewriter(Protocol):
+    """Changes what members say to each other."""
+
+    def on_the_way(self, end: StreamEnd, data: bytes) -> bytes:
+        """The bytes that arrive instead of those that C{end} has written."""
+
+
 class GroupNetwork(ByteNetwork):
     """
     @ivar members: hosts that are members.
     @ivar hides_make: whether to each other the members look like Java's.
     @ivar twice: chance that the requests of one write of a member reach another member twice.
+    @ivar rewriters: each changes the bytes of all writes between members, in this order.
     """
 
     def __init__(self, clock: SimClock, rng: random.Random, members: frozenset[str]) -> None:
@@ -29,10 +38,14 @@ class GroupNetwork(ByteNetwork):
         self.members = members
         self.hides_make = False
         self.twice = 0.0
+        self.rewriters: list[Rewriter] = []
 
     def on_the_way(self, end: StreamEnd, data: bytes) -> bytes:
         """See L{ByteNetwork.on_the_way}."""
-        if (self.hides_make or self.twice) and end.host in self.members and end.other.host in self.members:
+        changes = self.hides_make or self.twice or self.rewriters
+        if changes and end.host in self.members and end.other.host in self.members:
+            for rewriter in self.rewriters:
+                data = rewriter.on_the_way(end, data)
             if self.hides_make:
                 for key, other in _HIDDEN:
                     data = data.replace(key, other)

@@ -15,6 +15,7 @@ from functools import partial
 import click
 
 from dledger.testing.bugs import be_quiet
+from dledger.testing.group.liars import LYING_S, run_lying_schedule
 from dledger.testing.group.schedule import SECONDS, ScheduleOutcome, run_schedule
 from dledger.testing.running import Tally, outcomes, tell
 
@@ -24,9 +25,11 @@ _WORDS = {
 }
 
 
-def replay_group_command(outcome: ScheduleOutcome, *, seconds: float, members: int | None) -> str:
+def replay_group_command(
+    outcome: ScheduleOutcome, *, seconds: float, members: int | None, is_lying: bool = False
+) -> str:
     """The command that runs a failed schedule again."""
-    chosen = f" --members {members}" if members else ""
+    chosen = (" --lying" if is_lying else "") + (f" --members {members}" if members else "")
     command = "python -m dledger.testing --schedules 1"
     return f"{command} --seed {outcome.seed} --seconds {seconds:g}{chosen} --trace"
 
@@ -34,18 +37,23 @@ def replay_group_command(outcome: ScheduleOutcome, *, seconds: float, members: i
 @click.command()
 @click.option("--schedules", default=200, show_default=True, help="Number of schedules.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the first; the others follow.")
-@click.option("--seconds", default=SECONDS, show_default=True, help="Simulated seconds with faults, each.")
+@click.option("--seconds", type=float, help=f"Simulated seconds with faults, each; {SECONDS:g} by default, "
+              f"{LYING_S:g} with --lying.")
+@click.option("--lying", is_flag=True, help="In each schedule one member lies, or frames arrive changed.")
 @click.option("--members", type=click.Choice(["3", "5", "7"]), help="Size of the group; else by seed.")
 @click.option("--jobs", default=2, show_default=True, help="Processes.")
 @click.option("--trace", is_flag=True, help="Print every step.")
 @click.option("--stop-at", default=5, show_default=True, help="Give up after this many failures.")
 def main(
-    schedules: int, seed: int, seconds: float, members: str | None, jobs: int, trace: bool, stop_at: int
+    schedules: int, seed: int, seconds: float | None, lying: bool, members: str | None, jobs: int,
+    trace: bool, stop_at: int,
 ) -> None:
     """Run seeded schedules of a whole simulated group and check every promise."""
     be_quiet()
     size = int(members) if members else None
-    run = partial(run_schedule, seconds=seconds, members=size, wants_all_lines=trace)
+    seconds = seconds or (LYING_S if lying else SECONDS)
+    run_one = run_lying_schedule if lying else run_schedule
+    run = partial(run_one, seconds=seconds, members=size, wants_all_lines=trace)
     found = outcomes(run, range(seed, seed + schedules), jobs=max(1, min(jobs, schedules)))
-    again = partial(replay_group_command, seconds=seconds, members=size)
+    again = partial(replay_group_command, seconds=seconds, members=size, is_lying=lying)
     tell(found, Tally(words=_WORDS), again=again, is_traced=trace, stop_at=stop_at)

@@ -330,6 +330,11 @@ class Scenario:
         for member_id in ids:
             self._member(member_id).kill()
 
+    def _do_wipe(self, *ids: str) -> None:
+        """C{wipe n0}: the machine gets an empty disk."""
+        for member_id in ids:
+            self._member(member_id).lose_directory()
+
     def _do_restart(self, *ids: str) -> None:
         """C{restart n0}: start a member that is down."""
         for member_id in ids:

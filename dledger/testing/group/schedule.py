@@ -160,10 +160,11 @@ def run_schedule(
         failure = str(error) or "".join(traceback.format_exception(error)[-12:])
     except Exception as error:  # any other exception of a simulated member is a bug as well
         failure = "".join(traceback.format_exception(error))
-    return _outcome(cluster, seed, failure)
+    return outcome_of(cluster, seed, failure)
 
 
-def _outcome(cluster: SimCluster, seed: int, failure: str) -> ScheduleOutcome:
+def outcome_of(cluster: SimCluster, seed: int, failure: str) -> ScheduleOutcome:
+    """The verdict on a run that has ended. @param failure: empty if it passed."""
     trace = cluster.trace
     lines: list[str] = []
     if trace.echo is not None:

@@ -83,6 +83,7 @@ class SearchedIdentity:
     """No member of the search is unsure, and all know the id of their group."""
 
     is_unsure: bool = False
+    forgot_terms: bool = False
     group_name: GroupName = GroupName("0" * 32, 0, True)
 
     def end_unsure(self) -> None:

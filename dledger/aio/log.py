@@ -1,0 +1,195 @@
+# -*- test-case-name: tests.aio.test_log -*-
+"""
+A group's log for programs with an asyncio event loop.
+
+A L{AsyncLog} belongs to the loop in which it was opened, and to its process. Cancelling a call stops the
+wait, not the append: its outcome is then unknown to the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred
+
+from dledger.aio.event_loop import LoopClock, LoopConnections
+from dledger.base.bodies import BytesLike
+from dledger.base.errors import DLedgerError
+from dledger.base.forks import OpenedHere
+from dledger.base.tls_files import TlsFiles
+from dledger.client.appender import AppendLimits, AppendOutcome
+from dledger.client.client import LogClient
+from dledger.client.values import Appended, Entry, MemberInfo
+from protocols.wire.ledger.codes import Consistency, ResponseCode
+
+_T = TypeVar("_T")
+#: Seconds that L{AsyncLog.close} waits for the end of the connections.
+_CLOSE_S = 2.0
+
+
+class AsyncLog:
+    """
+    A group's log. Use it with C{async with}, or L{close} it.
+    """
+
+    def __init__(
+        self,
+        peers: str | Mapping[str, str],
+        group: str = "default",
+        timeout: float = 10.0,
+        wire: str = "auto",
+        limits: AppendLimits | None = None,
+        *,
+        answer_timeout_s: float = 4.0,
+        is_ordered: bool = True,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """
+        @param peers: C{n0-host:port;n1-host:port}; some of the members are enough.
+        @param timeout: seconds in which a call has an outcome, retries included.
+        @param wire, answer_timeout_s, is_ordered, tls: see L{LogClient}.
+        @param limits: bounds of appends; by default, a call beyond them waits.
+        @raise RuntimeError: no event loop runs here.
+        @raise ValueError: C{peers} is malformed, or a file of C{tls} is not sound.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._opened = OpenedHere()
+        self._connections = LoopConnections(self._loop, min(timeout, 2.0))
+        self._is_closed = False
+        self._client = LogClient(
+            peers,
+            group=group,
+            reactor=LoopClock(self._loop),
+            wire=wire,
+            timeout_s=timeout,
+            limits=limits or AppendLimits(when_full="wait"),
+            answer_timeout_s=answer_timeout_s,
+            is_ordered=is_ordered,
+            endpoint_for=self._connections.endpoint_for,
+            tls=tls,
+        )
+
+    async def append(self, body: BytesLike) -> Appended:
+        """
+        Append one entry; returns when it is committed. Calls of one task are in order; many tasks may append
+        at once, and their bodies share frames.
+
+        @param body: 0 to 4194256 bytes.
+        @raise AppendFailed: the entry is certainly not in the log.
+        @raise UnknownOutcome: the entry may be in the log, now or later.
+        """
+        (appended,) = await self._append((body,))
+        return appended
+
+    async def append_many(self, bodies: Sequence[BytesLike]) -> tuple[Appended, ...]:
+        """
+        Append C{bodies} in order.
+
+        @return: the runs of consecutive indexes of the bodies, in order; entries of other writers may lie
+            between two runs.
+        @raise AppendError: a body was not acknowledged; the error tells the others. L{UnknownOutcome
+            <dledger.client.values.UnknownOutcome>} if any body may be in the log without an acknowledgement.
+        """
+        return await self._append(bodies)
+
+    async def _append(self, bodies: Sequence[BytesLike]) -> tuple[Appended, ...]:
+        self._check()
+        waiter: asyncio.Future[tuple[Appended, ...]] = self._loop.create_future()
+        submit = self._client.submit if self._client.pending_count else self._client.submit_at_once
+        submit(bodies, partial(_tell, waiter))
+        return await waiter
+
+    async def get(self, index: int, consistency: Consistency | str = Consistency.LINEARIZABLE) -> Entry:
+        """
+        Read one entry; see L{LogClient.get}.
+
+        @raise DLedgerError: INDEX_OUT_OF_RANGE, INDEX_LESS_THAN_LOCAL_BEGIN, or the last error before the
+            deadline.
+        """
+        return await self._wait(lambda: self._client.get(index, consistency))
+
+    async def tail(
+        self, from_index: int = 0, follow: bool = True, timeout: float | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """
+        Committed entries from C{from_index} on::
+
+            async for entry in log.tail(-10):
+                ...
+
+        @param from_index: first index; a negative one counts back from the committed end.
+        @param follow: read for ever; else end at the committed index of the start.
+        @param timeout: raise an error after that many seconds without a serving member. Default: never when
+            following, else the time-out of the log. For the time without a new entry use C{asyncio.timeout}.
+        """
+        self._check()
+        tail = self._client.tail(from_index, follow, timeout_s=timeout)
+        try:
+            while entries := await self._wait(tail.next_batch):
+                for entry in entries:
+                    yield entry
+        finally:
+            tail.close()
+
+    async def status(self) -> tuple[MemberInfo, ...]:
+        """The status of each member; a member that does not answer within 2 s has a C{problem}."""
+        return await self._wait(self._client.status)
+
+    async def metadata(self) -> MemberInfo:
+        """The leader's own status. @raise DLedgerError: no leader answered in time."""
+        return await self._wait(self._client.metadata)
+
+    async def transfer(self, to: str, term: int | None = None) -> int:
+        """Hand leadership over to member C{to}; returns the new term. See L{LogClient.transfer}."""
+        return await self._wait(lambda: self._client.transfer(to, term=term))
+
+    async def close(self) -> None:
+        """End every connection; calls that wait in other tasks fail, their appends may be unknown."""
+        if self._is_closed or not self._opened.is_here:
+            return
+        self._is_closed = True
+        self._client.close()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._connections.closed()
+        except TimeoutError:
+            self._connections.abort()
+
+    async def __aenter__(self) -> AsyncLog:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _wait(self, call: Callable[[], Deferred[_T]]) -> Awaitable[_T]:
+        self._check()
+        return call().asFuture(self._loop)
+
+    def _check(self) -> None:
+        self._opened.check()
+        if asyncio.get_running_loop() is not self._loop:
+            raise DLedgerError(
+                ResponseCode.UNSUPPORTED,
+                reason="opened in another event loop: open a log in each loop that uses one",
+            )
+        if self._is_closed:
+            raise DLedgerError(ResponseCode.NETWORK_ERROR, reason="the log is closed")
+
+
+def _tell(waiter: asyncio.Future[tuple[Appended, ...]], outcome: AppendOutcome) -> None:
+    if waiter.done():
+        return  # the caller was cancelled
+    if isinstance(outcome, Exception):
+        waiter.set_exception(outcome)
+    else:
+        waiter.set_result(outcome)
+
+
+#: Opens the log of a group in the event loop that runs; no connection is made before it is needed.
+connect = AsyncLog

@@ -1,0 +1,1 @@
+`dledger.aio.connect()`: the client for asyncio and uvloop, without a thread or a second reactor.

@@ -1,0 +1,1 @@
+Spark, `dledger export` and `twistd dledger-export` read from members by TLS: options `tlsCertificate`, `tlsKey`, `tlsAuthority`, `tlsPlainMembers`.
