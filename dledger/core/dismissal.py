@@ -4,9 +4,9 @@ A member that was removed while it could not be told: how it learns of that.
 
 No leader pushes to a removed member, so its ledger never has the entry that removed it. It hears no leader,
 and asks for votes that it cannot get. So a member without a leader asks a member of ours that refused it a
-vote for its memberships, over its own connection. If one of them tells a committed
-membership that is later than its own and does not name it, it is I{dismissed}: it is no candidate any more,
-and its status says so. Nothing is recorded. A later entry of its own ledger overrides the word of others.
+vote for its memberships, over its own connection. If the last committed one that it tells is later than its
+own and does not name it, it is I{dismissed}: it is no candidate any more, and its status says so. Nothing is
+recorded. A later entry of its own ledger, or a later word of such a member, overrides that.
 
 Only a committed membership counts: a member that trusted one that is taken back might be the only one that
 can lead.
@@ -62,12 +62,12 @@ class Dismissal:
             told = decode_told(response.configuration)
         except ValueError:
             return
-        for one in told:
-            is_committed = one.index <= response.committed_index
+        committed = [one for one in told if one.index <= response.committed_index]
+        for one in committed[-1:]:
             is_later = one.index > max(member.membership.index, member.dismissed_index)
-            if not (is_committed and is_later):
-                continue
-            if member.self_id not in {**one.members.voters, **one.members.learners}:
+            if is_later and member.self_id in {**one.members.voters, **one.members.learners}:
+                member.dismissed_index = -1  # it was added again
+            elif is_later:
                 member.dismissed_index = one.index
                 member.out.report("dismissed", index=one.index, told_by=peer_id,
                                   voters=";".join(sorted(one.members.voters)))

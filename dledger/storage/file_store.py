@@ -17,6 +17,7 @@ Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import attrs
@@ -31,6 +32,7 @@ from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.configurations import (
     MEMBERS_NAME,
+    ConfigurationFound,
     ConfigurationList,
     begin_joining,
     read_memberships,
@@ -255,9 +257,7 @@ class FileStore:
             bodies, first_index=first, term=term, end_position=ledger.end_position,
             previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channel=channel,
         )
-        if channel:
-            self._members.note([(first, term, bodies[0])])
-        self._write(first, term, layout)
+        self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
         self._reads.remember(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
         return tuple(layout.positions)
@@ -283,18 +283,22 @@ class FileStore:
         )
         last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
         one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
-        if layout.configurations:
-            self._members.note(layout.configurations)
-        self._write(first, last_term, layout)
+        self._write(first, last_term, layout, layout.configurations)
         if one_term:
             self._reads.remember(entries)
         else:
             self._reads.forget_batches()
 
-    def _write(self, first: int, term: int, layout: Layout) -> None:
+    def _write(
+        self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = ()
+    ) -> None:
+        """@param listed: list these configuration entries before; then all is durable on return."""
         ledger = self._ledger
         with self._storing("writing failed"):
             self._make_room(first, layout)
+        if listed:  # (With the room made, nothing refuses the write any more.)
+            self._members.note(listed)
+        with self._storing("writing failed"):
             for position, blob in layout.runs:
                 self._data.pwrite(blob, position)
             self._write_units(first, layout.units)
@@ -306,6 +310,8 @@ class FileStore:
         ledger.end_position = layout.end_position
         ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
         self._reads.written(layout, first, term_before)
+        if listed:
+            self._flush.sync()
 
     def _write_units(self, first: int, units: bytes) -> None:
         position = first * INDEX_UNIT_SIZE

@@ -15,7 +15,9 @@ from tests.core.helpers import Bench, granted, of_type, sent
 class DismissalTests(SynchronousTestCase):
     """n0 was removed by the entry at 7."""
 
-    def told(self, *, voters: str = "n1;n2", committed_index: int = 9, group_id: str = "a" * 32) -> Bench:
+    def told(
+        self, *, voters: str = "n1;n2", committed_index: int = 9, group_id: str = "a" * 32, then: str = ""
+    ) -> Bench:
         """n0, after n1 refused it a vote and told the members."""
         bench = Bench.make()
         for peer_id in ("n1", "n2"):
@@ -28,9 +30,12 @@ class DismissalTests(SynchronousTestCase):
                     if isinstance(one.request, MetadataRequest)]
         self.assertEqual(asked.peer_id, "n1")
         lists = MemberLists(dict.fromkeys(voters.split(";"), "h:1"), {})
+        memberships = [ToldMembership(7, 5, lists)]
+        if then:
+            memberships.append(ToldMembership(9, 5, MemberLists(dict.fromkeys(then.split(";"), "h:1"), {})))
         bench.answer(asked, MetadataResponse(
             group="g", term=5, wire_version=1, committed_index=committed_index, group_id=group_id,
-            is_group_known=True, configuration=encode_told([ToldMembership(7, 5, lists)]),
+            is_group_known=True, configuration=encode_told(memberships),
         ))
         bench.seen.clear()
         return bench
@@ -47,6 +52,12 @@ class DismissalTests(SynchronousTestCase):
         for bench in (self.told(voters="n0;n1"), self.told(committed_index=6), self.told(group_id="b" * 32)):
             self.assertFalse(bench.core.status().is_dismissed)
             bench.run_until(VoteRequest)
+
+    def test_added_again(self) -> None:
+        """The last committed membership counts, not one before it."""
+        bench = self.told(then="n0;n1;n2")
+        self.assertFalse(bench.core.status().is_dismissed)
+        self.assertTrue(self.told(then="n0;n1;n2", committed_index=8).core.status().is_dismissed)
 
     def test_not_asked_without_reason(self) -> None:
         """A member that hears nothing asks for votes only."""

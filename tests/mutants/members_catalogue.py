@@ -55,16 +55,23 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "        if False:"),
     ), _CHANGING),
     ("change-listed-late", "a configuration entry is in the log before the list of members has it", (
-        Patch(_STORE, "        if channel:\n            self._members.note([(first, term, bodies[0])])\n"
-              "        self._write(first, term, layout)\n",
-              "        self._write(first, term, layout)\n"
-              "        if channel:\n            self._members.note([(first, term, bodies[0])])\n"),
-        Patch(_STORE, "        if layout.configurations:\n"
-              "            self._members.note(layout.configurations)\n"
-              "        self._write(first, last_term, layout)\n",
-              "        self._write(first, last_term, layout)\n        if layout.configurations:\n"
-              "            self._members.note(layout.configurations)\n"),
+        Patch(_STORE, "            self._members.note(listed)\n", "            pass\n"),
+        Patch(_STORE, "        if listed:\n            self._flush.sync()\n",
+              "        if listed:\n            self._members.note(listed)\n            self._flush.sync()\n"),
     ), _CRASHING),
+    ("change-not-durable", "with async flushing a loss of power takes a change of the members", (
+        Patch(_STORE, "        if listed:\n            self._flush.sync()\n", ""),
+    ), {"test": "tests.storage.test_configurations.EntryTests.test_durable_with_async"}),
+    ("change-listed-without-room", "a change that the disk has no room for is listed", (
+        Patch(_STORE, "            self._make_room(first, layout)\n        if listed:",
+              "            pass\n        if listed:"),
+        Patch(_STORE, "            for position, blob in layout.runs:\n                self._data.pwrite(",
+              "            self._make_room(first, layout)\n"
+              "            for position, blob in layout.runs:\n                self._data.pwrite("),
+    ), {"test": "tests.storage.test_configurations.EntryTests.test_no_room"}),
+    ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
+        Patch("dledger.core.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
+    ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
     ("promoted-behind", "a learner becomes a voter before it has the entries", (
         Patch(_CHANGES, "        if request.change == PROMOTE and target not in close:", "        if False:"),
     ), {"test": "tests.core.test_changes.PromoteTests.test_only_when_caught_up"}),

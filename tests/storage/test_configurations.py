@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import errno
+import random
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
@@ -11,6 +14,7 @@ from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.configurations import MEMBERS_NAME, encode_memberships, read_memberships
 from dledger.storage.file_store import FileStore
+from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import EntryBatch
@@ -103,6 +107,46 @@ class EntryTests(ListCase):
         self.assertIn("upgrade this member", str(error))
         self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
 
+    def test_no_room(self) -> None:
+        """
+        A change that the disk has no room for is neither in the ledger nor listed: the entry that comes to
+        its place, of the same term, is no change.
+        """
+        self.store.append_bodies((b"x" * 3950,), 1)
+
+        def full(path: str, *, create: bool = False, **_: object) -> None:
+            raise OSError(errno.ENOSPC, "no room", path)
+
+        patched = self.patch(self.disk, "open", full)
+        error = self.assertRaises(DLedgerError, self.store.append_configuration, FOUR, 1)
+        self.assertIs(error.code, ResponseCode.DISK_FULL)
+        patched.restore()
+        self.assertEqual((self.voters(), self.disk.exists(self.path)), ("start", False))
+        self.store.house_keeping(0.0, 0, keep_from_index=0)
+        self.store.append_bodies((b"a",), 1)
+        self.reopen()
+        self.assertEqual((self.voters(), self.store.ledger_end_index), ("start", 1))
+
+    def test_durable_with_async(self) -> None:
+        """
+        Also without sync flushing: a member that lost it would ask the voters before it for their votes, of
+        whom none may have it if there were one or two.
+        """
+        for is_leader in (True, False):
+            disk = SimDisk(random.Random(3))
+            disk.makedirs("/s")
+            config = config_of(flush_disk_type="async")
+            store = FileStore.open(config, disk)
+            if is_leader:
+                store.append_configuration(FOUR, 1)
+            else:
+                source = FileStore.open(config_of("n1"), self.disk)
+                source.append_configuration(FOUR, 1)
+                store.append_entries(source.read_range(0, end_index=0, max_bytes=1))
+            disk.lose_power()
+            store = FileStore.open(config, disk)
+            assert store.membership is not None, is_leader
+            self.assertEqual((store.membership.index, store.ledger_end_index), (0, 0))
 
     def test_too_long(self) -> None:
         """For a data file: refused, and nothing has changed."""
