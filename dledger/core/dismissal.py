@@ -6,7 +6,7 @@ No leader pushes to a removed member, so its ledger never has the entry that rem
 and asks for votes that it cannot get. So a member without a leader asks a member of ours that refused it a
 vote for its memberships, over its own connection. If the last committed one that it tells is later than its
 own and does not name it, it is I{dismissed}: it is no candidate any more, and its status says so. Nothing is
-recorded. A later entry of its own ledger, or a later word of such a member, overrides that.
+recorded. A later entry of its own ledger, or a later word of those that told it, overrides that.
 
 Only a committed membership counts: a member that trusted one that is taken back might be the only one that
 can lead.

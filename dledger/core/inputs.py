@@ -176,9 +176,10 @@ class PeerConnected(Input):
 
 @attrs.frozen(kw_only=True)
 class MembersIntroduced(Input):
-    """A known member has told a later list of members; with all others in it."""
+    """A known member has told a later list of members, that of C{index}; with all others in it."""
 
     member_ids: frozenset[str]
+    index: int
 
 
 @attrs.frozen(kw_only=True)

@@ -159,7 +159,6 @@ class MemberState:
 
     @ivar membership: the members of the group, by the last configuration entry of this ledger.
     @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
-    @ivar introduced: ids that are not in the list, but in a later one, see C{MembersIntroduced}.
     @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
     @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
         have not been asked for their members since.
@@ -213,7 +212,7 @@ class MemberState:
     membership: Membership = attrs.field(init=False)
     peer_ids: tuple[str, ...] = attrs.field(init=False)
     voter_ids: tuple[str, ...] = attrs.field(init=False)
-    introduced: frozenset[str] = frozenset()
+    _told: MembersIntroduced = MembersIntroduced(member_ids=frozenset(), index=-1)
     capable: dict[str, bool] = attrs.Factory(dict)
     dismissed_index: int = -1
     refused_by: set[str] = attrs.Factory(set)
@@ -255,6 +254,11 @@ class MemberState:
         return not self.membership.voters and member_id in self.config.peers and member_id != self.self_id
 
     @property
+    def introduced(self) -> frozenset[str]:
+        """Ids in a later list than this ledger has, see L{MembersIntroduced}; none once it has caught up."""
+        return self._told.member_ids if self._told.index > self.membership.index else frozenset()
+
+    @property
     def speakers(self) -> frozenset[str]:
         """Ids of all that may speak as members."""
         return frozenset({*self.membership.addresses, *self.introduced})
@@ -266,7 +270,7 @@ class MemberState:
 
     def on_introduced(self, told: MembersIntroduced) -> None:
         """A known member has told a later list of members."""
-        self.introduced = told.member_ids
+        self._told = told
 
     @property
     def is_understood(self) -> bool:

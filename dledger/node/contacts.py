@@ -69,5 +69,5 @@ class Contacts:
             return
         self._told = Membership(index=told[-1].index, term=told[-1].term, **told[-1].members._asdict())
         others = self._told.addresses.keys() - {self._config.self_id}
-        self._feed(MembersIntroduced(member_ids=frozenset(others)))
+        self._feed(MembersIntroduced(member_ids=frozenset(others), index=self._told.index))
         self._changed()

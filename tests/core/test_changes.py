@@ -148,6 +148,14 @@ class RemoveTests(LeaderCase):
         self.bench.run(2_000)
         self.assertEqual({one[0] for one in sent(self.bench.seen, PushEntryRequest)}, {"n1"})
 
+    def test_introduced_no_longer(self) -> None:
+        """A member that another list told is no stranger until the own ledger has a list as late."""
+        self.bench.step(ev.MembersIntroduced(member_ids=frozenset({"n9"}), index=0))
+        self.assertTrue(self.bench.core.members.knows("n9"))
+        self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
+        self.assertFalse(self.bench.core.members.knows("n9"))
+        self.assertNotIn("n9", self.bench.core.members.speakers)
+
     def test_leader_hands_over(self) -> None:
         """It does not write its own removal: another one leads first."""
         self.assertRefused(change("remove", "n0"), ResponseCode.LEADER_TRANSFERRING, "hands over")

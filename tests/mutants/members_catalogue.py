@@ -72,6 +72,9 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
         Patch("dledger.core.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
     ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
+    ("introduced-for-ever", "a member that was told of may speak after it was removed", (
+        Patch(_MEMBER, " if self._told.index > self.membership.index else frozenset()", ""),
+    ), {"test": "tests.core.test_changes.RemoveTests.test_introduced_no_longer"}),
     ("promoted-behind", "a learner becomes a voter before it has the entries", (
         Patch(_CHANGES, "        if request.change == PROMOTE and target not in close:", "        if False:"),
     ), {"test": "tests.core.test_changes.PromoteTests.test_only_when_caught_up"}),

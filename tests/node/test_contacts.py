@@ -55,7 +55,7 @@ class ContactsTests(SynchronousTestCase):
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.greeted(contacts, "n1", 9)
         self.assertEqual(contacts.addresses, {"n1": "h:2", "n5": "h:6"})
-        told = MembersIntroduced(member_ids=frozenset({"n1", "n5"}))
+        told = MembersIntroduced(member_ids=frozenset({"n1", "n5"}), index=9)
         self.assertEqual((self.fed, self.changes), ([told], 1))
 
     def test_nothing_to_believe(self) -> None:
