@@ -181,6 +181,8 @@ class Misfortunes:
         self._note(f"{member.member_id} gets an older {name}")
         member.kill()
         member.disk.replace(path, copy)
+        if name in (TERM_FILE_NAME, TERM_TWIN_NAME):
+            self._damage.older_terms[member.member_id] = member.boots
         self._back_later(member)
 
     @staticmethod
