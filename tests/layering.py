@@ -28,7 +28,8 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 WIRE = ("protocols.wire",)
 VALUES = (
     "dledger.base.addresses", "dledger.base.errors", "dledger.base.group_name", "dledger.base.holes",
-    "dledger.base.option_values", "dledger.base.rights", "dledger.base.tls_files",
+    "dledger.base.membership", "dledger.base.option_values", "dledger.base.quorum", "dledger.base.rights",
+    "dledger.base.tls_files",
 )
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
@@ -167,8 +168,9 @@ LAYERS: tuple[Layer, ...] = (
         name="core",
         covers=("dledger.core",),
         ours=(
-            *VALUES, *CODES, "dledger.config", "dledger.base.quorum", "dledger.base.waiters",
-            "protocols.wire.ledger.bounds", "protocols.wire.ledger.messages",
+            *VALUES, *CODES, "dledger.config", "dledger.base.waiters",
+            "protocols.wire.ledger.bounds", "protocols.wire.ledger.memberships",
+            "protocols.wire.ledger.messages",
         ),
         third=ATTRS,
         refused=(*IO, *CLOCKS, *THREADS, "logging", "secrets", "uuid", "warnings"),

@@ -309,6 +309,7 @@ class Members:
             wire_version=answer.wire_version,
             health=answer.health,
             admin=answer.admin,
+            configuration=answer.configuration,
         )
 
     def _silent(self, member_id: str, problem: str) -> MemberInfo:

@@ -107,6 +107,7 @@ class MemberInfo:
     @ivar problem: reason for a missing answer; empty if it answered.
     @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
     @ivar admin: C{host:port} of its HTTP administration as it says; empty if not told.
+    @ivar configuration: the memberships of its log as METADATA tells them; empty if they never changed.
     """
 
     member_id: str
@@ -121,6 +122,7 @@ class MemberInfo:
     problem: str = ""
     health: str = ""
     admin: str = ""
+    configuration: str = ""
 
 
 def entries_of(batch: EntryBatch) -> list[Entry]:

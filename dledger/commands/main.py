@@ -41,6 +41,7 @@ from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
 from dledger.commands.ha import ha_status
 from dledger.commands.ha_resolve import ha_resolve
+from dledger.commands.member import member
 from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
 from protocols.rocketmq.signing import Credentials
@@ -343,6 +344,7 @@ cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)
 cli.add_command(group)
+cli.add_command(member)
 cli.add_command(certs)
 
 

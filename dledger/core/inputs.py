@@ -175,6 +175,14 @@ class PeerConnected(Input):
 
 
 @attrs.frozen(kw_only=True)
+class MembersIntroduced(Input):
+    """A known member has told a later list of members, that of C{index}; with all others in it."""
+
+    member_ids: frozenset[str]
+    index: int
+
+
+@attrs.frozen(kw_only=True)
 class PeerIncompatible(Input):
     """The peer sent a request in another version of the protocol. It holds until L{PeerConnected}."""
 

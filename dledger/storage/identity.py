@@ -30,6 +30,7 @@ from dledger.base.errors import DirectoryError
 from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME
+from dledger.storage.configurations import MEMBERS_NAME
 from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 
 IDENTITY_NAME = "identity"
@@ -125,7 +126,8 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
                 f"start with {option} {recorded}, or give this member another directory. If the {what} was "
                 f"renamed on every member, remove {path}; then the directory is adopted"
             )
-    _check_members(config, identity)
+    if not disk.exists(f"{config.self_path}/{MEMBERS_NAME}"):  # else the log tells the members
+        _check_members(config, identity)
     return identity
 
 
