@@ -199,6 +199,7 @@ class HoleRepair:
             if peer_id in self._told_committed:
                 self._told_committed[peer_id] = response.committed_index
             self._tried.discard(peer_id)
+            self._question = None  # it was not asked for the entries
             return
         entries: EntryBatch | None = None
         if isinstance(response, (PullResponse, GetResponse)):
