@@ -148,6 +148,15 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "OpenSSL", "cryptography"),
         refused=("twisted.web", "logging", "asyncio", "random"),
     ),
+    # The answering side of RocketMQ's protocol: for brokers and name servers.
+    Layer(
+        name="base commands",
+        covers=("dledger.base.commands",),
+        ours=("dledger.base.listening", "dledger.base.folding", "protocols.budgets", "protocols.connection",
+              "protocols.rocketmq", "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
+        third=TWISTED,
+        refused=("twisted.web", "logging", "asyncio"),
+    ),
     Layer(
         name="base",
         covers=("dledger.base",),

@@ -24,13 +24,13 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.option_values import read_properties
 from dledger.base.reactor import Reactor
 from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
     broker_from_mapping,
     option_name,
-    read_properties,
 )
 from dledger.broker.ha.allowed import ANYONE
 from dledger.broker.service import BrokerPorts, BrokerService
