@@ -1,0 +1,309 @@
+# -*- test-case-name: tests.interop.test_name_server -*-
+"""
+Name servers of RocketMQ's kind, Java's and ours, the same requests to each of them, and C{mqadmin}.
+
+Answers are compared as parsed documents: Java lists names in the order of its hash tables.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import attrs
+
+from dledger.base.commands.java_json import DataVersion, read_document
+from dledger.namesrv.registrations import BrokerTopics, TopicQueues
+from protocols.framing import FrameBuffer
+from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
+from tests.interop.rocketmq import PATIENCE, Server, java_command
+from tests.namesrv.support import header_of, registration_document
+from tests.processes.children import Child, ChildError, free_ports, wait_until
+from tests.processes.members import ROOT
+
+_TWISTD = "from twisted.scripts.twistd import run; run()"
+
+#: Seconds without an answer after which a name server is silent: 4.9 does not answer an unknown code.
+SILENCE_S = 2.0
+
+VERSIONS = {"4.9.8": "4.9", "5.3.3": "5.3"}
+
+
+class OurNameServer(Child):
+    """C{twistd dledger-namesrv}."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        (self.port,) = free_ports(1)
+        self.address = f"127.0.0.1:{self.port}"
+        self._words = [
+            sys.executable, "-c", _TWISTD, "-n", f"--pidfile={directory / 'namesrv.pid'}", "dledger-namesrv",
+            "--listen", f"tcp:{self.port}:interface=127.0.0.1", "--kv", str(directory / "kvConfig.json"),
+            *words,
+        ]
+        super().__init__(
+            "namesrv", self._words, log_path=directory / "namesrv.log", environment={"PYTHONPATH": str(ROOT)}
+        )
+
+    def wait_started(self) -> None:
+        """Until it listens."""
+        wait_until(lambda: _listens(self.port), seconds=PATIENCE, what=f"{self.name} listens", every=0.05)
+
+
+class JavaNameServer(Server):
+    """Java's."""
+
+    def __init__(self, directory: Path, version: str) -> None:
+        (self.port,) = free_ports(1)
+        self.address = f"127.0.0.1:{self.port}"
+        super().__init__(
+            "java-namesrv", "namesrv.NamesrvStartup",
+            {"listenPort": self.port, "kvConfigPath": directory / "java-kv.json"}, directory, version,
+        )
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@attrs.frozen(kw_only=True)
+class Said:
+    """What is compared of an answer; C{code} is None for silence."""
+
+    code: int | None
+    remark: str | None = None
+    fields: Mapping[str, str] = attrs.Factory(dict)
+    body: object = None
+
+
+class Asking:
+    """One connection to a name server."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self._frames = FrameBuffer()
+        self._last = 0
+
+    def ask(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, version: int = 409,
+        may_be_silent: bool = False,
+    ) -> Said:
+        """Send a request; wait for its answer."""
+        self._last += 1
+        self._socket.settimeout(SILENCE_S if may_be_silent else PATIENCE)
+        self._socket.sendall(encode_command(RemotingCommand(
+            code=code, opaque=self._last, version=version, language="JAVA", ext_fields=fields or {}, body=body
+        )))  # fmt: skip
+        while True:
+            try:
+                data = self._socket.recv(1 << 18)
+            except TimeoutError:
+                return Said(code=None)
+            if not data:
+                raise ChildError(f"the name server closed the connection at request {code}")
+            for _form, frame in self._frames.feed(data):
+                answer = decode_command(frame)
+                assert answer.opaque == self._last
+                return Said(code=answer.code, remark=answer.remark, fields=dict(answer.ext_fields),
+                            body=(raw_shape(answer.body), normal(answer.body)))  # fmt: skip
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+
+def normal(body: bytes) -> object:
+    """A body as a document whose lists are sorted."""
+    if not body.startswith(b"{"):
+        return body
+    return _sorted(read_document(body))
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sorted(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return sorted(map(_sorted, value), key=lambda one: json.dumps(one, sort_keys=True))
+    return value
+
+
+def raw_shape(body: bytes) -> list[int]:
+    """The bytes of a body without their order: equal for equal items in another order."""
+    return sorted(body) if body.startswith(b"{") else []
+
+
+def compressed(topics: Sequence[str], *, is_5: bool) -> bytes:
+    """A compressed registration."""
+
+    def piece(text: str) -> bytes:
+        return struct.pack(">i", len(text.encode())) + text.encode()
+
+    parts = [piece('{"counter":3,"timestamp":5}'), struct.pack(">i", len(topics)), *map(piece, topics),
+             piece('["f1","f2"]')]  # fmt: skip
+    return zlib.compress(b"".join(parts) + (struct.pack(">i", 0) if is_5 else b""))
+
+
+def topics_of(*names: str, counter: int = 1, sys_flag: int = 0) -> bytes:
+    """A registration of these topics."""
+    return registration_document(BrokerTopics(
+        version=DataVersion(timestamp=111, counter=counter, state_version=None),
+        topics=dict.fromkeys(names, TopicQueues(read_queue_nums=4, write_queue_nums=4, sys_flag=sys_flag)),
+    ))  # fmt: skip
+
+
+def play(port: int, version: str) -> list[tuple[str, Said]]:
+    """The same requests for every name server. @return: a label and the answer of each."""
+    is_5 = version.startswith("5")
+    said: list[tuple[str, Said]] = []
+    one = Asking(port)
+
+    def ask(label: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *,
+            number: int = 409, over: Asking = one) -> None:  # fmt: skip
+        said.append((f"{code} {label}", over.ask(code, fields, body, version=number)))
+
+    mine = {"brokerName": "bk", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": "0"}
+    # Nothing is there.
+    ask("no such topic", 105, {"topic": "T"})
+    for code in (106, 206, 304):
+        ask("empty", code)
+    ask("unknown cluster", 224, {"cluster": "zz"})
+    # KV configuration
+    ask("none", 219, {"namespace": "N"})
+    ask("none", 101, {"namespace": "N", "key": "K"})
+    ask("no key", 100, {"namespace": "N"})
+    ask("put", 100, {"namespace": "N", "key": "K", "value": "Vü\n/\""})
+    ask("there", 101, {"namespace": "N", "key": "K"})
+    ask("there", 219, {"namespace": "N"})
+    ask("remove", 102, {"namespace": "N", "key": "K"})
+    ask("remove again", 102, {"namespace": "N", "key": "K"})
+    ask("empty", 219, {"namespace": "N"})
+    # registration
+    ask("unknown", 322, mine, b'{"counter":1,"timestamp":111}')
+    ask("master", 103, header_of(), topics_of("A", "B"))
+    ask("slave", 103, header_of(address="127.0.0.1:2", broker_id=2), topics_of("A", "B"))
+    ask("no body", 103, header_of(name="b2", address="127.0.0.1:3"))
+    ask("wrong crc", 103, {**header_of(), "bodyCrc32": "5"}, topics_of("A", "B"))
+    ask("right crc", 103, {**header_of(), "bodyCrc32": str(crc32(topics_of("A", "B")) & 0x7FFFFFFF)},
+        topics_of("A", "B"))  # fmt: skip
+    for number in (0, 399, 400, 401, 479):
+        ask(f"version {number}", 105, {"topic": "A"}, number=number)
+    ask("strict", 105, {"topic": "A", "acceptStandardJsonOnly": "true"}, number=0)
+    ask("same version, another topic", 103, header_of(), topics_of("A", "B", "A2"))
+    ask("another topic", 105, {"topic": "A2"})
+    ask("next version", 103, header_of(), topics_of("A", "B", "A2", counter=2, sys_flag=2))
+    ask("next version", 105, {"topic": "A2"})
+    for code in (106, 206, 304, 311, 312, 313):
+        ask("two brokers", code)
+    ask("cluster", 224, {"cluster": "C"})
+    ask("same", 322, mine, b'{"counter":2,"timestamp":111}')
+    ask("changed", 322, mine, b'{"counter":3,"timestamp":111}')
+    ask("compressed", 103, {**header_of(name="z", address="127.0.0.1:5"), "compressed": "true"},
+        compressed(["ZA 4 5 6 SINGLE_TAG", "ZB 4 5 6 SINGLE_TAG"], is_5=False))  # fmt: skip
+    ask("compressed", 105, {"topic": "ZA"})
+    if is_5:
+        ask("compressed by 5", 103, {**header_of(name="z5", address="127.0.0.1:6"), "compressed": "true"},
+            compressed(['Z5 4 5 6 SINGLE_TAG {"a":"b c"}', "Z6 4 5 6 SINGLE_TAG"], is_5=True), number=479)
+        ask("compressed by 5", 105, {"topic": "Z5"})
+    ask("one topic", 103, header_of(name="one", address="127.0.0.1:8"), topics_of("ONE"))
+    ask("one topic", 105, {"topic": "ONE"})
+    # (Java's 5.3 keeps the name of the broker that it refused, without an address.)
+    ask("two topics", 103, header_of(name="one", address="127.0.0.1:8"), topics_of("ONE", "TWO"))
+    ask("two topics", 106)
+    ask("slave alone", 103, header_of(name="sl", address="127.0.0.1:10", broker_id=3), topics_of("S1", "S2"))
+    ask("slave alone", 105, {"topic": "S1"})
+    acting = {**header_of(name="sm", address="127.0.0.1:11", broker_id=3), "enableActingMaster": "false"}
+    ask("slave of 5 alone", 103, acting, topics_of("M1", "M2"))
+    ask("slave of 5 alone", 105, {"topic": "M1"})
+    strange = "ü/<('\"\\\x01\x7f\u2028😀é\x1f&\t"
+    ask("escapes", 103, header_of(name=strange, address="127.0.0.1:12", cluster="ç/C"), topics_of("E", "F/ü"))
+    ask("escapes", 105, {"topic": "E"})
+    ask("escapes", 105, {"topic": "E"}, number=0)
+    ask("escapes", 206)
+    # permissions, deletion
+    for code, name in ((205, "bk"), (205, "zz"), (327, "bk"), (327, "zz")):
+        ask(name, code, {"brokerName": name})
+        ask(f"after {code}", 105, {"topic": "A"})
+    ask("delete", 216, {"topic": "B"})
+    ask("delete again", 216, {"topic": "B"})
+    ask("deleted", 105, {"topic": "B"})
+    if is_5:
+        ask("delete in another cluster", 216, {"topic": "A", "clusterName": "zz"})
+        _play_5(ask, mine)
+    # the slave becomes master, the master stops
+    ask("slave to master", 103, header_of(address="127.0.0.1:2", broker_id=0), topics_of("A", "B", counter=9))
+    ask("slave to master", 105, {"topic": "A"})
+    ask("other slave", 103, header_of(address="127.0.0.1:9", broker_id=1), topics_of("A", "B"))
+    ask("unregister", 104, {**mine, "brokerAddr": "127.0.0.1:9", "brokerId": "1"})
+    _settle(one, {"topic": "A"}, "127.0.0.1:9")
+    ask("unregistered", 105, {"topic": "A"})
+    # ordered topics
+    ask("order", 100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "A", "value": "bk:4"})
+    ask("order is off", 105, {"topic": "A"})
+    ask("on", 318, {}, b"orderMessageEnable=true\n")
+    ask("order is on", 105, {"topic": "A"})
+    ask("told to brokers", 103, header_of(address="127.0.0.1:2", broker_id=0), topics_of("A", "B", counter=9))
+    ask("off", 318, {}, b"orderMessageEnable=false\n")
+    ask("black list", 318, {}, b"kvConfigPath=x\n")
+    # a connection ends
+    other = Asking(port)
+    ask("over another connection", 103, header_of(name="cl", address="127.0.0.1:20"), topics_of("CL", "CM"),
+        over=other)  # fmt: skip
+    ask("before it ends", 105, {"topic": "CL"})
+    other.close()
+    _settle(one, {"topic": "CL"}, "127.0.0.1:20")
+    ask("after it ended", 105, {"topic": "CL"})
+    ask("after it ended", 106)
+    one.close()
+    return said
+
+
+def _play_5(ask: object, mine: Mapping[str, str]) -> None:
+    assert callable(ask)
+    queues = (b'{"queueDatas":[{"brokerName":"%s","perm":6,"readQueueNums":4,"topicSysFlag":0,'
+              b'"writeQueueNums":4}]}')  # fmt: skip
+    ask("register", 217, {"topic": "R"}, queues % b"bk")
+    ask("registered", 105, {"topic": "R"})
+    ask("unknown broker", 217, {"topic": "R2"}, queues % b"zz")
+    ask("unknown broker", 105, {"topic": "R2"})
+    ask("members", 901, {"clusterName": "C", "brokerName": "bk"})
+    ask("no members", 901, {"clusterName": "C", "brokerName": "zz"})
+    ask("heartbeat", 904, mine)
+    ask("unknown code", 9999)
+    ask("controller", 1001)
+
+
+def _settle(asking: Asking, fields: Mapping[str, str], address: str) -> None:
+    """Until a route has lost an address: 5.3 removes brokers a moment later."""
+    wait_until(lambda: address not in str(asking.ask(105, fields).body), seconds=PATIENCE,
+               what=f"{address} is forgotten", every=0.1)  # fmt: skip
+
+
+def mqadmin(version: str, directory: Path, address: str, *words: str) -> str:
+    """
+    Run C{mqadmin}. @return: what it wrote.
+
+    @raise ChildError: it wrote of an exception.
+    """
+    (directory / "conf" / "logback_tools.xml").write_text("<configuration/>")
+    command = java_command(
+        version, directory, "128m", "org.apache.rocketmq.tools.command.MQAdminStartup", *words
+    )
+    done = subprocess.run(
+        command, capture_output=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, text=True,
+        env={"NAMESRV_ADDR": address, "ROCKETMQ_HOME": str(directory), "PATH": "/usr/bin:/bin",
+             "JAVA_TOOL_OPTIONS": f"-Drocketmq.namesrv.addr={address}"},
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    if "Exception" in said:
+        raise ChildError(f"mqadmin {' '.join(words)}: {said[-1500:]}")
+    return said
