@@ -15,7 +15,7 @@ from dledger.namesrv.config import (
     BLACK_LIST,
     CHANGEABLE,
     NameServerConfig,
-    java_name,
+    java_spelling,
     name_server_from_mapping,
     name_server_option,
     properties_text,
@@ -69,7 +69,7 @@ class ChangeableConfig:
             if after != getattr(self.config, target):
                 raise ValueError(
                     f"{name} holds from the start on: change it there. These change while the server runs: "
-                    f"{', '.join(map(java_name, CHANGEABLE))}"
+                    f"{', '.join(map(java_spelling, CHANGEABLE))}"
                 )
         return True
 

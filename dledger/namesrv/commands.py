@@ -56,7 +56,8 @@ ANSWER_BODY_MAX = FRAME_BYTES_MAX - 64 * 1024
 
 #: The page that Java names for a missing topic, in 5.x and before.
 _FAQ = {
-    True: "https://rocketmq.apache.org/docs/bestPractice/06FAQ", False: "http://rocketmq.apache.org/docs/faq/",
+    True: "https://rocketmq.apache.org/docs/bestPractice/06FAQ",
+    False: "http://rocketmq.apache.org/docs/faq/",
 }
 
 

@@ -187,7 +187,7 @@ def name_server_from_mapping(
     return NameServerConfig(ignored=tuple(ignored), **given)
 
 
-def java_name(name: str) -> str:
+def java_spelling(name: str) -> str:
     """RocketMQ's spelling of one of our options."""
     head, *words = name.split("_")
     return head + "".join(word.title() for word in words)
@@ -196,7 +196,7 @@ def java_name(name: str) -> str:
 def properties_text(config: NameServerConfig) -> str:
     """All options as lines C{name=value}, as getNamesrvConfig shows them."""
     lines = []
-    for name in sorted(_KNOWN, key=java_name):
+    for name in sorted(_KNOWN, key=java_spelling):
         value = getattr(config, name)
-        lines.append(f"{java_name(name)}={str(value).lower() if isinstance(value, bool) else value}\n")
+        lines.append(f"{java_spelling(name)}={str(value).lower() if isinstance(value, bool) else value}\n")
     return "".join(lines)

@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.namesrv.test_service,tests.admin.test_name_server -*-
 """The state of a name server at one moment, for its pages."""
 
 from __future__ import annotations

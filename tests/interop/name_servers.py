@@ -163,123 +163,159 @@ def topics_of(*names: str, counter: int = 1, sys_flag: int = 0) -> bytes:
 
 def play(port: int, version: str) -> list[tuple[str, Said]]:
     """The same requests for every name server. @return: a label and the answer of each."""
-    is_5 = version.startswith("5")
-    said: list[tuple[str, Said]] = []
-    one = Asking(port)
-
-    def ask(label: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *,
-            number: int = 409, over: Asking = one) -> None:  # fmt: skip
-        said.append((f"{code} {label}", over.ask(code, fields, body, version=number)))
-
-    mine = {"brokerName": "bk", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": "0"}
-    # Nothing is there.
-    ask("no such topic", 105, {"topic": "T"})
-    for code in (106, 206, 304):
-        ask("empty", code)
-    ask("unknown cluster", 224, {"cluster": "zz"})
-    # KV configuration
-    ask("none", 219, {"namespace": "N"})
-    ask("none", 101, {"namespace": "N", "key": "K"})
-    ask("no key", 100, {"namespace": "N"})
-    ask("put", 100, {"namespace": "N", "key": "K", "value": "Vü\n/\""})
-    ask("there", 101, {"namespace": "N", "key": "K"})
-    ask("there", 219, {"namespace": "N"})
-    ask("remove", 102, {"namespace": "N", "key": "K"})
-    ask("remove again", 102, {"namespace": "N", "key": "K"})
-    ask("empty", 219, {"namespace": "N"})
-    # registration
-    ask("unknown", 322, mine, b'{"counter":1,"timestamp":111}')
-    ask("master", 103, header_of(), topics_of("A", "B"))
-    ask("slave", 103, header_of(address="127.0.0.1:2", broker_id=2), topics_of("A", "B"))
-    ask("no body", 103, header_of(name="b2", address="127.0.0.1:3"))
-    ask("wrong crc", 103, {**header_of(), "bodyCrc32": "5"}, topics_of("A", "B"))
-    ask("right crc", 103, {**header_of(), "bodyCrc32": str(crc32(topics_of("A", "B")) & 0x7FFFFFFF)},
-        topics_of("A", "B"))  # fmt: skip
-    for number in (0, 399, 400, 401, 479):
-        ask(f"version {number}", 105, {"topic": "A"}, number=number)
-    ask("strict", 105, {"topic": "A", "acceptStandardJsonOnly": "true"}, number=0)
-    ask("same version, another topic", 103, header_of(), topics_of("A", "B", "A2"))
-    ask("another topic", 105, {"topic": "A2"})
-    ask("next version", 103, header_of(), topics_of("A", "B", "A2", counter=2, sys_flag=2))
-    ask("next version", 105, {"topic": "A2"})
-    for code in (106, 206, 304, 311, 312, 313):
-        ask("two brokers", code)
-    ask("cluster", 224, {"cluster": "C"})
-    ask("same", 322, mine, b'{"counter":2,"timestamp":111}')
-    ask("changed", 322, mine, b'{"counter":3,"timestamp":111}')
-    ask("compressed", 103, {**header_of(name="z", address="127.0.0.1:5"), "compressed": "true"},
-        compressed(["ZA 4 5 6 SINGLE_TAG", "ZB 4 5 6 SINGLE_TAG"], is_5=False))  # fmt: skip
-    ask("compressed", 105, {"topic": "ZA"})
-    if is_5:
-        ask("compressed by 5", 103, {**header_of(name="z5", address="127.0.0.1:6"), "compressed": "true"},
-            compressed(['Z5 4 5 6 SINGLE_TAG {"a":"b c"}', "Z6 4 5 6 SINGLE_TAG"], is_5=True), number=479)
-        ask("compressed by 5", 105, {"topic": "Z5"})
-    ask("one topic", 103, header_of(name="one", address="127.0.0.1:8"), topics_of("ONE"))
-    ask("one topic", 105, {"topic": "ONE"})
-    # (Java's 5.3 keeps the name of the broker that it refused, without an address.)
-    ask("two topics", 103, header_of(name="one", address="127.0.0.1:8"), topics_of("ONE", "TWO"))
-    ask("two topics", 106)
-    ask("slave alone", 103, header_of(name="sl", address="127.0.0.1:10", broker_id=3), topics_of("S1", "S2"))
-    ask("slave alone", 105, {"topic": "S1"})
-    acting = {**header_of(name="sm", address="127.0.0.1:11", broker_id=3), "enableActingMaster": "false"}
-    ask("slave of 5 alone", 103, acting, topics_of("M1", "M2"))
-    ask("slave of 5 alone", 105, {"topic": "M1"})
-    strange = "ü/<('\"\\\x01\x7f\u2028😀é\x1f&\t"
-    ask("escapes", 103, header_of(name=strange, address="127.0.0.1:12", cluster="ç/C"), topics_of("E", "F/ü"))
-    ask("escapes", 105, {"topic": "E"})
-    ask("escapes", 105, {"topic": "E"}, number=0)
-    ask("escapes", 206)
-    # permissions, deletion
-    for code, name in ((205, "bk"), (205, "zz"), (327, "bk"), (327, "zz")):
-        ask(name, code, {"brokerName": name})
-        ask(f"after {code}", 105, {"topic": "A"})
-    ask("delete", 216, {"topic": "B"})
-    ask("delete again", 216, {"topic": "B"})
-    ask("deleted", 105, {"topic": "B"})
-    if is_5:
-        ask("delete in another cluster", 216, {"topic": "A", "clusterName": "zz"})
-        _play_5(ask, mine)
-    # the slave becomes master, the master stops
-    ask("slave to master", 103, header_of(address="127.0.0.1:2", broker_id=0), topics_of("A", "B", counter=9))
-    ask("slave to master", 105, {"topic": "A"})
-    ask("other slave", 103, header_of(address="127.0.0.1:9", broker_id=1), topics_of("A", "B"))
-    ask("unregister", 104, {**mine, "brokerAddr": "127.0.0.1:9", "brokerId": "1"})
-    _settle(one, {"topic": "A"}, "127.0.0.1:9")
-    ask("unregistered", 105, {"topic": "A"})
-    # ordered topics
-    ask("order", 100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "A", "value": "bk:4"})
-    ask("order is off", 105, {"topic": "A"})
-    ask("on", 318, {}, b"orderMessageEnable=true\n")
-    ask("order is on", 105, {"topic": "A"})
-    ask("told to brokers", 103, header_of(address="127.0.0.1:2", broker_id=0), topics_of("A", "B", counter=9))
-    ask("off", 318, {}, b"orderMessageEnable=false\n")
-    ask("black list", 318, {}, b"kvConfigPath=x\n")
-    # a connection ends
-    other = Asking(port)
-    ask("over another connection", 103, header_of(name="cl", address="127.0.0.1:20"), topics_of("CL", "CM"),
-        over=other)  # fmt: skip
-    ask("before it ends", 105, {"topic": "CL"})
-    other.close()
-    _settle(one, {"topic": "CL"}, "127.0.0.1:20")
-    ask("after it ended", 105, {"topic": "CL"})
-    ask("after it ended", 106)
-    one.close()
-    return said
+    playing = _Play(port, is_5=version.startswith("5"))
+    playing.values()
+    playing.registrations()
+    playing.other_forms()
+    playing.administration()
+    if playing.is_5:
+        playing.requests_of_5()
+    playing.changes_of_brokers()
+    playing.ordered_topics()
+    playing.end_of_a_connection()
+    return playing.said
 
 
-def _play_5(ask: object, mine: Mapping[str, str]) -> None:
-    assert callable(ask)
-    queues = (b'{"queueDatas":[{"brokerName":"%s","perm":6,"readQueueNums":4,"topicSysFlag":0,'
-              b'"writeQueueNums":4}]}')  # fmt: skip
-    ask("register", 217, {"topic": "R"}, queues % b"bk")
-    ask("registered", 105, {"topic": "R"})
-    ask("unknown broker", 217, {"topic": "R2"}, queues % b"zz")
-    ask("unknown broker", 105, {"topic": "R2"})
-    ask("members", 901, {"clusterName": "C", "brokerName": "bk"})
-    ask("no members", 901, {"clusterName": "C", "brokerName": "zz"})
-    ask("heartbeat", 904, mine)
-    ask("unknown code", 9999)
-    ask("controller", 1001)
+class _Play:
+    """Each method asks, and keeps the answers."""
+
+    def __init__(self, port: int, *, is_5: bool) -> None:
+        self.is_5 = is_5
+        self.said: list[tuple[str, Said]] = []
+        self._port = port
+        self._one = Asking(port)
+        self._mine = {"brokerName": "bk", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": "0"}
+
+    def ask(
+        self, label: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *,
+        number: int = 409, over: Asking | None = None,
+    ) -> None:
+        """One request. @param number: version of the sender."""
+        self.said.append((f"{code} {label}", (over or self._one).ask(code, fields, body, version=number)))
+
+    def values(self) -> None:
+        """Nothing is there; the KV configuration."""
+        self.ask("no such topic", 105, {"topic": "T"})
+        for code in (106, 206, 304):
+            self.ask("empty", code)
+        self.ask("unknown cluster", 224, {"cluster": "zz"})
+        # KV configuration
+        self.ask("none", 219, {"namespace": "N"})
+        self.ask("none", 101, {"namespace": "N", "key": "K"})
+        self.ask("no key", 100, {"namespace": "N"})
+        self.ask("put", 100, {"namespace": "N", "key": "K", "value": "Vü\n/\""})
+        self.ask("there", 101, {"namespace": "N", "key": "K"})
+        self.ask("there", 219, {"namespace": "N"})
+        self.ask("remove", 102, {"namespace": "N", "key": "K"})
+        self.ask("remove again", 102, {"namespace": "N", "key": "K"})
+        self.ask("empty", 219, {"namespace": "N"})
+
+    def registrations(self) -> None:
+        """Brokers register, and routes show them."""
+        self.ask("unknown", 322, self._mine, b'{"counter":1,"timestamp":111}')
+        self.ask("master", 103, header_of(), topics_of("A", "B"))
+        self.ask("slave", 103, header_of(address="127.0.0.1:2", broker_id=2), topics_of("A", "B"))
+        self.ask("no body", 103, header_of(name="b2", address="127.0.0.1:3"))
+        self.ask("wrong crc", 103, {**header_of(), "bodyCrc32": "5"}, topics_of("A", "B"))
+        body = topics_of("A", "B")
+        self.ask("right crc", 103, {**header_of(), "bodyCrc32": str(crc32(body) & 0x7FFFFFFF)}, body)
+        for number in (0, 399, 400, 401, 479):
+            self.ask(f"version {number}", 105, {"topic": "A"}, number=number)
+        self.ask("strict", 105, {"topic": "A", "acceptStandardJsonOnly": "true"}, number=0)
+        self.ask("same version, another topic", 103, header_of(), topics_of("A", "B", "A2"))
+        self.ask("another topic", 105, {"topic": "A2"})
+        self.ask("next version", 103, header_of(), topics_of("A", "B", "A2", counter=2, sys_flag=2))
+        self.ask("next version", 105, {"topic": "A2"})
+        for code in (106, 206, 304, 311, 312, 313):
+            self.ask("two brokers", code)
+        self.ask("cluster", 224, {"cluster": "C"})
+        self.ask("same", 322, self._mine, b'{"counter":2,"timestamp":111}')
+        self.ask("changed", 322, self._mine, b'{"counter":3,"timestamp":111}')
+
+    def other_forms(self) -> None:
+        """Compressed bodies, single topics, slaves without a master, strange names."""
+        fields = {**header_of(name="z", address="127.0.0.1:5"), "compressed": "true"}
+        body = compressed(["ZA 4 5 6 SINGLE_TAG", "ZB 4 5 6 SINGLE_TAG"], is_5=False)
+        self.ask("compressed", 103, fields, body)
+        self.ask("compressed", 105, {"topic": "ZA"})
+        if self.is_5:
+            fields = {**header_of(name="z5", address="127.0.0.1:6"), "compressed": "true"}
+            body = compressed(['Z5 4 5 6 SINGLE_TAG {"a":"b c"}', "Z6 4 5 6 SINGLE_TAG"], is_5=True)
+            self.ask("compressed by 5", 103, fields, body, number=479)
+            self.ask("compressed by 5", 105, {"topic": "Z5"})
+        self.ask("one topic", 103, header_of(name="one", address="127.0.0.1:8"), topics_of("ONE"))
+        self.ask("one topic", 105, {"topic": "ONE"})
+        # (Java's 5.3 keeps the name of the broker that it refused, without an address.)
+        self.ask("two topics", 103, header_of(name="one", address="127.0.0.1:8"), topics_of("ONE", "TWO"))
+        self.ask("two topics", 106)
+        alone = header_of(name="sl", address="127.0.0.1:10", broker_id=3)
+        self.ask("slave alone", 103, alone, topics_of("S1", "S2"))
+        self.ask("slave alone", 105, {"topic": "S1"})
+        acting = {**header_of(name="sm", address="127.0.0.1:11", broker_id=3), "enableActingMaster": "false"}
+        self.ask("slave of 5 alone", 103, acting, topics_of("M1", "M2"))
+        self.ask("slave of 5 alone", 105, {"topic": "M1"})
+        strange = "ü/<('\"\\\x01\x7f\u2028😀é\x1f&\t"
+        odd = header_of(name=strange, address="127.0.0.1:12", cluster="ç/C")
+        self.ask("escapes", 103, odd, topics_of("E", "F/ü"))
+        self.ask("escapes", 105, {"topic": "E"})
+        self.ask("escapes", 105, {"topic": "E"}, number=0)
+        self.ask("escapes", 206)
+
+    def administration(self) -> None:
+        """Permissions, deletion."""
+        for code, name in ((205, "bk"), (205, "zz"), (327, "bk"), (327, "zz")):
+            self.ask(name, code, {"brokerName": name})
+            self.ask(f"after {code}", 105, {"topic": "A"})
+        self.ask("delete", 216, {"topic": "B"})
+        self.ask("delete again", 216, {"topic": "B"})
+        self.ask("deleted", 105, {"topic": "B"})
+        if self.is_5:
+            self.ask("delete in another cluster", 216, {"topic": "A", "clusterName": "zz"})
+
+    def changes_of_brokers(self) -> None:
+        """A slave becomes the master, a broker stops."""
+        self.ask("slave to master", 103, header_of(address="127.0.0.1:2"), topics_of("A", "B", counter=9))
+        self.ask("slave to master", 105, {"topic": "A"})
+        self.ask("other slave", 103, header_of(address="127.0.0.1:9", broker_id=1), topics_of("A", "B"))
+        self.ask("unregister", 104, {**self._mine, "brokerAddr": "127.0.0.1:9", "brokerId": "1"})
+        _settle(self._one, {"topic": "A"}, "127.0.0.1:9")
+        self.ask("unregistered", 105, {"topic": "A"})
+
+    def ordered_topics(self) -> None:
+        """Ordered topics, and options."""
+        self.ask("order", 100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "A", "value": "bk:4"})
+        self.ask("order is off", 105, {"topic": "A"})
+        self.ask("on", 318, {}, b"orderMessageEnable=true\n")
+        self.ask("order is on", 105, {"topic": "A"})
+        self.ask("told to brokers", 103, header_of(address="127.0.0.1:2"), topics_of("A", "B", counter=9))
+        self.ask("off", 318, {}, b"orderMessageEnable=false\n")
+        self.ask("black list", 318, {}, b"kvConfigPath=x\n")
+
+    def end_of_a_connection(self) -> None:
+        """The brokers of a connection go with it."""
+        other = Asking(self._port)
+        fields = header_of(name="cl", address="127.0.0.1:20")
+        self.ask("over another connection", 103, fields, topics_of("CL", "CM"), over=other)
+        self.ask("before it ends", 105, {"topic": "CL"})
+        other.close()
+        _settle(self._one, {"topic": "CL"}, "127.0.0.1:20")
+        self.ask("after it ended", 105, {"topic": "CL"})
+        self.ask("after it ended", 106)
+        self._one.close()
+
+    def requests_of_5(self) -> None:
+        """Codes that only 5.x has, and unknown ones."""
+        queues = (b'{"queueDatas":[{"brokerName":"%s","perm":6,"readQueueNums":4,"topicSysFlag":0,'
+                  b'"writeQueueNums":4}]}')  # fmt: skip
+        self.ask("register", 217, {"topic": "R"}, queues % b"bk")
+        self.ask("registered", 105, {"topic": "R"})
+        self.ask("unknown broker", 217, {"topic": "R2"}, queues % b"zz")
+        self.ask("unknown broker", 105, {"topic": "R2"})
+        self.ask("members", 901, {"clusterName": "C", "brokerName": "bk"})
+        self.ask("no members", 901, {"clusterName": "C", "brokerName": "zz"})
+        self.ask("heartbeat", 904, self._mine)
+        self.ask("unknown code", 9999)
+        self.ask("controller", 1001)
 
 
 def _settle(asking: Asking, fields: Mapping[str, str], address: str) -> None:

@@ -1,3 +1,4 @@
+# -*- test-case-name: tests.namesrv.test_commands -*-
 """A name server without a network: fake connections, the clock of the test, a disk in memory."""
 
 from __future__ import annotations

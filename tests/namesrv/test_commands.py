@@ -39,8 +39,9 @@ class RouteTests(NameServerCase):
     def test_route(self) -> None:
         """Integer keys are quoted from version 401 on, or if the client says so."""
         route = (
-            b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:1",2:"127.0.0.1:2"},"brokerName":"bk","cluster":"C",'
-            b'"enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"bk","perm":6,'
+            b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:1",2:"127.0.0.1:2"},"brokerName":"bk",'
+            b'"cluster":"C","enableActingMaster":false}],"filterServerTable":{},'
+            b'"queueDatas":[{"brokerName":"bk","perm":6,'
             b'"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
         )
         strict = route.replace(b"{0:", b'{"0":').replace(b",2:", b',"2":')

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.option_values import read_properties
-from dledger.namesrv.config import NameServerConfig, java_name, name_server_from_mapping, properties_text
+from dledger.namesrv.config import NameServerConfig, java_spelling, name_server_from_mapping, properties_text
 from tests.test_docs import DOCS, first_cells
 
 #: What getNamesrvConfig of 5.3.3 shows, in part, as a file.
@@ -56,6 +56,6 @@ class ConfigTests(SynchronousTestCase):
 
     def test_documented(self) -> None:
         """docs/namesrv.md has a row for each option."""
-        rows = first_cells(Path(DOCS) / "namesrv.md")
-        names = [java_name(name) for name in NameServerConfig.__annotations__ if name != "ignored"]
+        rows = [row.split("`")[0] for row in first_cells(Path(DOCS) / "namesrv.md")]
+        names = [java_spelling(name) for name in NameServerConfig.__annotations__ if name != "ignored"]
         self.assertEqual([name for name in names if name not in rows], [])

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.test_router,tests.namesrv.test_server -*-
+# -*- test-case-name: tests.broker.test_router,tests.namesrv.test_service -*-
 """
 The listening side of any server of RocketMQ's commands: each request goes to the group that has its code.
 
