@@ -184,9 +184,9 @@ class RouteTable:
 
     def _check_brokers(self, asked: Registering, known: LiveBroker | None) -> None:
         most = self.limits.brokers_max
+        # A new name is a new pair, so this bounds the names, too.
         full = (
             (known is None and len(self.live) >= most)
-            or (asked.name not in self.groups and len(self.groups) >= most)
             or (asked.name not in self.clusters.get(asked.cluster, ()) and self._pairs >= most)
         )
         if full:

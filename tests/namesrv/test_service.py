@@ -160,6 +160,19 @@ class LifeTests(ServiceCase):
         self.assertTrue(peer[0].is_lost)
         self.stop(service)
 
+    def test_idle(self) -> None:
+        """A connection without traffic ends after the option's time."""
+        service = self.start(serverChannelMaxIdleTimeSeconds=10)
+        peer = self.connect(service)
+        self.ask(peer, 206)
+        for _ in range(9):
+            self.clock.advance(1)
+        self.assertFalse(peer[0].is_lost)
+        for _ in range(3):
+            self.clock.advance(1)
+        self.assertTrue(peer[0].is_lost)
+        self.stop(service)
+
     def test_traffic_is_no_registration(self) -> None:
         """A broker whose connection is used, but that does not register, is forgotten all the same."""
         service = self.start()
