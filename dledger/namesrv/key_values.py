@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from dledger.base.commands.java_json import read_document, to_object
 from dledger.base.commands.refusals import Code, Refused
 from dledger.base.disk.disk import Disk
-from dledger.base.errors import DirectoryError, StoreError
+from dledger.base.errors import DirectoryError
 from dledger.base.threads import RunInThread
 from dledger.namesrv.answers import configuration_body
 from protocols.wire.errors import BodyError
@@ -78,13 +78,13 @@ class KeyValues:
         """
         Read the file, if there is one; make its directory.
 
-        @raise DirectoryError: it is malformed. @raise StoreError: it cannot be read.
+        @raise DirectoryError: it cannot be read, or is malformed.
         """
         try:
             self._disk.makedirs(os.path.dirname(os.path.abspath(self._path)))
             data = self._disk.read_file(self._path) if self._disk.exists(self._path) else b""
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be read: {error.strerror or error}") from error
+            raise DirectoryError(f"{self._path} cannot be read: {error.strerror or error}") from error
         if data:
             try:
                 self._tables = _read_tables(data)

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from dledger.base.commands.answering import AnsweringSide
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk, File
-from dledger.base.errors import StoreError
+from dledger.base.errors import DirectoryError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.namesrv.changes import ChangeableConfig
@@ -120,7 +120,7 @@ class NameServerService(Service):
         try:
             self.values.load()
             self._lock = self._locked(f"{config.kv_config_path}.lock")
-        except StoreError as error:
+        except DirectoryError as error:
             self._give_up(str(error))
             return
         if self._admin is not None:
@@ -132,12 +132,12 @@ class NameServerService(Service):
         try:
             return self._disk.lock(path)
         except BlockingIOError:
-            raise StoreError(
+            raise DirectoryError(
                 f"{path} is locked: another name server uses this KV configuration; give each its own "
                 "--kv"
             ) from None
         except OSError as error:
-            raise StoreError(f"{path}: {error.strerror or error}") from error
+            raise DirectoryError(f"{path}: {error.strerror or error}") from error
 
     async def _listen(self) -> None:
         port = await self._endpoint.listen(self.side)

@@ -23,9 +23,9 @@ from dledger.base.commands.java_json import DataVersion, read_document
 from dledger.namesrv.registrations import BrokerTopics, TopicQueues
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
-from tests.interop.rocketmq import PATIENCE, Server, java_command
+from tests.interop.rocketmq import PATIENCE, Server, StartedChild, java_command
 from tests.namesrv.support import header_of, registration_document
-from tests.processes.children import Child, ChildError, free_ports, wait_until
+from tests.processes.children import ChildError, free_ports, wait_until
 from tests.processes.members import ROOT
 
 _TWISTD = "from twisted.scripts.twistd import run; run()"
@@ -36,7 +36,7 @@ SILENCE_S = 2.0
 VERSIONS = {"4.9.8": "4.9", "5.3.3": "5.3"}
 
 
-class OurNameServer(Child):
+class OurNameServer(StartedChild):
     """C{twistd dledger-namesrv}."""
 
     def __init__(self, directory: Path, *words: str) -> None:

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.interop.java import JavaMissing
 from tests.interop.name_servers import VERSIONS, Asking, JavaNameServer, OurNameServer, mqadmin, play
-from tests.interop.rocketmq import PATIENCE, TOPIC, Messages, Server, broker_port, class_path
+from tests.interop.rocketmq import PATIENCE, TOPIC, BrokerGroup, Messages, Server, broker_port, class_path
 from tests.processes.brokers import Broker, free_triple
 from tests.processes.children import wait_until
 
@@ -168,4 +168,44 @@ class ClusterTests(NameServerCase):
 
     def test_5_3(self) -> None:
         """Programs of 5.3."""
+        self.play("5.3.3")
+
+
+class GroupTests(NameServerCase):
+    """Java's brokers in DLedger mode register with ours: each change of roles with another id."""
+
+    def play(self, version: str) -> None:
+        """A leader is killed, and producer and consumer find the next one through our name server."""
+        directory = self.directory(version)
+        server = self.ours(directory, version)
+        group = BrokerGroup(directory, version, broker={"recheckReputOffsetFromCq": True},
+                            name_server=server, name_port=server.port)  # fmt: skip
+        self.addCleanup(group.kill)
+        server.kill()  # the group starts it
+        group.start()
+        group.messages.start()
+        group.messages.wait_started(seconds=PATIENCE)
+        group.send(40)
+        self.assertEqual(group.messages.received(40), (40, 0))
+        asking = Asking(server.port)
+        self.addCleanup(asking.close)
+
+        def ids() -> list[str]:
+            body = asking.ask(105, {"topic": TOPIC}).body
+            assert isinstance(body, tuple)
+            return sorted(body[1]["brokerDatas"][0]["brokerAddrs"])
+
+        wait_until(lambda: len(ids()) == 2 and "0" in ids(), seconds=PATIENCE, what="a master and a slave",
+                   every=0.2)  # fmt: skip
+        group.brokers[group.leader()].kill()
+        group.send(40)
+        self.assertEqual(group.messages.received(80)[0], 80)
+        self.assertEqual(ids(), ["0"])
+
+    def test_4_9(self) -> None:
+        """Brokers of 4.9."""
+        self.play("4.9.8")
+
+    def test_5_3(self) -> None:
+        """Brokers of 5.3."""
         self.play("5.3.3")

@@ -104,6 +104,14 @@ class RegistrationTests(RouteCase):
             self.assertEqual(table.groups["bk"].addresses, {0: "s:1"})
             self.check(table)
 
+    def test_roles_of_a_raft_member(self) -> None:
+        """A broker in DLedger mode begins with id -1, and changes it with each role."""
+        for table in (self.table, self.old):
+            for counter, number in enumerate((-1, 1, 0, 2, 0)):
+                table.register(header(broker_id=number), body("A", "B", counter=counter), 1, 0.0)
+                self.assertEqual(table.groups["bk"].addresses, {number: "m:1"})
+                self.check(table)
+
     def test_higher_state(self) -> None:
         """5.x: an id is not taken from an address with a higher version of the controller's state."""
         self.table.register(header(), body("A", "B", state=2), 1, 0.0)
