@@ -36,6 +36,8 @@ BODY_VERSION = 37
 
 _INT_SIZE = 4
 
+_QUEUE_FIELDS = ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")
+
 #: Bits of a topic's permission.
 PERM_WRITE = 2
 PERM_READ_WRITE = 6
@@ -76,6 +78,8 @@ def read_name(value: object, what: str) -> str:
 
     @raise BodyError: it is no text, empty, or longer than L{NAME_CHARACTERS_MAX}.
     """
+    if isinstance(value, str) and value.isascii() and 0 < len(value) <= NAME_CHARACTERS_MAX:
+        return value  # the usual case
     text = to_text(value, what)
     if not text or len(text) > NAME_CHARACTERS_MAX:
         raise BodyError(f"{what}={shown(value)}: write 1 to {NAME_CHARACTERS_MAX} characters")
@@ -138,13 +142,28 @@ def read_topic_route(body: bytes) -> dict[str, TopicQueues]:
 def _topics_of(wrapper: JsonObject, filter_servers: tuple[str, ...] | None) -> BrokerTopics:
     table = wrapper.get("topicConfigTable")
     topics = {}
+    known: dict[tuple[object, ...], TopicQueues] = {}
     for key, value in ({} if table is None else to_object(table, "topicConfigTable")).items():
         topic = to_object(value, "topicConfigTable")
         name = topic.get("topicName")
-        topics[read_name(key if name is None else name, "topicName")] = _queues(topic, 16, 6)
+        topics[read_name(key if name is None else name, "topicName")] = _shared_queues(topic, known)
     return BrokerTopics(
         version=read_data_version(wrapper.get("dataVersion")), topics=topics, filter_servers=filter_servers
     )
+
+
+def _shared_queues(
+    document: JsonObject, known: dict[tuple[object, ...], TopicQueues]
+) -> TopicQueues:
+    """As L{_queues} with Java's defaults; most topics of a broker have the same numbers."""
+    said = tuple(map(document.get, _QUEUE_FIELDS))
+    try:
+        return known[said]
+    except KeyError:
+        found = known[said] = _queues(document, 16, 6)
+        return found
+    except TypeError:  # an object or a list, which is no number
+        return _queues(document, 16, 6)
 
 
 def _queues(document: JsonObject, queue_nums: int, perm: int) -> TopicQueues:

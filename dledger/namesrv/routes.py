@@ -142,7 +142,6 @@ class RouteTable:
         self.live: dict[LiveKey, LiveBroker] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._keys_of: dict[Hashable, set[LiveKey]] = {}
-        self._shared: dict[TopicQueues, TopicQueues] = {}
         self._pairs = 0
         self.routes = 0
         self.topic_bytes = 0
@@ -351,7 +350,6 @@ class RouteTable:
     # -- topics ----------------------------------------------------------------------------------
 
     def _put(self, topic: str, broker: str, queues: TopicQueues) -> None:
-        queues = self._shared.setdefault(queues, queues) if len(self._shared) < 1024 else queues
         pairs = self.topics.get(topic)
         if pairs is None:
             pairs = self.topics[topic] = {}

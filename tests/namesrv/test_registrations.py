@@ -103,6 +103,7 @@ class ReadTests(SynchronousTestCase):
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":1}}}', "not an object"),
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"%s":{}}}}' % ("x" * 256), "1 to 255"),
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"perm":"x"}}}}', "not a number"),
+            ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"perm":[]}}}}', "not a number"),
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"perm":99999999999}}}}', "range"),
             ('{"topicConfigSerializeWrapper":{"topicConfigTable":{"A":{"topicName":"\\ud800"}}}}', "pair"),
             (f'{{"filterServerList":[{",".join(["1"] * 65)}]}}', "at most 64"),
