@@ -140,6 +140,7 @@ class NameServerCommands(CommandGroup):
             )
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody: {error}") from None
+        body = self._made(connection, self._order_table)
         key = (asked.cluster, asked.address)
         is_new = key not in self._routes.live
         master = self._routes.register(asked, topics, connection, self._seconds())
@@ -147,14 +148,14 @@ class NameServerCommands(CommandGroup):
         if is_new:
             self._log("registered", key)
         found = {"haServerAddr": master.ha_address, "masterAddr": master.address}
-        config = self._options.config
-        order = None
-        if config.return_order_topic_config_to_broker or not self._is_5:
-            order = self._values.table(ORDER_NAMESPACE)
-        self._send(
-            connection, request, lambda: b"" if order is None else table_body(order),
-            {name: value for name, value in found.items() if value is not None},
-        )
+        told = {name: value for name, value in found.items() if value is not None}
+        self._answer(connection, request, body, told)
+
+    def _order_table(self) -> bytes:
+        """The queues of ordered topics, for a broker; empty if there are none."""
+        is_given = self._options.config.return_order_topic_config_to_broker or not self._is_5
+        order = self._values.table(ORDER_NAMESPACE) if is_given else None
+        return b"" if order is None else table_body(order)
 
     def _registering(self, fields: Fields) -> Registering:
         timeout_ms = fields.number("heartbeatTimeoutMillis", 0, most=LONG_MAX) if self._is_5 else 0
@@ -358,10 +359,13 @@ class NameServerCommands(CommandGroup):
     # -- large answers -------------------------------------------------------------------------------
 
     def _send(
-        self, connection: CommandConnection, request: RemotingCommand, make: Callable[[], bytes],
-        fields: dict[str, str] | None = None,
+        self, connection: CommandConnection, request: RemotingCommand, make: Callable[[], bytes]
     ) -> None:
         """Answer with a body that may be large. @raise Refused: see rule 2."""
+        self._answer(connection, request, self._made(connection, make))
+
+    def _made(self, connection: CommandConnection, make: Callable[[], bytes]) -> bytes:
+        """A body that may be large. @raise Refused: see rule 2."""
         if not connection.may_answer:
             raise Refused(Code.SYSTEM_BUSY, "answers of before are not read yet: read them, then ask again")
         body = make()
@@ -369,7 +373,14 @@ class NameServerCommands(CommandGroup):
             raise Refused(
                 Code.SYSTEM_ERROR, f"the answer has {len(body)} bytes, {ANSWER_BODY_MAX} fit a frame"
             )
-        connection.account.hold(len(body))
+        return body
+
+    def _answer(
+        self, connection: CommandConnection, request: RemotingCommand, body: bytes,
+        fields: dict[str, str] | None = None,
+    ) -> None:
+        if not request.is_oneway:  # what is not sent would be held for ever
+            connection.account.hold(len(body))
         connection.answer(request, body=body, ext_fields=fields)
 
 

@@ -71,6 +71,7 @@ class KeyValues:
         self._tables: _Tables = {}
         self._waiting: list[_Change] = []
         self._writing: Deferred[None] | None = None
+        self._is_closed = False
         self.entries = 0
         self.bytes = 0
 
@@ -110,6 +111,9 @@ class KeyValues:
             wait, or the file cannot be written.
         """
         done: Deferred[None] = Deferred()
+        if self._is_closed:
+            done.errback(Refused(Code.SYSTEM_ERROR, "the name server stops: nothing has changed"))
+            return done
         if max(len(namespace), len(key)) > KEY_CHARACTERS_MAX or len(value or "") > VALUE_CHARACTERS_MAX:
             done.errback(Refused(
                 Code.SYSTEM_ERROR, f"a namespace and a key have at most {KEY_CHARACTERS_MAX} characters, a "
@@ -127,8 +131,13 @@ class KeyValues:
             )
         return done
 
-    def idle(self) -> Deferred[None]:
-        """@return: fires when no write is under way; never fails."""
+    def close(self) -> Deferred[None]:
+        """
+        Refuse further changes.
+
+        @return: fires when those of before have been written or have failed; never fails.
+        """
+        self._is_closed = True
         if self._writing is None:
             return succeed(None)
         waiting: Deferred[None] = Deferred()

@@ -199,14 +199,13 @@ class NameServerService(Service):
             stopped = self._port.stopListening()
             if stopped is not None:
                 await stopped
-        await self.values.idle()
+        await self.values.close()
         self.side.close_all()
         waited_s = 0.0
         while self.side.connections and waited_s < CLOSE_TIME_OUT_S:
             await deferLater(self._reactor, 0.02, lambda: None)
             waited_s += 0.02
         self.side.abort_all("the name server has stopped")
-        await self.values.idle()
         if self._admin is not None and self._admin.running:
             ended = self._admin.stopService()
             if ended is not None:

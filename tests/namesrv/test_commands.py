@@ -227,6 +227,16 @@ class OptionTests(NameServerCase):
         self.assertIn(b'},"orderTopicConf":"bk:4","queueDatas"', self.ask(105, {"topic": "A"}).body)
         self.assertEqual(self.ask(103, header_of(), topics("A", "B")).body, b"")
 
+    def test_one_way_holds_nothing(self) -> None:
+        """An answer that is not sent takes nothing of the budget; one that cannot be sent changes nothing."""
+        self.ask(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "A", "value": "bk:4"})
+        self.asked(103, header_of(), topics("A", "B"), flag=FLAG_ONEWAY)
+        self.assertEqual((self.connection.account.held_bytes, len(self.routes.live)), (0, 1))
+        self.connection.account.hold(1 << 30)
+        self.assertEqual(self.ask(103, header_of(name="x", address="x:1"), topics("A", "B")).code, 2)
+        self.assertEqual(len(self.routes.live), 1)
+        self.connection.account.release()
+
     def test_update(self) -> None:
         """Some options change; every other request says why not, and changes nothing."""
         self.assertEqual(self.ask(318, {}, b"# x\n\nenableAllTopicList=false\nlistenPort=9876\n").code, 0)

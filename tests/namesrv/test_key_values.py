@@ -69,11 +69,12 @@ class KeyValueTests(SynchronousTestCase):
         first = values.change("N", "a", "1")
         others = [values.change("N", name, "2") for name in "bcd"]
         self.assertEqual((len(self.calls), values.table("N")), (1, None))
-        idle = values.idle()
+        idle = values.close()
         self.end_write()
         self.successResultOf(first)
         self.assertNoResult(others[0])
         self.assertNoResult(idle)
+        self.assertIn("stops", str(self.failureResultOf(values.change("N", "z", "1"), Refused).value))
         self.assertEqual((len(self.calls), values.table("N")), (1, {"a": "1"}))
         self.end_write()
         for one in others:
