@@ -149,6 +149,15 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "OpenSSL", "cryptography"),
         refused=("twisted.web", "logging", "asyncio", "random"),
     ),
+    # The answering side of RocketMQ's protocol: for brokers and name servers.
+    Layer(
+        name="base commands",
+        covers=("dledger.base.commands",),
+        ours=("dledger.base.listening", "dledger.base.folding", "protocols.budgets", "protocols.connection",
+              "protocols.rocketmq", "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
+        third=TWISTED,
+        refused=("twisted.web", "logging", "asyncio"),
+    ),
     Layer(
         name="base",
         covers=("dledger.base",),
@@ -312,6 +321,16 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("dledger.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
+    # -- the name server: nothing of the broker, which registers with it -----------------------------
+    Layer(
+        name="name server",
+        covers=("dledger.namesrv",),
+        ours=(
+            "dledger.base", "protocols.rocketmq", "protocols.connection", "protocols.turn", *ROCKETMQ_WIRE,
+        ),
+        third=TWISTED,
+        refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
+    ),
     # -- above both -------------------------------------------------------------------------------
     Layer(
         name="spark export",
@@ -334,7 +353,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="admin pages",
         covers=("dledger.admin",),
-        ours=(*VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "protocols.wire.fastjson"),
+        ours=(
+            *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "dledger.namesrv.status",
+            "protocols.wire.fastjson",
+        ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
     ),
@@ -383,9 +405,16 @@ LAYERS: tuple[Layer, ...] = (
         late=("dledger.spark",),
     ),
     Layer(
+        name="twistd name server",
+        covers=("dledger.twistd.namesrv",),
+        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.namesrv", "dledger.admin"),
+        third=TWISTED,
+        refused=("logging", "asyncio"),
+    ),
+    Layer(
         name="twistd broker",
         covers=("dledger.twistd.broker",),
-        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker"),
+        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.namesrv"),
         third=TWISTED,
         refused=("dledger.broker.client", "logging", "asyncio"),
     ),

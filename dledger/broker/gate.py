@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 
 from twisted.logger import Logger
 
+from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.access.accounts import RETRY, AccessRight, BrokerAccount, file_names, read_accounts
 from dledger.broker.access.address_patterns import host_text
-from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.queue_locks import read_queues
 from dledger.broker.consuming.subscriptions import read_heartbeat
 from protocols.rocketmq.broker import BrokerConnection, NativeRequests, NativeSink, NativeTicket

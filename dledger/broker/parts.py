@@ -28,6 +28,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndp
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.answering import CONNECTIONS_MAX
+from dledger.base.commands.refusals import CommandGroup, RefusalCounts
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
@@ -42,7 +44,6 @@ from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
-from dledger.broker.common.refusals import CommandGroup, RefusalCounts
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
@@ -55,7 +56,7 @@ from dledger.broker.lost_topics import lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
-from dledger.broker.router import CONNECTIONS_MAX, CommandRouter
+from dledger.broker.router import CommandRouter
 from dledger.broker.sending.answers import SendAnswers
 from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands

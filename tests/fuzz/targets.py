@@ -49,6 +49,7 @@ from protocols.wire.rocketmq.message import (
 from protocols.wire.rocketmq.send_request import SendReader
 from tests.fuzz.ha import fuzz_ha
 from tests.fuzz.mutation import EDGES, damaged, damaged_json, loosely
+from tests.fuzz.name_server import fuzz_name_server
 from tests.fuzz.recovery import fuzz_recovery
 from tests.wire.golden import BODIES, EXAMPLES, HELLO, PUSHES_0_4
 from tests.wire.test_broker_frames import GOLDEN as BROKER_FRAMES
@@ -322,7 +323,7 @@ def fuzz_rocketmq(rng: random.Random) -> None:
 #: The targets that decode bytes from a network or a file.
 DECODERS = (
     "framing", "remoting", "json-bytes", "json-values", "json-syntax", "native", "broker", "appends",
-    "sends", "records", "rocketmq", "ha",
+    "sends", "records", "rocketmq", "ha", "name-server",
 )  # fmt: skip
 
 #: Name on the command line to target. A target takes all its randomness from its argument.
@@ -339,5 +340,6 @@ TARGETS: Mapping[str, Target] = {
     "records": fuzz_records,
     "rocketmq": fuzz_rocketmq,
     "ha": fuzz_ha,
+    "name-server": fuzz_name_server,
     "recovery": fuzz_recovery,
 }

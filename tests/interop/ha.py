@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from dledger.broker.metadata.java_json import read_document
+from dledger.base.commands.java_json import read_document
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body

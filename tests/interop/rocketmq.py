@@ -135,7 +135,15 @@ def java_command(
             "-cp", class_path(version, folder), *words]  # fmt: skip
 
 
-class Server(Child):
+class StartedChild(Child):
+    """A process that says when it runs."""
+
+    def wait_started(self) -> None:
+        """@raise ChildError: it ended, or did not run in time."""
+        raise NotImplementedError
+
+
+class Server(StartedChild):
     """A name server or a broker. It logs one line in each life when it runs."""
 
     def __init__(
@@ -174,7 +182,7 @@ class Server(Child):
         return len(re.findall("boot success", self.log_path.read_text(errors="replace")))
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
-        """@raise ChildError: it ended, or did not log in time that it runs."""
+        """See L{StartedChild.wait_started}."""
 
         def is_up() -> bool:
             if not self.is_running:
@@ -270,18 +278,23 @@ class BrokerGroup:
     """
 
     def __init__(
-        self, directory: Path, version: str, *, broker: Mapping[str, object] | None = None
+        self, directory: Path, version: str, *, broker: Mapping[str, object] | None = None,
+        name_server: StartedChild | None = None, name_port: int = 0,
     ) -> None:
-        """@param broker: further properties of both brokers."""
+        """
+        @param broker: further properties of both brokers.
+        @param name_server: with the port on which it listens; None: Java's.
+        """
         self.directory = directory
         self._more = dict(broker or {})
         self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
-        (name_port,) = free_ports(1)
+        if name_server is None:
+            (name_port,) = free_ports(1)
+            name_server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
+                                 directory / "namesrv", version)  # fmt: skip
         self._ports = {name_port, *(int(address.split(":")[1]) for address in self.peers.values())}
         self.name_server_address = f"127.0.0.1:{name_port}"
-        self.name_server = Server(
-            "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
-        )
+        self.name_server = name_server
         self.brokers = {peer_id: self._broker(peer_id, version) for peer_id in ("n0", "n1")}
         self.ours = Member(OURS, self.peers, directory / OURS, group=GROUP, options={
             "never_lead": True, "mapped_file_size_for_entry_data": COMMIT_LOG_FILE_BYTES,

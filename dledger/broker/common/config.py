@@ -340,24 +340,3 @@ def _value(name: str, value: object, default: object) -> object:
     if name in _SHARES and isinstance(found, float) and found > 1:
         found /= 100  # 5.x writes percent
     return found
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """
-    Read lines of C{name=value}, RocketMQ's format; C{#} and C{!} begin comments.
-
-    @raise ValueError: a line has no C{=}, or a name occurs twice.
-    """
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        name, equals, value = line.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise ValueError(f"line {number}: {line!r} is not name=value")
-        if name in found:
-            raise ValueError(f"line {number}: {name} is given twice")
-        found[name] = value.strip()
-    return found

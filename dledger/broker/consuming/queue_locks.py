@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
-from dledger.broker.metadata.java_json import read_document, to_object, wire_json
+from dledger.base.commands.java_json import read_document, to_object, wire_json
+from dledger.base.commands.refusals import Code, CommandGroup, Handlers, Refused
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
