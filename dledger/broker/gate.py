@@ -8,8 +8,9 @@ Rule 2: native frames have no fields for a signature. A connection may send them
 wire version was signed, with the rights that this account has at the time of each frame.
 Rule 3: a change of the files counts within L{CHECK_TICKS} ticks. Files that are not sound change nothing.
 
-Stricter than Java: batches need PUB, locks of queues SUB of their group, resets of offsets and decisions
-about a slave an administrator (docs/ha.md). As in Java, other requests need a signature only.
+Stricter than Java: batches need PUB, locks of queues SUB of their group, a message that is named by its
+place in the log SUB of its topic, resets of offsets and decisions about a slave an administrator (see
+docs/ha.md). As in Java, other requests need a signature only.
 
 Source: PlainPermissionManager, PlainAccessValidator (4.9.8).
 """
@@ -17,11 +18,19 @@ Source: PlainPermissionManager, PlainAccessValidator (4.9.8).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from twisted.logger import Logger
 
-from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
+from dledger.base.commands.refusals import (
+    LONG_MAX,
+    LONG_MIN,
+    Code,
+    CommandGroup,
+    Fields,
+    Handlers,
+    Refused,
+)
 from dledger.broker.access.accounts import RETRY, AccessRight, BrokerAccount, file_names, read_accounts
 from dledger.broker.access.address_patterns import host_text
 from dledger.broker.consuming.queue_locks import read_queues
@@ -52,6 +61,8 @@ _PUB, _SUB = AccessRight.PUB, AccessRight.SUB
 _SEND, _SEND_V2, _SEND_BATCH = 10, 310, 320
 _PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT = (11, 361), 12, 15, 34
 _UNREGISTER, _SEND_BACK, _LIST_GROUP, _LOCKS = 35, 36, 38, (41, 42)
+#: Requests for the message that begins at their C{offset}.
+_BY_OFFSET = frozenset({33, _SEND_BACK})
 
 #: A topic, or a group behind C{%RETRY%}, and the right to it.
 _Need = tuple[str, AccessRight]
@@ -98,12 +109,15 @@ class AccessGate(CommandGroup):
 
     log = Logger()
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, topic_at: Callable[[int], str]) -> None:
         """
         @param path: a file of accounts, or a directory of them.
+        @param topic_at: from an offset of the log to the topic of the message that begins there; empty: none
+            does. Not called before the first request.
         @raise ValueError: a file is missing or not sound.
         """
         self._path = path
+        self._topic_at = topic_at
         self._stamps = _stamps(path)
         self._accounts = read_accounts(path)
         self._native: dict[CommandConnection, str] = {}
@@ -148,8 +162,15 @@ class AccessGate(CommandGroup):
         if not self._accounts.is_white(host):
             account = self._account_of(host, request)
             _check_rights(account, request)
+            if request.code in _BY_OFFSET:
+                self._check_message(account, Fields(request.ext_fields))
         if request.code == WIRE_VERSION_CODE:
             self._native[connection] = "" if account is None else account.access_key
+
+    def _check_message(self, account: BrokerAccount, fields: Fields) -> None:
+        topic = self._topic_at(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
+        if topic and not account.may(topic, _SUB):
+            raise Refused(Code.SYSTEM_ERROR, _denied(topic, account))
 
     def _account_of(self, host: str, request: RemotingCommand) -> BrokerAccount:
         key = request.ext_fields.get(ACCESS_KEY, "")

@@ -29,9 +29,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.commands.answering import CONNECTIONS_MAX
-from dledger.base.commands.refusals import CommandGroup, RefusalCounts
+from dledger.base.commands.refusals import Code, CommandGroup, RefusalCounts, Refused
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
+from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
 from dledger.broker.access.accounts import read_credentials
@@ -69,9 +70,12 @@ from dledger.broker.sending.sends import Sends
 from dledger.broker.sending.topic_checks import TopicChecks
 from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
+from dledger.broker.store.queries import record_at
 from dledger.broker.store.store import MessageStore
 from dledger.broker.upkeep import HouseKeeping, MetadataSaver
 from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.message import decode_message
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -124,7 +128,7 @@ class BrokerParts(BrokerEvents):
         self._has_ceased = False
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
-        self.gate = AccessGate(config.acl_file) if config.acl_enable else None
+        self.gate = AccessGate(config.acl_file, topic_at=self._topic_at) if config.acl_enable else None
         own = config.acl_credentials_file
         self.client = CommandClient(
             clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
@@ -331,6 +335,18 @@ class BrokerParts(BrokerEvents):
         self.reads.close()
 
     # -- facts ----------------------------------------------------------------------------------
+
+    def _topic_at(self, offset: int) -> str:
+        """
+        The topic of the message that begins at an offset of the log; empty: none does.
+
+        @raise Refused: it cannot be read, so nobody knows who may see it.
+        """
+        try:
+            record = record_at(self.store, offset)
+            return "" if record is None else decode_message(record).topic
+        except (OSError, StoreError, WireError) as error:
+            raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
 
     def wall_ms(self) -> int:
         """Ms since 1970."""

@@ -212,6 +212,27 @@ class RightsTests(GateCase):
         self.refused(heartbeat("H", "T1"), CONSUMER, "No permission for group H")
         self.assertEqual(len(self.broker.consumer_table), 0)
 
+    def test_by_place_in_the_log(self) -> None:
+        """A message that is named by its offset needs SUB of its topic, to be seen or sent back."""
+        (told,) = self.ask(signed(send_of(topic="T2"), OPERATOR))
+        self.assertEqual(told.code, 0)
+        (told,) = self.ask(signed(send_of(topic="T1"), OPERATOR))
+        offsets = [int(told.ext_fields["msgId"][16:], 16)]
+        offsets.insert(0, 0)
+        for offset, is_own in zip(offsets, (False, True), strict=True):
+            view = command(33, {"offset": str(offset)})
+            back = command(36, {"group": "G", "offset": str(offset), "delayLevel": "1"})
+            for request in (view, back):
+                self.allowed(request, OPERATOR)
+                if is_own:
+                    self.allowed(request, CONSUMER)
+                    self.refused(request, PRODUCER, "No permission for ")
+                else:
+                    self.refused(request, CONSUMER, "No permission for topic T2")
+        # Where no message begins nothing can be read.
+        self.assertIn("can not find message", self.answer(command(33, {"offset": "1"}), CONSUMER)[1])
+        self.refused(command(33, {"offset": "x"}), CONSUMER, "is not a number")
+
     def test_retries_and_traces(self) -> None:
         """A topic of retries counts as its group; everybody may send traces."""
         self.allowed(send_of(topic="%RETRY%again"), PRODUCER)
