@@ -197,10 +197,28 @@ class GroupTests(NameServerCase):
 
         wait_until(lambda: len(ids()) == 2 and "0" in ids(), seconds=PATIENCE, what="a master and a slave",
                    every=0.2)  # fmt: skip
+        self.wait_replaceable(group)
         group.brokers[group.leader()].kill()
         group.send(40)
         self.assertEqual(group.messages.received(80)[0], 80)
         self.assertEqual(ids(), ["0"])
+
+    def wait_replaceable(self, group: BrokerGroup) -> None:
+        """
+        Wait until the other broker can take over: it has all entries, our member is sure of its vote, and the
+        topic, which brokers copy every ten seconds outside the log, has arrived.
+        """
+        group.check()
+        (survivor,) = set(group.brokers) - {group.leader()}
+        topics = group.directory / survivor / "store" / "config" / "topics.json"
+
+        def is_replaceable() -> bool:
+            said = group.ours.metadata()
+            return (said is not None and "unsure" not in said.health
+                    and topics.exists() and f'"{TOPIC}"' in topics.read_text(errors="replace"))
+
+        what = f"the topic at {survivor}, and a sure {group.ours.self_id}"
+        wait_until(is_replaceable, seconds=PATIENCE, what=what, every=0.2)
 
     def test_4_9(self) -> None:
         """Brokers of 4.9."""
