@@ -15,7 +15,7 @@ from dledger.base.errors import DLedgerError
 from dledger.client.values import UnknownOutcome
 from dledger.storage.verify import verify_directory
 from protocols.wire.ledger.codes import ResponseCode
-from tests.processes.children import free_ports
+from tests.processes.children import ChildError, free_ports
 from tests.processes.ledgers import assert_identical, read_records
 from tests.processes.members import Group, Member, ended_well
 
@@ -116,7 +116,8 @@ class MembersCase(SynchronousTestCase):
         wanted = len(self.writer.acknowledged) + count
 
         def is_written() -> bool:
-            self.assertEqual(self.writer.trouble, "")
+            if self.writer.trouble:
+                raise ChildError(self.writer.trouble)
             return len(self.writer.acknowledged) >= wanted
 
         self.group.wait_until(is_written, f"{count} more appends")
