@@ -69,6 +69,12 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "            self._make_room(first, layout)\n"
               "            for position, blob in layout.runs:\n                self._data.pwrite("),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_no_room"}),
+    ("lost-list", "a member that has lost its list of members counts those of --peers", (
+        Patch(_LISTED, "                    self._told_by_log(True)\n", ""),
+    ), {"test": "tests.storage.test_configurations.LostTests.test_refused"}),
+    ("start-list-by-peers", "after a first change is cut, a member counts any --peers", (
+        Patch(_LISTED, "                    self._told_by_log(False)\n", ""),
+    ), {"test": "tests.storage.test_configurations.LostTests.test_crashes"}),
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
         Patch("dledger.core.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
     ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
