@@ -63,11 +63,11 @@ class Contacts:
             return
         try:
             told = decode_told(request.configuration)
+            if not told or told[-1].index <= max(self._known.membership.index, self._told.index):
+                return
+            self._told = Membership(index=told[-1].index, term=told[-1].term, **told[-1].members._asdict())
         except ValueError:
             return
-        if not told or told[-1].index <= max(self._known.membership.index, self._told.index):
-            return
-        self._told = Membership(index=told[-1].index, term=told[-1].term, **told[-1].members._asdict())
         others = self._told.addresses.keys() - {self._config.self_id}
         self._feed(MembersIntroduced(member_ids=frozenset(others), index=self._told.index))
         self._changed()

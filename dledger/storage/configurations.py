@@ -170,7 +170,7 @@ class ConfigurationList:
         try:
             for index, term, body in found:
                 known[index] = Membership(index=index, term=term, **decode_configuration(body)._asdict())
-        except WireError as error:
+        except (WireError, ValueError) as error:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=str(error)) from None
         self._save(tuple(known[index] for index in sorted(known))[-KEPT_MAX:], is_new=True)
 

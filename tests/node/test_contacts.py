@@ -59,11 +59,13 @@ class ContactsTests(SynchronousTestCase):
         self.assertEqual((self.fed, self.changes), ([told], 1))
 
     def test_nothing_to_believe(self) -> None:
-        """An older list, another group, a stranger who has read the id of the group, garbage."""
+        """An older list, another group, a stranger who has read the id of the group, garbage, no address."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.greeted(contacts, "n1", 5)
         self.greeted(contacts, "n1", 9, THEIRS)
         self.greeted(contacts, "n4", 9)
         self.greeted(contacts, "n0", 9)
         contacts.introduced(MetadataRequest(group_id=OURS, local_id="n1", configuration="{"))
+        nowhere = encode_told([ToldMembership(9, 1, MemberLists({"n5": "junk"}, {}))])
+        contacts.introduced(MetadataRequest(group_id=OURS, local_id="n1", configuration=nowhere))
         self.assertEqual((contacts.addresses, self.fed, self.changes), ({"n1": "h:2"}, [], 0))

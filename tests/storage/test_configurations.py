@@ -20,6 +20,7 @@ from dledger.storage.group_setup import force_new_group
 from dledger.storage.identity import IDENTITY_NAME
 from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import EntryBatch
 from tests.storage.support import HookedDisk
@@ -110,6 +111,18 @@ class EntryTests(ListCase):
         error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
         self.assertIs(error.code, ResponseCode.INCONSISTENT_STATE)
         self.assertIn("upgrade this member", str(error))
+        self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
+
+    def test_no_address(self) -> None:
+        """An entry that names a place to which nobody could connect is refused, and nothing has changed."""
+        body = encode_configuration({"n0": "h:1", "n1": "junk"}, {})
+        source = FileStore.open(config_of("n1"), self.disk)
+        source.append_bodies((body,), 1)
+        record = bytearray(source.read_range(0, end_index=0, max_bytes=1).records)
+        record[32:44] = CONFIGURATION_CHANNEL.to_bytes(4, "big") + bytes(8)  # as Java passes it on
+        batch = EntryBatch(first_index=0, count=1, term=1, records=bytes(record))
+        error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
+        self.assertIn("'junk' is not an address", str(error))
         self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
 
     def test_no_room(self) -> None:
