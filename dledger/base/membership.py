@@ -38,6 +38,11 @@ class Membership:
     index: int = -1
     term: int = -1
 
+    def __attrs_post_init__(self) -> None:
+        """@raise ValueError: one is no address; nobody could connect to it."""
+        for address in self.addresses.values():
+            parse_address(address)
+
     @property
     def addresses(self) -> dict[str, str]:
         """All members."""

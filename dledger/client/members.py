@@ -337,6 +337,7 @@ class Members:
             health=answer.health,
             admin=answer.admin,
             configuration=answer.configuration,
+            peers=answer.peers,
         )
 
     def _silent(self, member_id: str, problem: str) -> MemberInfo:

@@ -97,7 +97,7 @@ def _members(log: dledger.Log) -> list[dict[str, object]]:
         kinds = {one: (kind, address) for kind, members in zip(
             ("voter", "learner"), told[-1].members, strict=True) for one, address in members.items()}
     else:
-        kinds = {one: ("voter", info.address) for one, info in infos.items()}
+        kinds = {one: ("voter", address) for one, address in leader.peers.items()}
     return [
         {"member_id": one, "kind": kind, "role": infos[one].role if one in infos else "",
          "lag": _lag(infos.get(one), leader), "address": address}
@@ -180,10 +180,16 @@ def replace(
     """Add NEW_ID at ADDRESS, wait until it has caught up, promote it, and remove OLD_ID."""
     how = _How(is_dry, is_forced, as_json)
     with context.obj.open() as log:
-        answer = _change(log, ADD, new_id, address, how)
+        answer = _change(log, ADD, new_id, address, how._replace(is_dry=True))
+        others = {**answer.voters, **answer.learners}.keys() - {new_id}
+        if old_id not in others and new_id not in answer.voters:
+            raise click.UsageError(f"{old_id} is not a member, so {new_id} would take no place of another; "
+                                   f"members are {', '.join(sorted(others))}")
         if not is_dry:
-            say(f"{new_id} is a learner")
-            _promote(log, new_id, wait_s, how)
+            if new_id not in answer.voters:  # else this command is repeated
+                _change(log, ADD, new_id, address, how)
+                say(f"{new_id} is a learner")
+                _promote(log, new_id, wait_s, how)
             say(f"{new_id} is a voter")
             answer = _change(log, REMOVE, old_id, "", how)
         _tell(answer, as_json)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.membership import Membership
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import Request, Response
 
@@ -176,10 +177,10 @@ class PeerConnected(Input):
 
 @attrs.frozen(kw_only=True)
 class MembersIntroduced(Input):
-    """A known member has told a later list of members, that of C{index}; with all others in it."""
+    """A known member has told a list of members."""
 
-    member_ids: frozenset[str]
-    index: int
+    teller_id: str
+    membership: Membership
 
 
 @attrs.frozen(kw_only=True)

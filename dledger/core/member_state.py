@@ -13,6 +13,7 @@ Source: MemberState.java; differs: term and vote are durable before they are ans
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from dledger.core.inputs import MembersIntroduced
 from dledger.core.ports import LedgerView
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
+    MEMBERS_MAX,
     WIRE_FLAG_DISK_FULL,
     WIRE_FLAG_MEMBERSHIP,
     WIRE_VERSION,
@@ -34,6 +36,9 @@ from protocols.wire.ledger.codes import (
     VoteResult,
 )
 from protocols.wire.ledger.messages import Request, Response
+
+#: Members that others introduce, at most: one false list of full length leaves room for a true one.
+INTRODUCED_MAX = 2 * MEMBERS_MAX
 
 
 class Role(Enum):
@@ -164,6 +169,8 @@ class MemberState:
         have not been asked for their members since.
     @ivar dismissed_index: index of a committed configuration entry that another member told, in which this
         member is no voter; -1 for none. A later entry of the own ledger overrides it.
+    @ivar introduced: id to C{host:port} of the members in later lists than this ledger has, as far as known
+        members told them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
     @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
         recovered with, or C{TERM_MAX} if it may have lost its directory.
     @ivar flushed_index: every entry up to here is on stable storage.
@@ -212,7 +219,8 @@ class MemberState:
     membership: Membership = attrs.field(init=False)
     peer_ids: tuple[str, ...] = attrs.field(init=False)
     voter_ids: tuple[str, ...] = attrs.field(init=False)
-    _told: MembersIntroduced = MembersIntroduced(member_ids=frozenset(), index=-1)
+    introduced: Mapping[str, str] = attrs.field(init=False)
+    _told: dict[str, Membership] = attrs.Factory(dict)
     capable: dict[str, bool] = attrs.Factory(dict)
     dismissed_index: int = -1
     refused_by: set[str] = attrs.Factory(set)
@@ -224,6 +232,25 @@ class MemberState:
         self.membership = found or Membership(voters=self.config.peers)
         self.peer_ids = tuple(sorted(self.membership.addresses.keys() - {self.self_id}))
         self.voter_ids = tuple(one for one in self.peer_ids if one in self.membership.voters)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """
+        Gather what others told. Each one's last word counts for itself, so a false one hides no true one. The
+        members of this ledger come first, then those that they introduced: these may know of still others.
+        """
+        own = self.membership
+        first = (own.addresses or self.config.peers).keys()
+        found: dict[str, str] = {}
+        kept: dict[str, Membership] = {}
+        for teller_id, told in sorted(self._told.items(), key=lambda one: one[0] not in first):
+            if told.index <= own.index or not (teller_id in first or teller_id in found):
+                continue
+            kept[teller_id] = told
+            for member_id, address in told.addresses.items():
+                if member_id != self.self_id and len(found) < INTRODUCED_MAX:
+                    found.setdefault(member_id, address)
+        self._told, self.introduced = kept, found
 
     @property
     def self_id(self) -> str:
@@ -254,11 +281,6 @@ class MemberState:
         return not self.membership.voters and member_id in self.config.peers and member_id != self.self_id
 
     @property
-    def introduced(self) -> frozenset[str]:
-        """Ids in a later list than this ledger has, see L{MembersIntroduced}; none once it has caught up."""
-        return self._told.member_ids if self._told.index > self.membership.index else frozenset()
-
-    @property
     def speakers(self) -> frozenset[str]:
         """Ids of all that may speak as members."""
         return frozenset({*self.membership.addresses, *self.introduced})
@@ -269,8 +291,9 @@ class MemberState:
             self.refused_by.add(peer_id)
 
     def on_introduced(self, told: MembersIntroduced) -> None:
-        """A known member has told a later list of members."""
-        self._told = told
+        """A known member has told a list of members."""
+        self._told[told.teller_id] = told.membership
+        self._introduce()
 
     @property
     def is_understood(self) -> bool:

@@ -133,7 +133,8 @@ class BeginProof:
 
 def _memberships(text: str) -> tuple[Membership, ...]:
     try:
-        told = decode_told(text)
+        return tuple(
+            Membership(index=one.index, term=one.term, **one.members._asdict()) for one in decode_told(text)
+        )
     except ValueError:
         return ()  # of a later version; the entry that it sends is refused with a reason
-    return tuple(Membership(index=one.index, term=one.term, **one.members._asdict()) for one in told)

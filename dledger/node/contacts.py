@@ -20,7 +20,7 @@ from protocols.wire.ledger.messages import MetadataRequest
 
 
 class Contacts:
-    """Invariant: C{_told} is a later membership than that of the own log, or not used."""
+    """Holds nothing of its own: the core knows the members, and those that others introduced."""
 
     def __init__(
         self, config: DLedgerConfig, known: KnownMembers, greeting: Greeting, feed: Callable[..., None],
@@ -32,7 +32,6 @@ class Contacts:
         self._greeting = greeting
         self._feed = feed
         self._changed = changed
-        self._told = Membership(voters={})
 
     @property
     def members(self) -> dict[str, str]:
@@ -48,9 +47,8 @@ class Contacts:
     def addresses(self) -> dict[str, str]:
         """Id to C{host:port} of every other member to connect to."""
         own = self._known.membership
-        told = self._told.addresses if self._told.index > own.index else {}
         start = {} if own.is_changed else self._config.peers
-        found = {**start, **told, **own.addresses}
+        found = {**start, **self._known.introduced, **own.addresses}
         found.pop(self._config.self_id, None)
         return found
 
@@ -59,15 +57,19 @@ class Contacts:
         A member has greeted. Only the word of one that is known counts: anybody can read the id of the group.
         """
         own_id, sender_id = self._greeting.group_id, request.local_id
-        if (own_id and request.group_id != own_id) or not self._known.knows(sender_id):
+        is_ours = not own_id or request.group_id == own_id
+        if sender_id is None or not (is_ours and self._known.knows(sender_id)):
             return
         try:
-            told = decode_told(request.configuration)
+            told = [
+                Membership(index=one.index, term=one.term, **one.members._asdict())
+                for one in decode_told(request.configuration)[-1:]
+            ]
         except ValueError:
             return
-        if not told or told[-1].index <= max(self._known.membership.index, self._told.index):
+        if not told or told[0].index <= self._known.membership.index:
             return
-        self._told = Membership(index=told[-1].index, term=told[-1].term, **told[-1].members._asdict())
-        others = self._told.addresses.keys() - {self._config.self_id}
-        self._feed(MembersIntroduced(member_ids=frozenset(others), index=self._told.index))
-        self._changed()
+        before = self.addresses
+        self._feed(MembersIntroduced(teller_id=sender_id, membership=told[0]))
+        if self.addresses != before:
+            self._changed()

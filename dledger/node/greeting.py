@@ -13,7 +13,7 @@ that has no id yet) is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -30,6 +30,10 @@ class KnownMembers(Protocol):
     @property
     def membership(self) -> Membership:
         """By the member's own log."""
+
+    @property
+    def introduced(self) -> Mapping[str, str]:
+        """Id to C{host:port} of the members in later lists, as far as known members told them."""
 
     @property
     def speakers(self) -> frozenset[str]:

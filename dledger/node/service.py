@@ -252,7 +252,7 @@ class MemberService(MultiService):
             FileStore.open(config, self._disk, boot_id=self._boot_id) if is_file else MemoryStore.open(config)
         )
         self._store = store
-        if config.accept_new_members and store.memberships:
+        if config.accept_new_members and store.identity.is_told_by_log:
             store.abandon()
             raise DirectoryError(
                 f"{config.self_path} belongs to a group whose log tells its members, so accept_new_members "

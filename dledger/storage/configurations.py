@@ -8,6 +8,8 @@ next start. Index and term identify an entry, here and on every other member.
 Rule 2: an entry is dropped from the list after the ledger has been cut below it.
 Rule 3: without a configuration entry there is no file, and the start list of the options counts. A member
 that joins a group has a file with an empty membership of index -1.
+Rule 4: while there is a file, the identity of the directory says so: from before the first entry is in the
+ledger until the file is to be removed. So a start without the file is refused, if it was lost.
 
 The file is replaced as a whole, by rename. It has a checksum: a damaged one refuses the start.
 """
@@ -34,6 +36,11 @@ from protocols.wire.ledger.configuration import decode_configuration
 from protocols.wire.ledger.memberships import member_lists
 
 MEMBERS_NAME = "members"
+#: For people: the way out if the file is lost or damaged.
+WITHOUT_LIST = (
+    "Put the file back, not an older copy; or give the member an empty directory: remove it with dledger "
+    "member remove, start it with join=true, and add it again"
+)
 #: Memberships that are kept, at most; the oldest go. All but the last few are committed long since.
 KEPT_MAX = 64
 
@@ -77,8 +84,7 @@ def read_memberships(disk: Disk, path: str) -> tuple[Membership, ...]:
     except (ValueError, KeyError, TypeError, BodyError, struct.error) as error:
         raise DirectoryError(
             f"{path} is damaged ({error}): it tells who the members of the group are, and without it this "
-            "member could count a majority of the wrong ones. Give the member an empty directory, or put the "
-            "file back"
+            f"member could count a majority of the wrong ones. {WITHOUT_LIST}"
         ) from error
 
 
@@ -120,12 +126,14 @@ class ConfigurationList:
 
     def __init__(
         self, disk: Disk, path: str, known: tuple[Membership, ...],
-        guard: DiskGuard,
+        guard: DiskGuard, told_by_log: Callable[[bool], None],
     ) -> None:
+        """@param told_by_log: records durably that there is a file. @raise StoreError: that failed."""
         self._disk = disk
         self._path = path
         self._known = known
         self._guard = guard
+        self._told_by_log = told_by_log
         self.current = known[-1] if known else None
 
     @property
@@ -162,7 +170,7 @@ class ConfigurationList:
         try:
             for index, term, body in found:
                 known[index] = Membership(index=index, term=term, **decode_configuration(body)._asdict())
-        except WireError as error:
+        except (WireError, ValueError) as error:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, index=index, reason=str(error)) from None
         self._save(tuple(known[index] for index in sorted(known))[-KEPT_MAX:], is_new=True)
 
@@ -201,7 +209,9 @@ class ConfigurationList:
             try:
                 if known:
                     self._disk.write_file(self._path, encode_memberships(known))
+                    self._told_by_log(True)
                 elif self._disk.exists(self._path):
+                    self._told_by_log(False)
                     self._disk.unlink(self._path)
                     self._disk.sync_directory(self._path.rpartition("/")[0])
             except OSError as error:

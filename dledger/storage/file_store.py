@@ -44,6 +44,7 @@ from dledger.storage.identity import (
     MemberIdentity,
     begin_identity,
     identity_now,
+    is_listed,
     is_without_records,
     recorded_identity,
 )
@@ -87,7 +88,9 @@ class FileStore:
         self._room = StoreRoom(ledger, self._marks)
         self.identity = MemberIdentity(config, disk, ledger.guard)
         path = f"{config.self_path}/{MEMBERS_NAME}"
-        self._members = ConfigurationList(disk, path, read_memberships(disk, path), ledger.guard)
+        self._members = ConfigurationList(
+            disk, path, read_memberships(disk, path), ledger.guard, self.identity.told_by_log
+        )
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
@@ -113,11 +116,12 @@ class FileStore:
             recovered, mark_file = recover_ledger(config, disk, directory)
             store = cls(config, disk, lock, mark_file, recovered)
             store.identity.had_entries = had_mark and max(store.ledger_end_index, store.repair_end_index) >= 0
-            store._members.keep_those_in(store._ledger, store.term_of)
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
+                is_told_by_log=is_listed(config, disk),
             ))
+            store._members.keep_those_in(store._ledger, store.term_of)
             return store
         except OSError as error:
             lock.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 
+import attrs
+
 from dledger.base.errors import DLedgerError
 from dledger.commands import member
 from protocols.wire.ledger.codes import ResponseCode
@@ -80,23 +82,48 @@ class ChangeTests(MemberCase):
             self.assertExit(self.run_cli("member", "promote", "n3", *words), 1, "n3 lacks 9 entries")
 
     def test_replace(self) -> None:
-        """Add, promote, remove; a dry run asks for the first."""
+        """Ask for the members, add, promote, remove; a dry run only asks."""
+        before = MembershipResponse(reason="would", voters={"n0": "h:1", "n1": "h:2"}, learners={"n3": "h:4"})
+        self.answers = [before]
         self.assertExit(self.run_cli("member", "replace", "n1", "n3", "h:4"), 0, "n3 is a voter", "done")
-        self.assertEqual([call[:3] for call in self.log.calls], [
-            ("add", "n3", "h:4"), ("promote", "n3", ""), ("remove", "n1", ""),
+        self.assertEqual([call[:4] for call in self.log.calls], [
+            ("add", "n3", "h:4", True), ("add", "n3", "h:4", False), ("promote", "n3", "", False),
+            ("remove", "n1", "", False),
         ])
         self.log.calls.clear()
-        self.assertExit(self.run_cli("member", "replace", "n1", "n3", "h:4", "--dry-run"), 0, "done")
+        self.answers = [before]
+        self.assertExit(self.run_cli("member", "replace", "n1", "n3", "h:4", "--dry-run"), 0, "would")
         self.assertEqual(self.log.calls, [("add", "n3", "h:4", True, False)])
+
+    def test_replace_again(self) -> None:
+        """After a command that was ended half-way, or was done: nothing is added twice."""
+        for voters in ({"n1": "h:2", "n3": "h:4"}, {"n3": "h:4"}):
+            self.log.calls.clear()
+            self.answers = [MembershipResponse(reason="nothing to change", voters=voters)]
+            result = self.run_cli("member", "replace", "n1", "n3", "h:4")
+            self.assertExit(result, 0, "done")
+            self.assertNotIn("learner", result.stderr)
+            self.assertEqual([call[:2] for call in self.log.calls], [("add", "n3"), ("remove", "n1")])
+
+    def test_replace_nobody(self) -> None:
+        """A mistyped id: the group would only grow. Nothing is changed."""
+        self.answers = [MembershipResponse(voters={"n0": "h:1", "n1": "h:2"}, learners={"n3": "h:4"})]
+        shown = self.run_cli("member", "replace", "n11", "n3", "h:4")
+        self.assertExit(shown, 64, "n11 is not a member", "members are n0, n1")
+        self.assertEqual(len(self.log.calls), 1)
 
 
 class ListTests(MemberCase):
     """C{dledger member list}."""
 
     def test_start_list(self) -> None:
-        """Without a change all are voters."""
+        """Without a change all are voters. A member that only the client names is none."""
+        leader, *others = self.log.infos
+        peers = {one.member_id: one.address for one in self.log.infos}
+        self.log.infos = (attrs.evolve(leader, peers=peers), *others, info("n9", role="follower"))
         result = self.run_cli("member", "list")
         self.assertExit(result, 0, "n1\tvoter\tfollower\tlacks 1 entries", "n2\tvoter\t-\tconnection refused")
+        self.assertNotIn("n9", result.stdout)
 
     def test_changed(self) -> None:
         """As the leader's log says."""

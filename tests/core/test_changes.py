@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
-from protocols.wire.ledger.codes import WIRE_FLAG_MEMBERSHIP, ResponseCode
+from protocols.wire.ledger.bounds import INDEX_MAX
+from protocols.wire.ledger.codes import MEMBERS_MAX, WIRE_FLAG_MEMBERSHIP, ResponseCode
 from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     MembershipRequest,
@@ -150,11 +151,33 @@ class RemoveTests(LeaderCase):
 
     def test_introduced_no_longer(self) -> None:
         """A member that another list told is no stranger until the own ledger has a list as late."""
-        self.bench.step(ev.MembersIntroduced(member_ids=frozenset({"n9"}), index=0))
+        told = Membership(voters={"n0": "h:1", "n9": "h:9"}, index=0, term=1)
+        self.bench.step(ev.MembersIntroduced(teller_id="n1", membership=told))
         self.assertTrue(self.bench.core.members.knows("n9"))
+        self.assertEqual(self.bench.core.members.introduced, {"n9": "h:9"})
         self.assertIs(self.make("remove", "n2").code, ResponseCode.SUCCESS)
         self.assertFalse(self.bench.core.members.knows("n9"))
         self.assertNotIn("n9", self.bench.core.members.speakers)
+
+    def test_false_lists(self) -> None:
+        """Each member's word counts for itself: a false list hides no true one, and none fills the tables."""
+
+        def tell(teller_id: str, index: int, *ids: str) -> None:
+            told = Membership(voters=dict.fromkeys(ids, "h:1"), index=index, term=1)
+            self.bench.step(ev.MembersIntroduced(teller_id=teller_id, membership=told))
+
+        members = self.bench.core.members
+        full = [f"x{number}" for number in range(MEMBERS_MAX)]
+        tell("n1", INDEX_MAX, *full)
+        for number, one in enumerate(full):
+            tell(one, INDEX_MAX, *(f"y{number}-{at}" for at in range(MEMBERS_MAX)))
+        tell("stranger", 7, "n7")
+        tell("n2", 5, "n9")
+        self.assertEqual(len(members.introduced), 2 * MEMBERS_MAX)
+        self.assertLessEqual({*full, "n9"}, set(members.introduced))
+        tell("n1", 5, "n9")
+        tell("n9", 6, "n8")
+        self.assertEqual(set(members.introduced), {"n9", "n8"})
 
     def test_leader_hands_over(self) -> None:
         """It does not write its own removal: another one leads first."""

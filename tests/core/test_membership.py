@@ -25,7 +25,7 @@ class QuorumTests(SynchronousTestCase):
         """More than half of the voters; learners and strangers do not count."""
         for voters in range(1, 8):
             ids = [f"n{number}" for number in range(voters)]
-            membership = Membership(voters=dict.fromkeys(ids, ""), learners={"l0": "", "l1": ""})
+            membership = Membership(voters=dict.fromkeys(ids, "h:1"), learners={"l0": "h:1", "l1": "h:1"})
             self.assertEqual(membership.quorum, voters // 2 + 1)
             for chosen in subsets(ids):
                 self.assertEqual(membership.is_quorum({*chosen, "l0", "l1", "x"}), 2 * len(chosen) > voters)

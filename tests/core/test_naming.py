@@ -45,7 +45,7 @@ class Member:
     @property
     def membership(self) -> Membership:
         """It and its peers are voters."""
-        return Membership(voters=dict.fromkeys((self.self_id, *self.peer_ids), ""))
+        return Membership(voters=dict.fromkeys((self.self_id, *self.peer_ids), "h:1"))
 
     @property
     def is_leader(self) -> bool:

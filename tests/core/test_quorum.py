@@ -24,7 +24,7 @@ def marks_of(term_start_index: int = 5, needed: int = 2) -> QuorumAckChecker:
     """Fresh marks of three members in term 7."""
     members = ("n0", "n1", "n2")[: 2 * needed - 1]
     return QuorumAckChecker(
-        term=7, term_start_index=term_start_index, membership=Membership(voters=dict.fromkeys(members, ""))
+        term=7, term_start_index=term_start_index, membership=Membership(voters=dict.fromkeys(members, "h:1"))
     )
 
 

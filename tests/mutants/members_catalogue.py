@@ -69,12 +69,21 @@ MEMBER_MUTANTS: tuple[tuple[str, str, tuple[Patch, ...], Mapping[str, object]], 
               "            self._make_room(first, layout)\n"
               "            for position, blob in layout.runs:\n                self._data.pwrite("),
     ), {"test": "tests.storage.test_configurations.EntryTests.test_no_room"}),
+    ("lost-list", "a member that has lost its list of members counts those of --peers", (
+        Patch(_LISTED, "                    self._told_by_log(True)\n", ""),
+    ), {"test": "tests.storage.test_configurations.LostTests.test_refused"}),
+    ("start-list-by-peers", "after a first change is cut, a member counts any --peers", (
+        Patch(_LISTED, "                    self._told_by_log(False)\n", ""),
+    ), {"test": "tests.storage.test_configurations.LostTests.test_crashes"}),
     ("dismissed-for-ever", "a member that was removed and added again takes itself for removed", (
         Patch("dledger.core.dismissal", "for one in committed[-1:]:", "for one in committed[:1]:"),
     ), {"test": "tests.core.test_dismissal.DismissalTests.test_added_again"}),
     ("introduced-for-ever", "a member that was told of may speak after it was removed", (
-        Patch(_MEMBER, " if self._told.index > self.membership.index else frozenset()", ""),
+        Patch(_MEMBER, "            if told.index <= own.index or not (", "            if not ("),
     ), {"test": "tests.core.test_changes.RemoveTests.test_introduced_no_longer"}),
+    ("introduced-without-bound", "a member that lies about the members fills the tables of others", (
+        Patch(_MEMBER, " and len(found) < INTRODUCED_MAX:", ":"),
+    ), {"test": "tests.core.test_changes.RemoveTests.test_false_lists"}),
     ("promoted-behind", "a learner becomes a voter before it has the entries", (
         Patch(_CHANGES, "        if request.change == PROMOTE and target not in close:", "        if False:"),
     ), {"test": "tests.core.test_changes.PromoteTests.test_only_when_caught_up"}),

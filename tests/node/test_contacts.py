@@ -23,15 +23,20 @@ class ContactsTests(SynchronousTestCase):
 
     def make(self, membership: Membership) -> Contacts:
         """What it feeds and how often it changes is remembered."""
-        self.fed: list[object] = []
+        self.fed: list[MembersIntroduced] = []
         self.changes = 0
-        known = Known(membership)
+        introduced: dict[str, str] = {}
+        known = Known(membership, introduced=introduced)
         greeting = Greeting(known=known, group_name=lambda: GroupName(OURS, 1, True))
 
         def changed() -> None:
             self.changes += 1
 
-        return Contacts(DLedgerConfig(peers=START), known, greeting, self.fed.append, changed)
+        def feed(told: MembersIntroduced) -> None:
+            self.fed.append(told)
+            introduced.update(told.membership.addresses)
+
+        return Contacts(DLedgerConfig(peers=START), known, greeting, feed, changed)
 
     def greeted(self, contacts: Contacts, sender_id: str, index: int, group_id: str = OURS) -> None:
         """Another member says who belongs to the group."""
@@ -55,15 +60,19 @@ class ContactsTests(SynchronousTestCase):
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.greeted(contacts, "n1", 9)
         self.assertEqual(contacts.addresses, {"n1": "h:2", "n5": "h:6"})
-        told = MembersIntroduced(member_ids=frozenset({"n1", "n5"}), index=9)
-        self.assertEqual((self.fed, self.changes), ([told], 1))
+        told = Membership(voters={"n5": "h:6", "n1": "h:9"}, index=9, term=1)
+        self.assertEqual(self.fed, [MembersIntroduced(teller_id="n1", membership=told)])
+        self.greeted(contacts, "n1", 9)
+        self.assertEqual(self.changes, 1)
 
     def test_nothing_to_believe(self) -> None:
-        """An older list, another group, a stranger who has read the id of the group, garbage."""
+        """An older list, another group, a stranger who has read the id of the group, garbage, no address."""
         contacts = self.make(Membership(voters={"n0": "h:1", "n1": "h:2"}, index=7))
         self.greeted(contacts, "n1", 5)
         self.greeted(contacts, "n1", 9, THEIRS)
         self.greeted(contacts, "n4", 9)
         self.greeted(contacts, "n0", 9)
         contacts.introduced(MetadataRequest(group_id=OURS, local_id="n1", configuration="{"))
+        nowhere = encode_told([ToldMembership(9, 1, MemberLists({"n5": "junk"}, {}))])
+        contacts.introduced(MetadataRequest(group_id=OURS, local_id="n1", configuration=nowhere))
         self.assertEqual((contacts.addresses, self.fed, self.changes), ({"n1": "h:2"}, [], 0))

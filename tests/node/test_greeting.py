@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -27,6 +28,7 @@ class Known:
 
     membership: Membership = Membership(voters=MEMBERS)
     speakers: frozenset[str] = frozenset(MEMBERS)
+    introduced: Mapping[str, str] = attrs.Factory(dict)
 
     def had_members(self, ids: str) -> bool:
         """The start list."""

@@ -16,6 +16,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.errors import DirectoryError
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
@@ -29,6 +30,7 @@ from dledger.node.service import (
     peer_endpoint,
     wall_clock,
 )
+from dledger.storage.configurations import MEMBERS_NAME
 from dledger.storage.file_store import FileStore
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest
@@ -373,7 +375,10 @@ class MembersInTheLogTests(ServiceTestCase):
     """A directory whose log tells the members."""
 
     def test_new_members_by_option(self) -> None:
-        """Would do nothing, and is refused with the way to go."""
+        """
+        Would do nothing, and is refused with the way to go. Where the list of members is lost, they would
+        count: it is refused, too.
+        """
         options = {"store_type": "file", "store_base_dir": self.mktemp(), "peers": "n0-127.0.0.1:1"}
         config = DLedgerConfig(
             mapped_file_size_for_entry_data=65536, mapped_file_size_for_entry_index=32000,
@@ -382,10 +387,15 @@ class MembersInTheLogTests(ServiceTestCase):
         store = FileStore.open(config, OsDisk())
         store.append_configuration(Membership(voters=config.peers), 1)
         store.clean_close()
-        self.make(accept_new_members=True, **options).startService()
-        (failure,) = self.failures
-        self.assertIn("dledger member", failure)
-        FileStore.open(config, OsDisk()).clean_close()  # its lock was released
+        for is_lost in (False, True):
+            self.make(accept_new_members=True, **options).startService()
+            failure = self.failures.pop()
+            self.assertIn("dledger member", failure)
+            if is_lost:
+                self.assertRaises(DirectoryError, FileStore.open, config, OsDisk())
+            else:
+                FileStore.open(config, OsDisk()).clean_close()  # its lock was released
+                OsDisk().unlink(f"{config.self_path}/{MEMBERS_NAME}")
 
 
 class AddressTests(SynchronousTestCase):

@@ -6,18 +6,24 @@ from __future__ import annotations
 import errno
 import random
 
+import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.memory_disk import MemoryDisk
-from dledger.base.errors import DirectoryError, DLedgerError
+from dledger.base.errors import DirectoryError, DLedgerError, StoreError
+from dledger.base.group_name import GroupName
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.configurations import MEMBERS_NAME, encode_memberships, read_memberships
 from dledger.storage.file_store import FileStore
+from dledger.storage.group_setup import force_new_group
+from dledger.storage.identity import IDENTITY_NAME
 from dledger.testing.disk import SimDisk
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import EntryBatch
+from tests.storage.support import HookedDisk
 
 FOUR = Membership(voters={"n0": "h:1", "n1": "h:2", "n2": "h:3"}, learners={"n3": "h:4"})
 TWO = Membership(voters={"n0": "h:1", "n1": "h:2"})
@@ -107,6 +113,18 @@ class EntryTests(ListCase):
         self.assertIn("upgrade this member", str(error))
         self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
 
+    def test_no_address(self) -> None:
+        """An entry that names a place to which nobody could connect is refused, and nothing has changed."""
+        body = encode_configuration({"n0": "h:1", "n1": "junk"}, {})
+        source = FileStore.open(config_of("n1"), self.disk)
+        source.append_bodies((body,), 1)
+        record = bytearray(source.read_range(0, end_index=0, max_bytes=1).records)
+        record[32:44] = CONFIGURATION_CHANNEL.to_bytes(4, "big") + bytes(8)  # as Java passes it on
+        batch = EntryBatch(first_index=0, count=1, term=1, records=bytes(record))
+        error = self.assertRaises(DLedgerError, self.store.append_entries, batch)
+        self.assertIn("'junk' is not an address", str(error))
+        self.assertEqual((self.store.ledger_end_index, self.voters()), (-1, "start"))
+
     def test_no_room(self) -> None:
         """
         A change that the disk has no room for is neither in the ledger nor listed: the entry that comes to
@@ -194,6 +212,100 @@ class CutTests(ListCase):
             self.assertEqual([one.index for one in self.store.memberships],
                              [one.index for one in wrong if one in known])
             self.store.clean_close()
+
+
+class LostTests(SynchronousTestCase):
+    """The list of members alone is lost, while the ledger has a configuration entry."""
+
+    def setUp(self) -> None:
+        self.disk = HookedDisk()
+        self.path = f"{config_of().self_path}/{MEMBERS_NAME}"
+        store = FileStore.open(config_of(), self.disk)
+        store.append_bodies((b"a",), 1)
+        store.append_configuration(FOUR, 1)
+        store.clean_close()
+
+    def test_refused(self) -> None:
+        """The start says so and changes nothing, whatever the options; the file put back is the way out."""
+        saved = self.disk.read_file(self.path)
+        self.disk.unlink(self.path)
+        before = self.disk.contents()
+        for options in ({}, {"join": True}, {"bootstrap": True}):
+            error = self.assertRaises(DirectoryError, FileStore.open, config_of(**options), self.disk)
+            self.assertIn("members is missing", str(error))
+        self.assertEqual(self.disk.contents(), before)
+        self.disk.write_file(self.path, saved)
+        store = FileStore.open(config_of(), self.disk)
+        self.assertEqual([one.index for one in store.memberships], [1])
+
+    def test_of_a_member_that_joins(self) -> None:
+        """Also before it has any entry: else it would be a voter of --peers."""
+        FileStore.open(config_of("n2", join=True), self.disk).clean_close()
+        self.disk.unlink(f"{config_of('n2').self_path}/{MEMBERS_NAME}")
+        self.assertRaises(DirectoryError, FileStore.open, config_of("n2"), self.disk)
+
+    def test_forced(self) -> None:
+        """The last survivor goes on: its log tells the new members, and the mark of the old ones stays."""
+        self.disk.unlink(self.path)
+        alone = attrs.evolve(config_of(), peers={"n0": "h:1"})
+        force_new_group(alone, self.disk, GroupName("a" * 32, 1, True))
+        store = FileStore.open(alone, self.disk)
+        self.assertEqual([(one.index, sorted(one.voters)) for one in store.memberships], [(2, ["n0"])])
+
+    def test_directory_of_an_earlier_start(self) -> None:
+        """A directory whose identity does not say so yet, as after a power cut, says so after a start."""
+        identity = f"{config_of().self_path}/{IDENTITY_NAME}"
+        self.disk.unlink(identity)
+        FileStore.open(config_of(), self.disk).clean_close()
+        self.disk.unlink(self.path)
+        self.assertRaises(DirectoryError, FileStore.open, config_of(), self.disk)
+
+    def test_crashes(self) -> None:
+        """
+        A first change is written, and taken back: a process that ends at any call leaves a directory that
+        starts, and goes by the change or by the start list; by --peers only if these are the start list.
+        """
+        seen = set()
+        for count in range(400):
+            disk = HookedDisk()
+            store = FileStore.open(config_of(), disk)
+            store.append_bodies((b"a",), 1)
+            kept = store.read_range(0, end_index=0, max_bytes=1)
+            disk.fails_at = len(disk.calls) + count
+            try:
+                store.append_configuration(FOUR, 1)
+                store.truncate_to(kept)
+            except StoreError:
+                is_done = False
+            else:
+                is_done = True
+            disk.fails_at = -1
+            disk._locked.clear()
+            other = attrs.evolve(config_of(), peers={"n0": "h:1", "n9": "h:9"})
+            try:
+                store = FileStore.open(other, disk)
+            except (DirectoryError, StoreError) as error:
+                self.assertIn("n0, n1, n2", str(error))
+                disk._locked.clear()
+                store = FileStore.open(config_of(), disk)
+                self.assertEqual(store.memberships, ())
+            else:
+                self.assertEqual([one.index for one in store.memberships], [1])
+            seen.add(bool(store.memberships))
+            self.assertEqual(store.identity.is_told_by_log, bool(store.memberships))
+            self.assertEqual(disk.exists(self.path), bool(store.memberships))
+            if is_done:
+                self.assertEqual(seen, {True, False})
+                return
+        self.fail("it never ends")
+
+    def test_taken_back_with_other_peers(self) -> None:
+        """A process that was started with another --peers stops: the start list counts again."""
+        other = attrs.evolve(config_of(), peers={"n0": "h:1", "n9": "h:9"})
+        store = FileStore.open(other, self.disk)
+        kept = store.read_range(0, end_index=0, max_bytes=1)
+        error = self.assertRaises(StoreError, store.truncate_to, kept)
+        self.assertIn("again n0, n1, n2", str(error))
 
 
 class BeginTests(ListCase):

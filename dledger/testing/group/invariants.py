@@ -127,7 +127,7 @@ class GroupInvariants:
         self._has_forgotten = False
         self._wiped: set[str] = set()
         self.configurations: dict[tuple[int, int], Membership] = {}
-        self._start = Membership(voters=dict.fromkeys(member_ids, ""))
+        self._start = Membership(voters=dict.fromkeys(member_ids, "any:1"))
         self._seen = {member_id: _Seen() for member_id in member_ids}
         self._members: dict[str, CheckedMember] = {}
         self._leaders: dict[int, str] = {}
