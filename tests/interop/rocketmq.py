@@ -379,7 +379,13 @@ class BrokerGroup:
 
     def send(self, count: int) -> None:
         """Send C{count} more messages; all must be acknowledged."""
-        for sent in self.messages.produce(len(self.sent), count):
+        try:
+            produced = self.messages.produce(len(self.sent), count)
+        except ChildError as error:
+            said = {peer_id: self._leader_of(peer_id) for peer_id in self.running()}
+            raise ChildError(f"{error}\nleaders as named: {said}, ours: {self.ours.metadata()}\n"
+                             f"{self._tails()}") from None
+        for sent in produced:
             self.sent[sent.number] = sent
 
     def _tails(self) -> str:
