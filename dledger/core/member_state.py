@@ -41,6 +41,14 @@ from protocols.wire.ledger.messages import Request, Response
 INTRODUCED_MAX = 2 * MEMBERS_MAX
 
 
+@attrs.frozen
+class _Told:
+    """A list of members as another member told it. C{was_trusted}: that was a member of this ledger then."""
+
+    membership: Membership
+    was_trusted: bool
+
+
 class Role(Enum):
     """The role of a member in its term."""
 
@@ -220,7 +228,8 @@ class MemberState:
     peer_ids: tuple[str, ...] = attrs.field(init=False)
     voter_ids: tuple[str, ...] = attrs.field(init=False)
     introduced: Mapping[str, str] = attrs.field(init=False)
-    _told: dict[str, Membership] = attrs.Factory(dict)
+    _told: dict[str, _Told] = attrs.Factory(dict)
+    _trusted: Mapping[str, str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
     dismissed_index: int = -1
     refused_by: set[str] = attrs.Factory(set)
@@ -232,22 +241,29 @@ class MemberState:
         self.membership = found or Membership(voters=self.config.peers)
         self.peer_ids = tuple(sorted(self.membership.addresses.keys() - {self.self_id}))
         self.voter_ids = tuple(one for one in self.peer_ids if one in self.membership.voters)
+        # A member that joins is in no list before the end of the ledger. Until then it takes the start list
+        # besides for those that it may believe: all members of the past may be gone.
+        own = self.membership.addresses
+        self._trusted = own if self.self_id in own else {**self.config.peers, **own}
         self._introduce()
 
     def _introduce(self) -> None:
         """
         Gather what others told. Each one's last word counts for itself, so a false one hides no true one. The
-        members of this ledger come first, then those that they introduced: these may know of still others.
+        members of this ledger come first, then those that they introduced: these may know of still others. A
+        list of the past may lack a member that told of the present one: its word counts until the present is
+        reached.
         """
-        own = self.membership
-        first = (own.addresses or self.config.peers).keys()
+        own, first = self.membership, self._trusted
         found: dict[str, str] = {}
-        kept: dict[str, Membership] = {}
+        kept: dict[str, _Told] = {}
         for teller_id, told in sorted(self._told.items(), key=lambda one: one[0] not in first):
-            if told.index <= own.index or not (teller_id in first or teller_id in found):
+            if told.membership.index <= own.index or not (
+                told.was_trusted or teller_id in first or teller_id in found
+            ):
                 continue
             kept[teller_id] = told
-            for member_id, address in told.addresses.items():
+            for member_id, address in told.membership.addresses.items():
                 if member_id != self.self_id and len(found) < INTRODUCED_MAX:
                     found.setdefault(member_id, address)
         self._told, self.introduced = kept, found
@@ -275,10 +291,7 @@ class MemberState:
 
     def knows(self, member_id: str | None) -> bool:
         """Whether C{member_id} may be another member of this group."""
-        if member_id in self.peer_ids or member_id in self.introduced:
-            return True
-        # A member that joins takes the start list for those that it may believe.
-        return not self.membership.voters and member_id in self.config.peers and member_id != self.self_id
+        return member_id != self.self_id and (member_id in self._trusted or member_id in self.introduced)
 
     @property
     def speakers(self) -> frozenset[str]:
@@ -292,7 +305,7 @@ class MemberState:
 
     def on_introduced(self, told: MembersIntroduced) -> None:
         """A known member has told a list of members."""
-        self._told[told.teller_id] = told.membership
+        self._told[told.teller_id] = _Told(told.membership, told.teller_id in self._trusted)
         self._introduce()
 
     @property

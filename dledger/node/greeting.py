@@ -83,9 +83,14 @@ class Greeting:
         members = request.members.split(";") if request.members else ()
         return self._problem(request.group_id, members, request.configuration)
 
-    def problem_of_answer(self, response: MetadataResponse) -> str:
-        """Why the member that sent C{response} does not belong here; empty if it may."""
-        if response.wire_version < 1:
+    def problem_of_answer(self, response: MetadataResponse, *, is_whole: bool = True) -> str:
+        """
+        Why the member that sent C{response} does not belong here; empty if it may.
+
+        @param is_whole: False: its format has no room for the id of the group. Then members that differ prove
+            nothing once the log of the group changes them.
+        """
+        if response.wire_version < 1 or (not is_whole and self.known.membership.is_changed):
             return ""
         group_id = response.group_id if response.is_group_known else ""
         return self._problem(group_id, response.peers, response.configuration)

@@ -50,8 +50,11 @@ RETRY_FACTOR = 1.6
 #: Seconds between two requests on a connection to a member of ours, at most.
 SIGN_OF_LIFE_S = 1.0
 
-#: Token of the METADATA requests of this module; the core's ids are positive.
+#: Tokens of the METADATA requests of this module; the core's ids are positive. The answer to the first kind
+#: tells whether the peer belongs to the group. That to the second tells nothing: a native one has no room for
+#: the id of the group.
 PROBE = 0
+SIGN_OF_LIFE = -1
 
 #: Makes the endpoint to a member from its id and its C{host:port}.
 Dial = Callable[[str, str], IStreamClientEndpoint]
@@ -338,7 +341,8 @@ class _Peer(Factory):
             group_id=self._greeting.group_id, members=self._greeting.members,
             configuration=self._greeting.configuration,
         )
-        connection.ask(request, PROBE, is_sign_of_life=is_sign_of_life)
+        token = SIGN_OF_LIFE if is_sign_of_life else PROBE
+        connection.ask(request, token, is_sign_of_life=is_sign_of_life)
 
     # -- AnswerSink of the connection --------------------------------------------------------
 
@@ -353,21 +357,21 @@ class _Peer(Factory):
                 "connected to peer {peer_id} at {address}", peer_id=self._peer_id, address=connection.address
             )
         self._connected(self._peer_id)
-        self._probe(connection)
+        self._probe(connection, is_sign_of_life=False)
 
     def answers_received(
         self, connection: ClientConnection[int], answers: list[tuple[int, Response]]
     ) -> None:
-        if any(token == PROBE for token, _ in answers):
+        if any(token <= PROBE for token, _ in answers):
             greetings = [answer for token, answer in answers if token == PROBE]
-            answers = [answer for answer in answers if answer[0] != PROBE]
+            answers = [answer for answer in answers if answer[0] > PROBE]
             for greeting in greetings:
                 assert isinstance(greeting, MetadataResponse)
-                problem = self._greeting.problem_of_answer(greeting)
+                problem = self._greeting.problem_of_answer(greeting, is_whole=self._config.wire != "binary")
                 if problem:
                     self._foreign(connection, [token for token, _ in answers], problem)
                     return
-            self._is_foreign = False
+                self._is_foreign = False
         self._unheard = 0
         if answers:
             self._answered(self._peer_id, answers)
@@ -392,7 +396,7 @@ class _Peer(Factory):
         self, connection: ClientConnection[int], tokens: list[int], reason: str, *,
         is_incompatible: bool = False, answer: RemotingCommand | None = None,
     ) -> None:
-        failed = [(token, reason) for token in tokens if token != PROBE]
+        failed = [(token, reason) for token in tokens if token > PROBE]
         if failed:
             self._failed(self._peer_id, failed, is_incompatible)
 

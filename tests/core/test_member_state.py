@@ -6,8 +6,12 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.membership import Membership
 from dledger.core import effects as fx
-from dledger.core.member_state import Outbox, Role
+from dledger.core.inputs import MembersIntroduced
+from dledger.core.member_state import MemberState, Outbox, Role
+from dledger.storage.configurations import JOINING
+from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import EntryBatch, HeartBeatRequest, MetadataRequest, Response
 from tests.core.helpers import ListLedger, batch, make_member
 
@@ -211,3 +215,57 @@ class PeerTests(SynchronousTestCase):
             group="g", remote_id="n2", local_id="n0", leader_id="n0", term=4, wire_version=1
         ))
         self.assertTrue(member.is_leader)
+
+
+class JoiningLedger(ListLedger):
+    """Without a configuration entry, that of a member that joins."""
+
+    @property
+    def membership(self) -> Membership | None:
+        """See L{ListedMemberships.membership}."""
+        return super().membership or JOINING
+
+
+class PastTests(SynchronousTestCase):
+    """A member reads the lists of the past before it reaches the present one."""
+
+    def reach(self, member: MemberState, ledger: ListLedger, voters: str) -> None:
+        """The next entry of the ledger names these voters."""
+        body = encode_configuration(dict.fromkeys(voters.split(), "h:1"), {})
+        ledger.entries.append((1, body))
+        member.refresh_end()
+
+    def told(self, teller_id: str, index: int, voters: str) -> MembersIntroduced:
+        """A member tells a list."""
+        membership = Membership(voters=dict.fromkeys(voters.split(), "h:1"), index=index, term=1)
+        return MembersIntroduced(teller_id=teller_id, membership=membership)
+
+    def test_all_of_the_past_are_gone(self) -> None:
+        """A member that joins knows those whom it was told of at its start, and those whom they name."""
+        for is_told in (True, False):
+            ledger = JoiningLedger()
+            member = make_member(ledger)
+            if is_told:
+                member.on_introduced(self.told("n1", 2, "n1 n2 n7"))
+            for past in ("p0 p1 p2", "p1 p2 n1"):
+                self.reach(member, ledger, past)
+                self.assertTrue(member.knows("n1") and member.knows("n2") and member.knows("p1"))
+                self.assertEqual(member.knows("n7"), is_told)
+            again = make_member(ledger)  # after a restart in the middle
+            self.assertTrue(again.knows("n1") and again.knows("n2"))
+            again.on_introduced(self.told("n2", 2, "n1 n2 n7 n0"))
+            self.assertTrue(again.knows("n7"))
+            self.reach(again, ledger, "n1 n7 n0")
+            self.assertFalse(again.knows("n2") or again.knows("p1") or again.knows("n0"))
+
+    def test_teller_leaves_and_comes_back(self) -> None:
+        """Its word counts, though a list in between lacks it."""
+        ledger = ListLedger()
+        member = make_member(ledger)
+        member.on_introduced(self.told("n1", 1, "n0 n1 n7"))
+        self.reach(member, ledger, "n0 n2")
+        self.assertTrue(member.knows("n7") and member.knows("n1"))
+        member.on_introduced(self.told("n9", 1, "n0 n8"))
+        self.assertFalse(member.knows("n8"))
+        self.reach(member, ledger, "n0 n1")
+        self.assertFalse(member.knows("n7"))

@@ -96,6 +96,15 @@ class JudgingTests(SynchronousTestCase):
             self.assertEqual(problem == "", is_fine, (own, theirs, members, problem))
         self.assertEqual(decode_told(ours.configuration)[0].index, 7)
 
+    def test_native_answer(self) -> None:
+        """It has no room for the id: they must be the same only until the log changes them."""
+        answer = MetadataResponse(wire_version=1, peers={"n0": "h:1", "n9": "h:9"})
+        changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
+        for known, is_fine in ((Known(), False), (changed, True)):
+            ours = Greeting(known=known, group_name=lambda: GroupName(OURS, 1, True))
+            self.assertEqual(ours.problem_of_answer(answer, is_whole=False) == "", is_fine)
+            self.assertNotEqual(ours.problem_of_answer(answer), "")
+
     def test_member_that_was_away(self) -> None:
         """It has the old list. Without the id of its group it believes a later list, with it only its own."""
         changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
