@@ -167,12 +167,12 @@ class FloodTests(ForgedCase):
         Run one client beside spans with and without C{act}, in turn. With it the client keeps 80 % of its
         rate.
 
-        Other programs on this machine slow both, not evenly. So the best of three rounds counts; an attack
+        Other programs on this machine slow both, not evenly. So the best of six rounds counts; an attack
         that works leaves nothing in any of them.
         """
         leader, terms = self.wait_for_leader(), self.terms()
         log_bytes, kept = self.log_bytes(), 0.0
-        for _ in range(3):
+        for _ in range(6):
             calm: list[tuple[float, float]] = []
             busy: list[tuple[float, float]] = []
             with self.client.working() as seen, Repeater(act, rate=RATE) as repeater:
