@@ -175,8 +175,9 @@ class SignatureTests(GateCase):
         with capturedLogs() as events:
             self.rewrite("accounts: [")
             self.settle(20.0)
+            self.rewrite("accounts: [{accessKey: !!timestamp x}]")
         said = [event["reason"] for event in events if "accounts stay" in (event.get("log_format") or "")]
-        self.assertEqual(len(said), 1)
+        self.assertEqual(len(said), 2)
         self.allowed(send_of(), PRODUCER)
         self.path.unlink()
         self.settle(6.0)
