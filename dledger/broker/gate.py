@@ -8,7 +8,8 @@ Rule 2: native frames have no fields for a signature. A connection may send them
 wire version was signed together with the challenge that this connection was given, with the rights that this
 account has at the time of each frame. Without a challenge, a signature that was heard on the network would
 open all roads of its account: a signature covers neither the code of a request nor the names of its fields.
-Rule 3: a change of the files counts within L{CHECK_TICKS} ticks. Files that are not sound change nothing.
+Rule 3: a change of the files counts within L{CHECK_TICKS} ticks, also for requests that wait for messages:
+they are answered without one then. Files that are not sound change nothing.
 
 Rule 4: a request that no table here names needs an administrator.
 
@@ -140,23 +141,23 @@ class AccessGate(CommandGroup):
         self._challenges: dict[CommandConnection, str] = {}
         self._ticks = 0
 
-    def tick(self) -> None:
-        """A second has passed."""
+    def tick(self) -> bool:
+        """A second has passed. @return: whether there are other accounts now."""
         self._ticks += 1
-        if self._ticks % CHECK_TICKS == 0:
-            self._refresh()
+        return self._ticks % CHECK_TICKS == 0 and self._refresh()
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> bool:
         stamps = _stamps(self._path)
         if stamps == self._stamps:
-            return
+            return False
         self._stamps = stamps  # what is not sound is said once
         try:
             self._accounts = read_accounts(self._path)
         except ValueError as error:
             self.log.error("the accounts stay as they were: {reason}", reason=str(error))
-        else:
-            self.log.info("{count} accounts are in force", count=len(self._accounts.by_key))
+            return False
+        self.log.info("{count} accounts are in force", count=len(self._accounts.by_key))
+        return True
 
     # -- CommandGroup: hears of connections ---------------------------------------------------------
 

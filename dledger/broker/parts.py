@@ -307,8 +307,10 @@ class BrokerParts(BrokerEvents):
         now_s = self._around.reactor.seconds()
         self.router.sweep(now_s)
         self.client.sweep(now_s)
-        if self.gate is not None:
-            self.gate.tick()
+        if self.gate is not None and self.gate.tick():
+            # Requests that wait for messages were allowed by the accounts of before.
+            self.pulls.answer_held("the accounts of this broker have changed")
+            self.reads.answer_waiting()
         for group in (self.pulls, self.consumers, self.locks, self.admin):
             group.sweep()
         metadata = self.metadata
@@ -335,7 +337,7 @@ class BrokerParts(BrokerEvents):
             self.following.stop()
         self.pulls.stop()
         self.schedule.stop()
-        self.reads.close()
+        self.reads.answer_waiting()
 
     # -- facts ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from protocols.wire.rocketmq.broker_frames import (
     BrokerRequest,
     OffsetsRequest,
     PutRequest,
+    ReadAnswer,
     ReadRequest,
     decode_broker_frame,
     request_parts,
@@ -360,6 +361,31 @@ class NativeTests(GateCase):
         self.say(command(CHALLENGE_CODE), PRODUCER)
         self.say(command(WIRE_VERSION_CODE, {CHALLENGE_FIELD: third}), PRODUCER)
         self.assertEqual([answer.code for answer in self.more(put)], [16])
+
+    def test_waiting(self) -> None:
+        """Requests that wait for messages do not outlive the rights that allowed them."""
+        without = (FILE % "").replace("consumer", "ex-consumer").replace("operator", "ex-operator")
+        self.assertEqual(self.answer(send_of(), PRODUCER)[0], 0)
+        waiting = pull()
+        fields = {**waiting.ext_fields, "queueOffset": "1", "sysFlag": "6", "suspendTimeoutMillis": "60000"}
+        self.natives(OPERATOR)
+        end = self.broker.store.log.end_offset
+        self.assertEqual(self.more(ReadRequest(begin_offset=end, wait_ms=60_000)), [])
+        reading = self.connection.transport
+        transport = self.connect()
+        waiting = signed(attrs.evolve(waiting, ext_fields=fields), CONSUMER)
+        self.connection.dataReceived(encode_command(waiting))
+        self.settle()
+        self.assertEqual((transport.value(), reading.value(), len(self.broker.pulls)), (b"", b"", 1))
+        self.rewrite(without)
+        (answer,) = sent_commands(transport.value())
+        self.assertEqual((answer.code, answer.body), (19, b""))
+        self.assertIn("accounts of this broker have changed", answer.remark or "")
+        (_number, read) = decode_broker_frame(reading.value())
+        assert isinstance(read, ReadAnswer)
+        self.assertEqual((read.code, read.records), (0, b""))
+        self.assertEqual(self.say(waiting).code, 1)
+        self.assertEqual((len(self.broker.pulls), self.broker.reads.waiting), (0, 0))
 
     def test_white_account(self) -> None:
         """Its address needs no signature, so none is asked for here, either."""
