@@ -5,8 +5,13 @@ Decides for each request whether its sender may make it.
 Rule 1: every request is checked before its handler sees it: the signature, then the rights of its account to
 topics and groups. From a white address everything is allowed.
 Rule 2: native frames have no fields for a signature. A connection may send them once its question for the
-wire version was signed, with the rights that this account has at the time of each frame.
-Rule 3: a change of the files counts within L{CHECK_TICKS} ticks. Files that are not sound change nothing.
+wire version was signed together with the challenge that this connection was given, with the rights that this
+account has at the time of each frame. Without a challenge, a signature that was heard on the network would
+open all roads of its account: a signature covers neither the code of a request nor the names of its fields.
+Rule 3: a change of the files counts within L{CHECK_TICKS} ticks, also for requests that wait for messages:
+they are answered without one then. Files that are not sound change nothing.
+
+Rule 4: a request that no table here names needs an administrator.
 
 Stricter than Java: batches need PUB, locks of queues SUB of their group, a message that is named by its
 place in the log SUB of its topic, resets of offsets and decisions about a slave an administrator (see
@@ -18,6 +23,7 @@ Source: PlainPermissionManager, PlainAccessValidator (4.9.8).
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 
 from twisted.logger import Logger
@@ -48,21 +54,30 @@ from protocols.wire.rocketmq.broker_frames import (
     ReadAnswer,
     ReadRequest,
 )
-from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE
+from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD, WIRE_VERSION_CODE
 
 #: Ticks (seconds) between two looks at the files.
 CHECK_TICKS = 5
 #: Everybody may send traces to this topic, as in Java.
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
-#: Update or delete topics, groups and options; reset offsets; decide about a slave that has stopped.
-ADMIN_CODES = frozenset({17, 25, 200, 207, 215, 222, 90_907})
+#: Requests for which any signature is enough: they tell tables, offsets and figures, check an expression, ask
+#: for native frames, and the last two are those of slaves (with C{ha_allowed_hosts}).
+SIGNED_CODES = frozenset({
+    14, 21, 26, 28, 29, 30, 31, 32, 43, 45, 46, 201, 202, 203, 208, 300, 351, 352, 402, 907,
+    WIRE_VERSION_CODE, CHALLENGE_CODE, 90_908, 90_909,
+})
 _PUB, _SUB = AccessRight.PUB, AccessRight.SUB
 _SEND, _SEND_V2, _SEND_BATCH = 10, 310, 320
 _PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT = (11, 361), 12, 15, 34
 _UNREGISTER, _SEND_BACK, _LIST_GROUP, _LOCKS = 35, 36, 38, (41, 42)
 #: Requests for the message that begins at their C{offset}.
 _BY_OFFSET = frozenset({33, _SEND_BACK})
+#: Requests whose rights L{needs_of} tells.
+_NAMING = frozenset({
+    _SEND, _SEND_V2, _SEND_BATCH, *_PULL, _QUERY, _UPDATE_OFFSET, _HEART_BEAT, _UNREGISTER, _SEND_BACK,
+    _LIST_GROUP, *_LOCKS, *_BY_OFFSET,
+})
 
 #: A topic, or a group behind C{%RETRY%}, and the right to it.
 _Need = tuple[str, AccessRight]
@@ -104,52 +119,60 @@ class AccessGate(CommandGroup):
     The accounts of one broker, and the accounts of its connections.
 
     Invariant: C{_native} has the access key of each open connection that may send native frames; empty: its
-    address is white.
+    address is white. C{_challenges} are the last ones of open connections that have not been used.
     """
 
     log = Logger()
 
-    def __init__(self, path: str, *, topic_at: Callable[[int], str]) -> None:
+    def __init__(self, path: str, *, topic_at: Callable[[int], str], rng: random.Random) -> None:
         """
         @param path: a file of accounts, or a directory of them.
         @param topic_at: from an offset of the log to the topic of the message that begins there; empty: none
             does. Not called before the first request.
+        @param rng: makes challenges, none twice.
         @raise ValueError: a file is missing or not sound.
         """
         self._path = path
         self._topic_at = topic_at
+        self._rng = rng
         self._stamps = _stamps(path)
         self._accounts = read_accounts(path)
         self._native: dict[CommandConnection, str] = {}
+        self._challenges: dict[CommandConnection, str] = {}
         self._ticks = 0
 
-    def tick(self) -> None:
-        """A second has passed."""
+    def tick(self) -> bool:
+        """A second has passed. @return: whether there are other accounts now."""
         self._ticks += 1
-        if self._ticks % CHECK_TICKS == 0:
-            self._refresh()
+        return self._ticks % CHECK_TICKS == 0 and self._refresh()
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> bool:
         stamps = _stamps(self._path)
         if stamps == self._stamps:
-            return
+            return False
         self._stamps = stamps  # what is not sound is said once
         try:
             self._accounts = read_accounts(self._path)
         except ValueError as error:
             self.log.error("the accounts stay as they were: {reason}", reason=str(error))
-        else:
-            self.log.info("{count} accounts are in force", count=len(self._accounts.by_key))
+            return False
+        self.log.info("{count} accounts are in force", count=len(self._accounts.by_key))
+        return True
 
     # -- CommandGroup: hears of connections ---------------------------------------------------------
 
     def handlers(self) -> Handlers:
-        """See L{CommandGroup.handlers}: it answers nothing."""
-        return {}
+        """See L{CommandGroup.handlers}."""
+        return {CHALLENGE_CODE: self._challenge}
+
+    def _challenge(self, connection: CommandConnection, request: RemotingCommand) -> None:
+        challenge = self._challenges[connection] = f"{self._rng.getrandbits(128):032x}"
+        connection.answer(request, ext_fields={CHALLENGE_FIELD: challenge})
 
     def connection_lost(self, connection: CommandConnection) -> None:
         """See L{CommandGroup.connection_lost}."""
         self._native.pop(connection, None)
+        self._challenges.pop(connection, None)
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -165,7 +188,11 @@ class AccessGate(CommandGroup):
             if request.code in _BY_OFFSET:
                 self._check_message(account, Fields(request.ext_fields))
         if request.code == WIRE_VERSION_CODE:
-            self._native[connection] = "" if account is None else account.access_key
+            wanted, given = self._challenges.pop(connection, None), request.ext_fields.get(CHALLENGE_FIELD)
+            if account is None:
+                self._native[connection] = ""
+            elif account.is_white(host) or (wanted is not None and wanted == given):
+                self._native[connection] = account.access_key
 
     def _check_message(self, account: BrokerAccount, fields: Fields) -> None:
         topic = self._topic_at(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
@@ -190,7 +217,7 @@ class AccessGate(CommandGroup):
         """Why a native request is refused; empty: it may be made."""
         key = self._native.get(connection)
         if key is None:
-            return "this broker has access control: ask for the wire version with a signature first"
+            return "this broker has access control: sign its challenge when you ask for the wire version"
         if not key:
             is_white = self._accounts.is_white(host_text(hosts_of(connection)[0]))
             return "" if is_white else "the address of this connection needs an account by now"
@@ -209,7 +236,7 @@ class AccessGate(CommandGroup):
 
 
 def _check_rights(account: BrokerAccount, request: RemotingCommand) -> None:
-    if request.code in ADMIN_CODES and not account.is_admin:
+    if not (account.is_admin or request.code in SIGNED_CODES or request.code in _NAMING):
         raise Refused(Code.SYSTEM_ERROR, f"Need admin permission for request code={request.code}, but "
                                          f"accessKey={shown(account.access_key)} is not")
     for resource, right in needs_of(request):

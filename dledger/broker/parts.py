@@ -128,7 +128,10 @@ class BrokerParts(BrokerEvents):
         self._has_ceased = False
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
-        self.gate = AccessGate(config.acl_file, topic_at=self._topic_at) if config.acl_enable else None
+        self.gate = (
+            AccessGate(config.acl_file, topic_at=self._topic_at, rng=around.rng)
+            if config.acl_enable else None
+        )
         own = config.acl_credentials_file
         self.client = CommandClient(
             clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
@@ -304,8 +307,10 @@ class BrokerParts(BrokerEvents):
         now_s = self._around.reactor.seconds()
         self.router.sweep(now_s)
         self.client.sweep(now_s)
-        if self.gate is not None:
-            self.gate.tick()
+        if self.gate is not None and self.gate.tick():
+            # Requests that wait for messages were allowed by the accounts of before.
+            self.pulls.answer_held("the accounts of this broker have changed")
+            self.reads.answer_waiting()
         for group in (self.pulls, self.consumers, self.locks, self.admin):
             group.sweep()
         metadata = self.metadata
@@ -332,7 +337,7 @@ class BrokerParts(BrokerEvents):
             self.following.stop()
         self.pulls.stop()
         self.schedule.stop()
-        self.reads.close()
+        self.reads.answer_waiting()
 
     # -- facts ----------------------------------------------------------------------------------
 

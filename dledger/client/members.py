@@ -7,6 +7,8 @@ Rule 2: a connection is handed out only after the member told its id and wire ve
 Rule 3: a leader is a member that names itself as leader; of several, the one with the highest term.
 Rule 4: a member that is used is asked for the others every L{REFRESH_S} seconds: members come, go and move
 while one connection lasts, and after its end nobody else may be left of those that the caller named.
+Rule 5: what a member names counts until it names others: at most C{MEMBERS_MAX} members each, and
+L{ADDRESSES_MAX} of all. The caller's own are never forgotten.
 
 This module knows nothing of appends or entries.
 """
@@ -16,8 +18,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError, TimeoutError
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -32,7 +35,7 @@ from dledger.base.tls.securing import Dialling
 from dledger.client.connection import MemberLink
 from dledger.client.values import MemberInfo
 from protocols.turn import Turn
-from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.codes import MEMBERS_MAX, ResponseCode
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse, Response
 
 #: Seconds to wait for other answers after a member has claimed to lead: a leader that was cut off still
@@ -47,6 +50,8 @@ _OTHERS_WAIT_S = 0.25
 IDLE_CLOSE_S = 60.0
 #: Seconds between two questions for the members, on a connection that is used.
 REFRESH_S = 5.0
+#: Members of the caller and those that were learned, together, at most.
+ADDRESSES_MAX = 4 * MEMBERS_MAX
 
 
 class Members:
@@ -79,7 +84,9 @@ class Members:
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
         self.group = group
         self.addresses = checked_members(peers)
+        self._given = dict(self.addresses)
         self._told: dict[str, str] = {}  # the last address that a member named, which may have moved
+        self._named: dict[str, Mapping[str, str]] = {}  # by each member: its last word
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
         self.rng = rng
@@ -123,23 +130,28 @@ class Members:
 
     def _attempt(self, member_id: str) -> Deferred[MemberLink]:
         def failed(failure: Failure) -> Failure:
-            self.problems[member_id] = _sentence(failure)
+            if member_id in self.addresses:
+                self.problems[member_id] = _sentence(failure)
             return failure
 
         return Deferred.fromCoroutine(self._connect(member_id)).addErrback(failed)
 
     async def _connect(self, member_id: str) -> MemberLink:
-        """Where the caller said that it is, and else where the other members say."""
-        address = self.addresses[member_id]
-        told = self._told.get(member_id, address)
-        try:
-            return await self._connect_at(member_id, address)
-        except Exception:
-            if told == address:
+        """Where it was last, where the other members say that it is, and where the caller said."""
+        found = (self.addresses, self._told, self._given)
+        addresses = dict.fromkeys(one[member_id] for one in found if member_id in one)
+        failed: Exception = DLedgerError(ResponseCode.UNKNOWN_MEMBER, reason=f"{member_id!r} is not a member")
+        for address in addresses:
+            try:
+                link = await self._connect_at(member_id, address)
+            except CancelledError:
                 raise
-        link = await self._connect_at(member_id, told)
-        self.addresses[member_id] = told
-        return link
+            except Exception as error:
+                failed = error
+            else:
+                self.addresses[member_id] = address
+                return link
+        raise failed
 
     async def _connect_at(self, member_id: str, address: str) -> MemberLink:
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
@@ -160,7 +172,9 @@ class Members:
         return link
 
     def _lost(self, link: MemberLink) -> None:
-        self._keepers[link.member_id].lost(link)
+        keeper = self._keepers.get(link.member_id)
+        if keeper is not None:
+            keeper.lost(link)
 
     @property
     def _links(self) -> list[MemberLink]:
@@ -177,10 +191,7 @@ class Members:
         response: Response = await connection.ask(request, self._answer_timeout_s)
         assert isinstance(response, MetadataResponse)
         if response.code in (ResponseCode.SUCCESS, ResponseCode.NOT_LEADER):
-            for peer_id, address in response.peers.items():
-                # Keep addresses that the caller gave: perhaps only they work from this host.
-                self.addresses.setdefault(peer_id, address)
-                self._told[peer_id] = address
+            self._learn(connection.member_id, response.peers)
         if response.code is ResponseCode.NOT_LEADER:
             raise DLedgerError(response.code, reason=f"member {connection.member_id!r} stops")
         if response.code is not ResponseCode.SUCCESS:
@@ -192,6 +203,28 @@ class Members:
         connection.metadata = response
         self.problems.pop(connection.member_id, None)
         return response
+
+    def _learn(self, teller: str, peers: Mapping[str, str]) -> None:
+        named = dict(islice(peers.items(), MEMBERS_MAX))
+        if not named:
+            return
+        self._named[teller] = named
+        known = {*self._given, teller}.union(*self._named.values())
+        for member_id in [one for one in self.addresses if one not in known and self.connected(one) is None]:
+            self._forget(member_id)
+        for member_id, address in named.items():
+            if member_id in self.addresses or len(self.addresses) < ADDRESSES_MAX:
+                # Keep addresses that the caller gave: perhaps only they work from this host.
+                self.addresses.setdefault(member_id, address)
+                self._told[member_id] = address
+
+    def _forget(self, member_id: str) -> None:
+        """No member names it any more."""
+        for found in (self.addresses, self._told, self._named, self.problems):
+            found.pop(member_id, None)
+        keeper = self._keepers.pop(member_id, None)
+        if keeper is not None:
+            keeper.close(DLedgerError(ResponseCode.UNKNOWN_MEMBER, reason=f"{member_id!r} is not a member"))
 
     async def _ask(self, member_id: str) -> MetadataResponse:
         existing = self.connected(member_id)
@@ -209,7 +242,8 @@ class Members:
         asked = Deferred.fromCoroutine(self._ask(member_id))
 
         def failed(failure: Failure) -> Failure:
-            self.problems[member_id] = _sentence(failure)
+            if member_id in self.addresses:
+                self.problems[member_id] = _sentence(failure)
             return failure
 
         return asked.addErrback(failed)
@@ -326,7 +360,7 @@ class Members:
         """A member's status: its answer with its address."""
         return MemberInfo(
             member_id=member_id,
-            address=self.addresses[member_id],
+            address=self.addresses.get(member_id, "?"),
             role=answer.role or ("leader" if answer.leader_id == member_id else ""),
             term=answer.term,
             begin_index=answer.begin_index,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import attrs
 from twisted.logger import capturedLogs
 
 from protocols.rocketmq.signing import Credentials, signed
@@ -17,11 +18,12 @@ from protocols.wire.rocketmq.broker_frames import (
     BrokerRequest,
     OffsetsRequest,
     PutRequest,
+    ReadAnswer,
     ReadRequest,
     decode_broker_frame,
     request_parts,
 )
-from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE
+from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD, WIRE_VERSION_CODE
 from tests.broker.send_support import send_of
 from tests.broker.test_service import ServiceCase
 from tests.protocols.fakes import sent_commands
@@ -175,8 +177,9 @@ class SignatureTests(GateCase):
         with capturedLogs() as events:
             self.rewrite("accounts: [")
             self.settle(20.0)
+            self.rewrite("accounts: [{accessKey: !!timestamp x}]")
         said = [event["reason"] for event in events if "accounts stay" in (event.get("log_format") or "")]
-        self.assertEqual(len(said), 1)
+        self.assertEqual(len(said), 2)
         self.allowed(send_of(), PRODUCER)
         self.path.unlink()
         self.settle(6.0)
@@ -243,7 +246,12 @@ class RightsTests(GateCase):
 
     def test_administration(self) -> None:
         """Changes need an administrator; what only tells needs a signature."""
-        for code in (17, 200, 207, 215, 222, 90_907):
+        administrators = []
+        for code in self.broker.router.codes:
+            if "Need admin permission" in self.answer(command(code), PRODUCER)[1]:
+                administrators.append(code)
+        self.assertEqual(administrators, [17, 200, 207, 215, 222, 90_907])
+        for code in administrators:
             self.refused(command(code), PRODUCER, f"Need admin permission for request code={code}")
             self.allowed(command(code), OPERATOR)
         for code in (21, 26, 28, 43, 45, 201, 907):
@@ -265,15 +273,19 @@ class NativeTests(GateCase):
         self, keys: Credentials | None, *requests: BrokerRequest, asks: bool = True
     ) -> list[BrokerAnswer]:
         """The answers on a new connection."""
-        transport = self.connect()
+        self.connect()
         if asks:
-            question = command(WIRE_VERSION_CODE)
-            question = question if keys is None else signed(question, keys)
-            self.connection.dataReceived(encode_command(question))
-            self.settle()
-            self.said = sent_commands(transport.value())[0]
-            transport.clear()
+            challenge = self.say(command(CHALLENGE_CODE), keys).ext_fields.get(CHALLENGE_FIELD, "")
+            self.said = self.say(command(WIRE_VERSION_CODE, {CHALLENGE_FIELD: challenge}), keys)
         return self.more(*requests)
+
+    def say(self, request: RemotingCommand, keys: Credentials | None = None) -> RemotingCommand:
+        """The answer to a request on the connection that is open."""
+        transport = self.connection.transport
+        transport.clear()
+        self.connection.dataReceived(encode_command(request if keys is None else signed(request, keys)))
+        self.settle()
+        return sent_commands(transport.value())[0]
 
     def more(self, *requests: BrokerRequest) -> list[BrokerAnswer]:
         """The answers on the connection that is open."""
@@ -313,8 +325,73 @@ class NativeTests(GateCase):
         for keys, asks in ((None, False), (None, True), (Credentials("producer", "a-wrong-secret"), True)):
             (answer,) = self.natives(keys, put, asks=asks)
             self.assertEqual(answer.code, 16)
-            self.assertIn("ask for the wire version with a signature first", answer.remark)
+            self.assertIn("sign its challenge when you ask for the wire version", answer.remark)
         self.assertEqual(self.broker.store.log.end_offset, end)
+
+    def test_heard(self) -> None:
+        """A request of an administrator that was heard on the network opens nothing, whatever its code."""
+        put, end = PutRequest(topic="T1", bodies=(b"a",)), self.broker.store.log.end_offset
+        for heard in (
+            signed(heartbeat("G", "T1"), OPERATOR), signed(command(28), OPERATOR),
+            signed(command(WIRE_VERSION_CODE), OPERATOR),
+            signed(command(WIRE_VERSION_CODE, {CHALLENGE_FIELD: "0" * 32}), OPERATOR),
+        ):
+            for asks in (False, True):
+                self.connect()
+                if asks:
+                    self.say(attrs.evolve(heard, code=CHALLENGE_CODE))
+                self.assertEqual(self.say(attrs.evolve(heard, code=WIRE_VERSION_CODE)).code, 0)
+                self.assertEqual([answer.code for answer in self.more(put)], [16])
+        self.assertEqual(self.broker.store.log.end_offset, end)
+
+    def test_challenges(self) -> None:
+        """Each counts once, on its own connection."""
+        put = PutRequest(topic="T1", bodies=(b"a",))
+        (answer,) = self.natives(PRODUCER, put)
+        self.assertEqual(answer.code, 0)
+        self.connect()
+        first = self.say(command(CHALLENGE_CODE), PRODUCER).ext_fields[CHALLENGE_FIELD]
+        second = self.say(command(CHALLENGE_CODE), PRODUCER).ext_fields[CHALLENGE_FIELD]
+        self.assertNotEqual(first, second)
+        for challenge in (first, second):  # the first is no longer valid, and its use ends the second
+            self.say(command(WIRE_VERSION_CODE, {CHALLENGE_FIELD: challenge}), PRODUCER)
+            self.assertEqual([answer.code for answer in self.more(put)], [16])
+        third = self.say(command(CHALLENGE_CODE), PRODUCER).ext_fields[CHALLENGE_FIELD]
+        self.connect()
+        self.say(command(CHALLENGE_CODE), PRODUCER)
+        self.say(command(WIRE_VERSION_CODE, {CHALLENGE_FIELD: third}), PRODUCER)
+        self.assertEqual([answer.code for answer in self.more(put)], [16])
+
+    def test_waiting(self) -> None:
+        """Requests that wait for messages do not outlive the rights that allowed them."""
+        without = (FILE % "").replace("consumer", "ex-consumer").replace("operator", "ex-operator")
+        self.assertEqual(self.answer(send_of(), PRODUCER)[0], 0)
+        waiting = pull()
+        fields = {**waiting.ext_fields, "queueOffset": "1", "sysFlag": "6", "suspendTimeoutMillis": "60000"}
+        self.natives(OPERATOR)
+        end = self.broker.store.log.end_offset
+        self.assertEqual(self.more(ReadRequest(begin_offset=end, wait_ms=60_000)), [])
+        reading = self.connection.transport
+        transport = self.connect()
+        waiting = signed(attrs.evolve(waiting, ext_fields=fields), CONSUMER)
+        self.connection.dataReceived(encode_command(waiting))
+        self.settle()
+        self.assertEqual((transport.value(), reading.value(), len(self.broker.pulls)), (b"", b"", 1))
+        self.rewrite(without)
+        (answer,) = sent_commands(transport.value())
+        self.assertEqual((answer.code, answer.body), (19, b""))
+        self.assertIn("accounts of this broker have changed", answer.remark or "")
+        (_number, read) = decode_broker_frame(reading.value())
+        assert isinstance(read, ReadAnswer)
+        self.assertEqual((read.code, read.records), (0, b""))
+        self.assertEqual(self.say(waiting).code, 1)
+        self.assertEqual((len(self.broker.pulls), self.broker.reads.waiting), (0, 0))
+
+    def test_white_account(self) -> None:
+        """Its address needs no signature, so none is asked for here, either."""
+        self.connect()
+        self.say(command(WIRE_VERSION_CODE, {"AccessKey": "at-home"}))
+        self.assertEqual([answer.code for answer in self.more(PutRequest(topic="T1", bodies=(b"a",)))], [0])
 
     def test_rights_end(self) -> None:
         """An account that is taken away, or loses a right, loses it on open connections, too."""
@@ -343,10 +420,11 @@ class NativeTests(GateCase):
         gate = self.broker.gate
         assert gate is not None
         self.natives(PRODUCER, OffsetsRequest())
-        self.assertEqual(len(gate._native), 1)
+        self.say(command(CHALLENGE_CODE), PRODUCER)
+        self.assertEqual((len(gate._native), len(gate._challenges)), (1, 1))
         self.connection.abort("enough")
         self.connection.connectionLost()
-        self.assertEqual(len(gate._native), 0)
+        self.assertEqual((len(gate._native), len(gate._challenges)), (0, 0))
 
 
 class StartTests(ServiceCase):

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import gc
 import random
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
-from dledger.client.members import IDLE_CLOSE_S, REFRESH_S, Members
+from dledger.client.members import ADDRESSES_MAX, IDLE_CLOSE_S, REFRESH_S, Members
+from protocols.wire.ledger.codes import MEMBERS_MAX
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from tests.client.fakes import FakeGroup
 
@@ -159,6 +161,75 @@ class MembersTests(SynchronousTestCase):
         self.group["n0"].lose_connections()
         self.failureResultOf(self.members.connection("n0"))
         self.assertEqual(self.members.problems["n0"], "connection refused")
+
+    def test_where_the_caller_said(self) -> None:
+        """An address at which a member once was does not replace the caller's."""
+        self.members.addresses["n1"] = "elsewhere:1"
+        connection = self.members.connection("n1")
+        self.group.settle()
+        self.assertIs(self.successResultOf(connection), self.members.connected("n1"))
+        self.assertEqual(self.members.addresses["n1"], "n1.test:20911")
+
+    def test_closed_before_the_other_address(self) -> None:
+        """An attempt that ends with the client does not go on at the next address."""
+        dialled: list[str] = []
+        endpoint_for = self.members._endpoint_for
+
+        def dial(address: str) -> Any:
+            dialled.append(address)
+            return endpoint_for(address)
+
+        self.patch(self.members, "_endpoint_for", dial)
+        self.members._told["n1"] = "elsewhere:1"
+        self.group["n1"].is_silent = True
+        connection = self.members.connection("n1")
+        self.group.settle()
+        self.members.close()
+        self.group.settle()
+        self.failureResultOf(connection)
+        self.assertEqual(dialled, ["n1.test:20911"])
+
+    def test_false_members(self) -> None:
+        """A member that names others in every answer fills neither memory nor the network."""
+        true = dict(self.group.peers)
+        for turn in range(6):
+            self.group.peers = {f"x{turn}.{number}": f"x{number}.test:1" for number in range(1000)}
+            self.members.ask("n0")
+            self.group.settle()
+            self.group.peers = {**true, "n7": "n7.test:20911"}
+            self.members.ask("n1")
+            self.members.ask_these(self.members.addresses, 1.0)
+            self.group.settle()
+            self.assertLessEqual({*true, "n7"}, self.members.addresses.keys())
+            self.assertLessEqual(len(self.members.addresses), len(true) + 1 + MEMBERS_MAX)
+            self.assertLessEqual(len(self.members._keepers), len(self.members.addresses))
+            self.assertLessEqual(self.members.problems.keys(), self.members.addresses.keys())
+
+    def test_forgotten(self) -> None:
+        """One that no member names any more: after its connection; who waits for one is told."""
+        self.members._given = {"n0": "n0.test:20911"}
+        self.members.connection("n1")
+        self.group["n2"].is_silent = True
+        waiting = self.members.connection("n2")
+        self.group.settle()
+        self.members._named.clear()
+        self.members._learn("n0", {"n0": "n0.test:20911"})
+        self.assertEqual(self.members.addresses.keys(), {"n0", "n1"})
+        self.failureResultOf(waiting)
+        self.assertEqual(self.members.problems, {})
+        self.group["n1"].lose_connections()
+        self.members._learn("n0", {"n0": "n0.test:20911"})
+        self.assertEqual(self.members.addresses.keys(), {"n0"})
+
+    def test_full(self) -> None:
+        """The bound of all; the caller's members are among them."""
+        self.group.peers = {f"x{number}": f"x{number}.test:1" for number in range(MEMBERS_MAX)}
+        for teller in ("n0", "n1", "n2"):
+            self.members._learn(teller, {f"{teller}.{number}": "a:1" for number in range(1000)})
+        for number in range(1000):
+            self.members._learn(f"x{number}", {f"y{number}.{each}": "a:1" for each in range(1000)})
+        self.assertEqual(len(self.members.addresses), ADDRESSES_MAX)
+        self.assertLessEqual({"n0", "n1", "n2"}, self.members.addresses.keys())
 
     def test_others_are_asked_for(self) -> None:
         """A connection that is used learns of new members; one that is not used is left alone."""

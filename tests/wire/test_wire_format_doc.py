@@ -37,6 +37,8 @@ from protocols.wire.rocketmq.broker_layout import (
     BROKER_ANSWER_DECLARATIONS,
     BROKER_REQUEST_DECLARATIONS,
     BROKER_WIRE_VERSION,
+    CHALLENGE_CODE,
+    CHALLENGE_FIELD,
     WIRE_VERSION_CODE,
     WIRE_VERSION_FIELD,
     BrokerKind,
@@ -172,6 +174,8 @@ class TablesTests(SynchronousTestCase):
         self.assertIn(", ".join(f"{kind.name} {int(kind)}" for kind in BrokerKind), text)
         self.assertIn(f"remoting command {WIRE_VERSION_CODE}", text)
         self.assertIn(f"extField `{WIRE_VERSION_FIELD}`, {BROKER_WIRE_VERSION};", text)
+        self.assertIn(f"command {CHALLENGE_CODE}.", text)
+        self.assertIn(f"extField `{CHALLENGE_FIELD}`, ", text)
 
     def test_numbers_of_messages(self) -> None:
         """Code and kind."""

@@ -11,17 +11,19 @@ Source: PlainPermissionManager, PlainAccessResource, Permission (4.9.8).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntFlag
 from typing import Any
 
 import attrs
 
 from dledger.broker.access.address_patterns import AddressPattern, address_pattern
+from dledger.broker.access.yaml_text import read_yaml
 from protocols.rocketmq.signing import KEY_LENGTH_MIN, Credentials
+from protocols.wire.fastjson import shown
 
 #: Bytes of one file, at most.
-FILE_BYTES_MAX = 4 << 20
+FILE_BYTES_MAX = 1 << 20
 #: A group's permissions are those of this topic.
 RETRY = "%RETRY%"
 
@@ -43,6 +45,10 @@ class AccessRight(IntFlag):
 _RIGHTS = {
     "DENY": AccessRight.DENY, "PUB": AccessRight.PUB, "SUB": AccessRight.SUB,
     "PUB|SUB": AccessRight.PUB | AccessRight.SUB, "SUB|PUB": AccessRight.PUB | AccessRight.SUB,
+}
+_BOOLEANS = {
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
 }
 
 
@@ -105,7 +111,7 @@ def read_accounts(path: str) -> Accounts:
         patterns += white
         for account in accounts:
             if account.access_key in by_key:
-                raise ValueError(f"{name}: accessKey {account.access_key!r} is given twice")
+                raise ValueError(f"{name}: accessKey {shown(account.access_key)} is given twice")
             by_key[account.access_key] = account
     return Accounts(lambda address: any(pattern(address) for pattern in patterns), by_key)
 
@@ -115,7 +121,7 @@ def read_credentials(path: str) -> Credentials:
     @param path: a file like the C{tools.yml} of mqadmin: C{accessKey} and C{secretKey}.
     @raise ValueError: it is missing or not sound.
     """
-    (value,) = [value for _, value in _documents(path)] or [None]
+    value = _read(path)
     try:
         found = _mapping(value, "the file", ("accessKey", "secretKey"))
         return Credentials(_key(found, "accessKey"), _key(found, "secretKey"))
@@ -123,25 +129,31 @@ def read_credentials(path: str) -> Credentials:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _documents(path: str) -> Iterator[tuple[str, Any]]:
-    try:
-        import yaml
-    except ImportError:
-        raise ValueError("access control needs a further package: pip install 'dledger[acl]'") from None
+def _documents(path: str) -> Iterator[tuple[str, object]]:
+    """@raise ValueError: see L{read_accounts}."""
     try:
         names = file_names(path)
-        if not names:
-            raise ValueError(f"{path}: no file ends in .yml there")
-        for name in names:
-            with open(name, "rb") as file:
-                data = file.read(FILE_BYTES_MAX + 1)
-            if len(data) > FILE_BYTES_MAX:
-                raise ValueError(f"{name}: more than {FILE_BYTES_MAX} bytes")
-            yield name, yaml.safe_load(data)
     except OSError as error:
-        raise ValueError(f"{error.filename or path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: no YAML: {' '.join(str(error).split())[:300]}") from None
+        raise ValueError(f"{path}: {error.strerror}") from None
+    if not names:
+        raise ValueError(f"{path}: no file ends in .yml there")
+    for name in names:
+        yield name, _read(name)
+
+
+def _read(name: str) -> object:
+    try:
+        with open(name, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
+        return read_yaml(data)
+    except OSError as error:
+        raise ValueError(f"{name}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except ImportError:
+        raise ValueError("access control needs a further package: pip install 'dledger[acl]'") from None
 
 
 def _document(value: object) -> tuple[list[AddressPattern], list[BrokerAccount]]:
@@ -155,21 +167,15 @@ def _account(value: object) -> BrokerAccount:
     found = _mapping(value, "an account", _ACCOUNT_NAMES)
     key = _key(found, "accessKey")
     try:
-        admin = found.get("admin", False)
-        if not isinstance(admin, bool):
-            raise ValueError(f"admin={admin!r}: true or false is allowed")
-        perms = {
-            **dict(_perm(one, "topicPerms", "") for one in _list(found, "topicPerms")),
-            **dict(_perm(one, "groupPerms", RETRY) for one in _list(found, "groupPerms")),
-        }
         return BrokerAccount(
-            access_key=key, secret_key=_key(found, "secretKey"), is_admin=admin, perms=perms,
+            access_key=key, secret_key=_key(found, "secretKey"), perms=_perms(found),
+            is_admin=_boolean(found.get("admin", "false"), "admin"),
             is_white=address_pattern(_text(found.get("whiteRemoteAddress") or "", "whiteRemoteAddress")),
             default_topic=_right(found.get("defaultTopicPerm", "DENY"), "defaultTopicPerm"),
             default_group=_right(found.get("defaultGroupPerm", "DENY"), "defaultGroupPerm"),
         )
     except ValueError as error:
-        raise ValueError(f"account {key!r}: {error}") from None
+        raise ValueError(f"account {shown(key)}: {error}") from None
 
 
 def _mapping(value: object, what: str, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -177,7 +183,7 @@ def _mapping(value: object, what: str, names: tuple[str, ...]) -> Mapping[str, A
         raise ValueError(f"{what} must have lines of name: value, with the names {', '.join(names)}")
     unknown = [name for name in value if name not in names]
     if unknown:
-        raise ValueError(f"{what} has {unknown[0]!r}: allowed are {', '.join(names)}")
+        raise ValueError(f"{what} has {shown(unknown[0])}: allowed are {', '.join(names)}")
     return value
 
 
@@ -192,32 +198,43 @@ def _list(found: Mapping[str, Any], name: str) -> list[object]:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name}: {value!r} is not text")
+        raise ValueError(f"{name}: {shown(value)} is not text")
     return value
 
 
 def _key(found: Mapping[str, Any], name: str) -> str:
     value = found.get(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)  # YAML takes 12345678 for a number
     if not isinstance(value, str) or len(value) < KEY_LENGTH_MIN:
         raise ValueError(f"{name} must have at least {KEY_LENGTH_MIN} characters")
     return value
 
 
+def _boolean(value: object, name: str) -> bool:
+    if not isinstance(value, str) or value not in _BOOLEANS:
+        raise ValueError(f"{name}={shown(value)}: true or false is allowed")
+    return _BOOLEANS[value]
+
+
 def _right(value: object, name: str) -> AccessRight:
     right = _RIGHTS.get(value.replace(" ", "")) if isinstance(value, str) else None
     if right is None:
-        raise ValueError(f"{name}={value!r}: allowed are {', '.join(_RIGHTS)}")
+        raise ValueError(f"{name}={shown(value)}: allowed are {', '.join(_RIGHTS)}")
     return right
 
 
-def _perm(value: object, name: str, prefix: str) -> tuple[str, AccessRight]:
+def _perms(found: Mapping[str, Any]) -> dict[str, AccessRight]:
+    perms: dict[str, AccessRight] = {}
+    for name, prefix in (("topicPerms", ""), ("groupPerms", RETRY)):
+        for one in _list(found, name):
+            resource, right = _perm(one, name)
+            if prefix + resource in perms:
+                raise ValueError(f"{name}: {shown(resource)} is given twice")
+            perms[prefix + resource] = right
+    return perms
+
+
+def _perm(value: object, name: str) -> tuple[str, AccessRight]:
     resource, equals, right = value.partition("=") if isinstance(value, str) else ("", "", "")
     if not equals or not resource.strip():
-        raise ValueError(f"{name}: {value!r} is not name=PERM")
-    return prefix + resource.strip(), _right(right.strip(), f"{name}, {resource.strip()}")
-
-
-#: Reads the accounts; for tests without files.
-ReadAccounts = Callable[[str], Accounts]
+        raise ValueError(f"{name}: {shown(value)} is not name=PERM")
+    return resource.strip(), _right(right.strip(), f"{name}, {resource.strip()}")

@@ -50,9 +50,10 @@ def host_text(host: str) -> str:
 def _one(text: str, whole: str) -> AddressPattern:
     if "*" not in text and "-" not in text:
         try:
-            wanted = str(ipaddress.ip_address(text))
+            ipaddress.ip_address(text)
         except ValueError:
             raise ValueError(f"address {whole!r}: {_ALLOWED}") from None
+        wanted = host_text(text)
         return lambda address: address == wanted
     parts = text.split(".")
     if len(parts) != 4:

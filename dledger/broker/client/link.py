@@ -10,7 +10,7 @@ Rule 3: when a connection ends, every request on it has failed before C{lost} is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferTimeoutError
@@ -33,7 +33,12 @@ from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
-from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE, WIRE_VERSION_FIELD
+from protocols.wire.rocketmq.broker_layout import (
+    CHALLENGE_CODE,
+    CHALLENGE_FIELD,
+    WIRE_VERSION_CODE,
+    WIRE_VERSION_FIELD,
+)
 
 
 def broker_endpoints(reactor: Reactor, timeout_s: float, tls: TlsFiles | None) -> EndpointFor:
@@ -98,19 +103,29 @@ class BrokerLink(OnlyAsking):
         )
         connection = await connecting.addTimeout(self._answer_timeout_s, self._clock)
         self._probed = connection
-        asked = connection.ask(RemotingCommand(code=WIRE_VERSION_CODE, opaque=0))
-        answer = await asked.addTimeout(self._answer_timeout_s, self._clock)
+        proof: dict[str, str] = {}
+        if self._credentials is not None:
+            challenge = (await self._probe(connection, CHALLENGE_CODE)).get(CHALLENGE_FIELD)
+            proof = {CHALLENGE_FIELD: challenge} if challenge is not None else {}
+        said = (await self._probe(connection, WIRE_VERSION_CODE, proof)).get(WIRE_VERSION_FIELD, "")
         self._probed = None
-        version = 0
-        if answer.code == 0:
-            said = answer.ext_fields.get(WIRE_VERSION_FIELD, "")
-            version = int(said) if said.isascii() and said.isdecimal() and len(said) < 9 else 0
-        elif answer.code != REQUEST_CODE_NOT_SUPPORTED:
+        self.wire_version = int(said) if said.isascii() and said.isdecimal() and len(said) < 9 else 0
+        return connection
+
+    async def _probe(
+        self, connection: BrokerConnection, code: int, fields: Mapping[str, str] | None = None
+    ) -> Mapping[str, str]:
+        """The fields of the answer to a request; none if the broker does not know the request."""
+        asked = connection.ask(RemotingCommand(code=code, opaque=0, ext_fields=fields or {}))
+        answer = await asked.addTimeout(self._answer_timeout_s, self._clock)
+        if answer.code == REQUEST_CODE_NOT_SUPPORTED:
+            return {}
+        if answer.code != 0:
+            self._probed = None
             connection.abort("the broker could not be probed")
             raise DLedgerError(ResponseCode.NETWORK_ERROR,
                                reason=f"it answers with {answer.code}: {answer.remark}")  # fmt: skip
-        self.wire_version = version
-        return connection
+        return answer.ext_fields
 
     def _connect_failed(self, failure: Failure) -> BrokerConnection:
         probed, self._probed = self._probed, None

@@ -449,18 +449,22 @@ class PullCommands(CommandGroup):
         for held in list(self._by_connection.get(connection, ())):
             self._release(held)
 
-    def stop(self) -> None:
-        """Answer all held requests; later requests are not held."""
-        self._is_stopped = True
+    def answer_held(self, remark: str) -> None:
+        """Answer all held requests with no message; their clients ask again. @param remark: the reason."""
         for held in [held for of_key in self._held.values() for held in of_key]:
             self._release(held)
             code = Code.PULL_RETRY_IMMEDIATELY if held.has_moved else Code.PULL_NOT_FOUND
             held.connection.answer(
-                held.request, code=code, remark="the broker stops", ext_fields={
+                held.request, code=code, remark=remark, ext_fields={
                     "suggestWhichBrokerId": "0", "nextBeginOffset": str(held.pull.offset),
                     "minOffset": "0", "maxOffset": str(held.pull.offset),
                 },
             )  # fmt: skip
+
+    def stop(self) -> None:
+        """Answer all held requests; later requests are not held."""
+        self._is_stopped = True
+        self.answer_held("the broker stops")
         if self._call is not None:
             self._call.cancel()
             self._call = None

@@ -179,8 +179,8 @@ class LogReads:
             self._is_asked = True
             self._turn.work(self._serve)
 
-    def close(self) -> None:
-        """Answer all waiting readers with nothing."""
+    def answer_waiting(self) -> None:
+        """Answer all waiting readers with nothing; later ones are served as before."""
         waiting, self._waiting = self._waiting, []
         for reader in waiting:
             self._answer(reader, is_late=True)

@@ -21,6 +21,10 @@ WIRE_VERSION_CODE = 51101
 #: Field of the answer with that version, and the version described here.
 WIRE_VERSION_FIELD = "brokerWireVersion"
 BROKER_WIRE_VERSION = 1
+#: Code of the remoting request that asks a broker with access control for a challenge, and the field that has
+#: it in the answer, and in the signed question for the version that follows on the same connection.
+CHALLENGE_CODE = 51102
+CHALLENGE_FIELD = "accessChallenge"
 
 #: Bodies in one PUT, at most.
 PUT_BODIES_MAX = 65536

@@ -133,18 +133,23 @@ class AccountsTests(FileCase):
             ("accounts: [{accessKey: abcdef, secretKey: abcdefg}]", "accessKey must have at least 7"),
             (account % "admin: yes please", "admin='yes please': true or false"),
             (account % "defaultTopicPerm: PUBLISH", "defaultTopicPerm='PUBLISH': allowed are DENY, PUB, SUB"),
-            (account % "defaultGroupPerm: [SUB]", "defaultGroupPerm=['SUB']: allowed are"),
+            (account % "defaultGroupPerm: [SUB]", "defaultGroupPerm=an array of 1: allowed are"),
             (account % "topicPerms: [a]", "topicPerms: 'a' is not name=PERM"),
             (account % "topicPerms: ['=PUB']", "topicPerms: '=PUB' is not name=PERM"),
             ("accounts: [{accessKey: true, secretKey: abcdefg}]", "accessKey must have at least 7"),
-            ("accounts: [{accessKey: 1234567.5, secretKey: abcdefg}]", "accessKey must have at least 7"),
+            ("accounts: [{accessKey: [abcdefg], secretKey: abcdefg}]", "accessKey must have at least 7"),
+            (account % "admin: [true]", "admin=an array of 1: true or false"),
+            (account % "admin: ~", "admin=None: true or false"),
+            (account % "topicPerms: [a=PUB, a=DENY]", "topicPerms: 'a' is given twice"),
+            (account % "topicPerms: ['%RETRY%a=PUB'], groupPerms: [a=SUB]", "groupPerms: 'a' is given twice"),
+            ("accounts: []\naccounts: []", "line 2: 'accounts' is given twice"),
             (account % "topicPerms: [a=ALL]", "topicPerms, a='ALL': allowed are"),
             (account % "groupPerms: a=PUB", "groupPerms must be a list"),
             (account % "topicPerm: [a=PUB]", "an account has 'topicPerm': allowed are accessKey"),
             (account % "whiteRemoteAddress: somewhere", "address 'somewhere': allowed are *"),
-            ("globalWhiteRemoteAddresses: [1]", "globalWhiteRemoteAddresses: 1 is not text"),
-            ("accounts: [", "no YAML"), ("a: !!python/object:os.system {}", "no YAML"), ("\0", "no YAML"),
-            ("[" * 20000, "no YAML"),
+            ("globalWhiteRemoteAddresses: [1]", "address '1': allowed are *"),
+            ("accounts: [", "no YAML"), ("a: !!python/object:os.system {}", "line 1: "), ("\0", "no YAML"),
+            ("[" * 20000, "line 1: more than 16 lists"),
         ):
             error = self.assertRaises(ValueError, self.read, text)
             self.assertIn(words, str(error))
@@ -154,7 +159,7 @@ class AccountsTests(FileCase):
     def test_files(self) -> None:
         """Missing, too large, a directory without one, not text."""
         path = self.write(b"#" * (FILE_BYTES_MAX + 1))
-        self.assertIn("more than 4194304 bytes", str(self.assertRaises(ValueError, read_accounts, path)))
+        self.assertIn("more than 1048576 bytes", str(self.assertRaises(ValueError, read_accounts, path)))
         path = self.write(b"accounts: \xff\xfe")
         self.assertIn("no YAML", str(self.assertRaises(ValueError, read_accounts, path)))
         for path, words in (("/nowhere/acl.yml", "No such file"), (str(self.directory), "")):

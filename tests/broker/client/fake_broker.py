@@ -64,6 +64,7 @@ class FakeBroker:
     @ivar wire_version: what it says that it understands; None: it is Java, and refuses the question.
     @ivar answers: from a native request to its answer; None for one that is given later.
     @ivar asked: native requests that came in; C{unanswered} those without an answer.
+    @ivar questions: the questions for the version.
     @ivar commands: from a remoting command to its answer, for what is no question for the version.
     """
 
@@ -76,6 +77,7 @@ class FakeBroker:
         self.unanswered: list[tuple[BrokerConnection, NativeTicket, BrokerRequest]] = []
         self.commands: Callable[[RemotingCommand], dict[str, Any] | None] = lambda _: None
         self.commanded: list[RemotingCommand] = []
+        self.questions: list[RemotingCommand] = []
         self.pairs: list[_Pair] = []
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
@@ -130,7 +132,9 @@ class FakeBroker:
                 answer = self.commands(command)
                 if answer is not None:
                     connection.answer(command, **answer)
-            elif self.wire_version is None:
+                continue
+            self.questions.append(command)
+            if self.wire_version is None:
                 connection.answer_not_supported(command)
             else:
                 connection.answer(command, ext_fields={"brokerWireVersion": str(self.wire_version)})

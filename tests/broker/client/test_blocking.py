@@ -88,7 +88,7 @@ class LiveBroker(ServerFactory):
     def stop(self) -> None:
         """End it."""
         self.leave()
-        self._thread.stop(self._reads.close)
+        self._thread.stop(self._reads.answer_waiting)
 
     def buildProtocol(self, addr: Any) -> BrokerConnection:
         """See ServerFactory."""

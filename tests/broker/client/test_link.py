@@ -9,8 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
 from dledger.broker.client.link import BrokerLink, ask_native
+from protocols.rocketmq.signing import Credentials, is_signed
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.broker_frames import OffsetsAnswer, OffsetsRequest, ReadRequest
+from protocols.wire.rocketmq.broker_layout import CHALLENGE_CODE, CHALLENGE_FIELD
 from tests.broker.client.fake_broker import FakeBroker
 
 
@@ -41,6 +43,30 @@ class LinkTests(SynchronousTestCase):
         self.broker.settle()
         self.successResultOf(ready)
         self.assertEqual(self.link.wire_version, 0)
+
+    def test_account(self) -> None:
+        """The challenge of a broker with access control is signed with the question; others know of none."""
+        keys = Credentials("producer", "the-secret-of-it")
+        challenges: list[dict[str, object]] = [
+            {"ext_fields": {CHALLENGE_FIELD: "0123"}}, {"code": 3}, {"code": 1, "remark": "No acl config"},
+        ]
+        for answer in challenges:
+            self.broker.commands = lambda command, answer=answer: (  # type: ignore[misc]
+                answer if command.code == CHALLENGE_CODE else None
+            )
+            link = BrokerLink("b:1", self.broker, clock=self.clock, credentials=keys)
+            ready = link.ready()
+            self.broker.settle()
+            if answer.get("code") == 1:
+                self.assertIn("answers with 1: No acl", str(self.failureResultOf(ready, DLedgerError).value))
+                self.assertEqual(len(self.broker.questions), 2)
+            else:
+                self.successResultOf(ready)
+                self.assertEqual(link.wire_version, 1)
+                question = self.broker.questions[-1]
+                self.assertTrue(is_signed(question, keys.secret_key))
+                said = question.ext_fields.get(CHALLENGE_FIELD)
+                self.assertEqual(said, None if "code" in answer else "0123")
 
     def test_refused(self) -> None:
         """Nobody listens: all who wait are told, the next one tries again."""

@@ -303,6 +303,6 @@ class LogReadsTests(SynchronousTestCase):
     def test_close(self) -> None:
         """All who wait are told that there is nothing."""
         self.ask(0, 1000)
-        self.reads.close()
+        self.reads.answer_waiting()
         self.assertEqual([answer.records for answer in self.answers()], [b""])
         self.assertEqual(self.clock.getDelayedCalls(), [])
