@@ -81,5 +81,5 @@ $(LIGHT): setup.py setup.cfg pyproject.toml
 
 $(READY): $(LIGHT)
 	@echo "installing PySpark into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,connect]'
 	@touch $(READY)

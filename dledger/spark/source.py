@@ -23,12 +23,13 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from dledger.spark.columns import ddl_of
+from dledger.spark.executor import batches_in_task, pack, unpack
 from dledger.spark.log import (
     DataLossError,
     Extent,
@@ -94,7 +95,15 @@ def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
     if partition.value is None:
         return iter(())
     assert isinstance(partition.value, LogPart)
-    return scan.batches(partition.value)
+    return batches_in_task(scan, partition.value)
+
+
+def _reader_of(build: str, packed: bytes) -> object:
+    """A pickled reader, in another process. @raise BuildMismatch: another version of this package made it."""
+    kind, state = cast(tuple[type[Any], JsonObject], unpack(build, packed))
+    found = kind.__new__(kind)
+    found.__dict__.update(state)
+    return found
 
 
 class DLedgerDataSource(DataSource):
@@ -130,6 +139,9 @@ class LogBatchReader(DataSourceReader):
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
 
+    def __reduce__(self) -> tuple[Callable[[str, bytes], object], tuple[str, bytes]]:
+        return _reader_of, pack((type(self), self.__dict__))
+
     def partitions(self) -> list[InputPartition]:
         """Asked once for each loaded data frame: all actions on it see the same range."""
         return _partitions(self._scan.plan())
@@ -161,8 +173,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Offsets that the log did not reach in time; with failOnDataLoss=false it is not awaited again.
         self._awaited: set[int] = set()
 
-    def __getstate__(self) -> JsonObject:
-        return {**self.__dict__, "_log": None}
+    def __reduce__(self) -> tuple[Callable[[str, bytes], object], tuple[str, bytes]]:
+        return _reader_of, pack((type(self), {**self.__dict__, "_log": None}))
 
     def _open(self) -> ScannedLog:
         if self._log is None:
