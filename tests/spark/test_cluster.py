@@ -56,10 +56,10 @@ def _environment(**more: str) -> dict[str, str]:
     return {**found, **more}
 
 
-def _start(arguments: list[str], said: str) -> str:
+def _start(arguments: list[str], said: str, *, path: str = str(ROOT)) -> str:
     """Start a server for the time of this process; the part of its output that matches C{said}."""
     process = subprocess.Popen(
-        [str(_SPARK_HOME / "bin" / "spark-class"), *arguments], env=_environment(),
+        [str(_SPARK_HOME / "bin" / "spark-class"), *arguments], env=_environment(PYTHONPATH=path),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
     )
     atexit.register(process.wait)
@@ -80,6 +80,23 @@ def _start(arguments: list[str], said: str) -> str:
 
 
 @functools.cache
+def executor_path() -> Path:
+    """The link that executors have as C{PYTHONPATH}: to this tree, unless a test points it elsewhere."""
+    base = tempfile.mkdtemp(prefix="dledger-executors-")
+    atexit.register(shutil.rmtree, base, ignore_errors=True)
+    link = Path(base) / "site"
+    link.symlink_to(ROOT)
+    return link
+
+
+def point(target: Path) -> None:
+    """From now on new executors have C{target} on their path."""
+    link = executor_path()
+    link.unlink()
+    link.symlink_to(target)
+
+
+@functools.cache
 def cluster() -> str:
     """The address of a standalone master that has two workers."""
     master = _start(
@@ -92,7 +109,7 @@ def cluster() -> str:
         _start(
             ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0",
              "--cores", "1", "--memory", "1g", "--work-dir", work, master],
-            r"(Successfully registered with master)",
+            r"(Successfully registered with master)", path=str(executor_path()),
         )
     return master
 
@@ -142,6 +159,13 @@ class ClusterTests(SynchronousTestCase):
             command += ["--set", f"{name}={value}"]
         return self.run_job(command, _environment())
 
+    def job_with(self, executors: Path) -> Any:
+        """What a count found when executors have another path than the driver."""
+        master = cluster()
+        point(executors)
+        self.addCleanup(point, ROOT)
+        return self.job("fail", master)
+
     def test_standalone(self) -> None:
         """
         Batches, streams, pandas and Arrow give all rows; a directory that an executor does not have is an
@@ -150,13 +174,9 @@ class ClusterTests(SynchronousTestCase):
         found = self.job("all", cluster())
         self.assertEqual(found["read"], self.rows)
         self.assertEqual(found["frames"], self.frames)
+        self.assertEqual(found["rowwise"], {"path": self.summary})
         self.assertIn(f"on machine {socket.gethostname()}: ", found["gone"]["error"])
         self.assertIn(self.path, found["gone"]["error"])
-
-    def test_without_extension(self) -> None:
-        """The same rows without the jar."""
-        found = self.job("read", cluster(), **{"spark.dledger.columnar": "false"})
-        self.assertEqual(found["read"], self.rows)
 
     def test_local_cluster(self) -> None:
         """Two executors of one machine, each a process."""
@@ -169,7 +189,7 @@ class ClusterTests(SynchronousTestCase):
             shutil.copytree(ROOT / top, other / top, ignore=shutil.ignore_patterns("__pycache__"))
         with open(other / "dledger" / "spark" / "scan.py", "a") as file:
             file.write("# another version\n")
-        error = self.job("fail", cluster(), **{"spark.executorEnv.PYTHONPATH": str(other)})["fail"]["error"]
+        error = self.job_with(other)["fail"]["error"]
         self.assertRegex(error, r"the driver has dledger .*\(sources (\w+)\), but the executor on machine "
                                 r"\S+ has dledger .*\(sources (?!\1)\w+\)")
 
@@ -178,7 +198,7 @@ class ClusterTests(SynchronousTestCase):
         other = Path(self.mktemp()).absolute()
         other.mkdir()
         (other / "sitecustomize.py").write_text(_WITHOUT)
-        error = self.job("fail", cluster(), **{"spark.executorEnv.PYTHONPATH": str(other)})["fail"]["error"]
+        error = self.job_with(other)["fail"]["error"]
         self.assertIn("No module named 'dledger'", error)
 
     def test_archive(self) -> None:
@@ -186,9 +206,12 @@ class ClusterTests(SynchronousTestCase):
         zipped = archive(Path(self.mktemp()).absolute().with_suffix(".zip"))
         other = Path(self.mktemp()).absolute()
         other.mkdir()
+        master = cluster()
+        point(other)
+        self.addCleanup(point, ROOT)
         command = [
-            str(_SPARK_HOME / "bin" / "spark-submit"), "--master", cluster(), "--py-files", str(zipped),
-            "--conf", f"spark.executorEnv.PYTHONPATH={other}", "--conf", "spark.executor.memory=512m",
+            str(_SPARK_HOME / "bin" / "spark-submit"), "--master", master, "--py-files", str(zipped),
+            "--conf", "spark.executor.memory=512m",
             "--conf", "spark.ui.enabled=false", "--driver-memory", "512m",
             str(ROOT / "tests" / "spark" / "cluster_job.py"), "read", self.path, self.bootstrap,
         ]
