@@ -4,7 +4,8 @@ A job for a cluster: what it found is one line of JSON, the last of its output.
 
     python -m tests.spark.cluster_job JOB PATH BOOTSTRAP [--master URL] [--set NAME=VALUE]...
 
-Without C{--master} the session is the plain one of C{spark-submit}, or of the Connect server in C{SPARK_REMOTE}.
+Without C{--master} the session is the plain one of C{spark-submit}, or of the Connect server in
+C{SPARK_REMOTE}.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def rowwise(spark: SparkSession, path: str, bootstrap: str) -> dict[str, Any]:
 
 
 def gone(spark: SparkSession, path: str, bootstrap: str) -> dict[str, Any]:
-    """The error of a task whose machine does not have the directory, though the driver has planned with it."""
+    """The error of a task that does not find the directory with which the driver planned."""
     # One frame: another one would be planned again, on the driver.
     log = _load(spark, "path", path).selectExpr("index", "length(body)")
     log.collect()

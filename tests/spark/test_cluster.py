@@ -1,7 +1,7 @@
 # -*- test-case-name: tests.spark.test_cluster -*-
 """
-Real clusters: a standalone one with two workers, C{local-cluster}, an archive of C{spark-submit}, and a Connect
-server. One master and two workers serve all tests of the process.
+Real clusters: a standalone one with two workers, C{local-cluster}, an archive of C{spark-submit}, and a
+Connect server. One master and two workers serve all tests of the process.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def cluster() -> str:
         work = tempfile.mkdtemp(prefix="dledger-worker-")
         atexit.register(shutil.rmtree, work, ignore_errors=True)
         _start(
-            ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0",
-             "--cores", "1", "--memory", "1g", "--work-dir", work, master],
+            ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--port", "0",
+             "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", work, master],
             r"(Successfully registered with master)", path=str(executor_path()),
         )
     return master
