@@ -18,8 +18,11 @@ CONNECT = [
 ]
 #: TLS between members and clients, and dledger certs.
 TLS = ["cryptography>=42", "idna>=3", "pyOpenSSL>=24.1", "service-identity>=24"]
+#: Access control of a broker: its accounts are YAML, as RocketMQ's.
+ACL = ["PyYAML>=6"]
 DEV = [
     *TLS,
+    *ACL,
     "hypothesis>=6.100",
     "mypy>=1.10",
     "mypy-zope>=1.0.5",
@@ -27,6 +30,7 @@ DEV = [
     "ruff>=0.6",
     "towncrier>=23.11",
     "tox>=4.11",
+    "types-PyYAML>=6",
     "uvloop>=0.21",
 ]
 
@@ -59,7 +63,9 @@ setup(
         "twisted>=24.7",
         "zope.interface>=6",
     ],
-    extras_require={"export": EXPORT, "spark": SPARK, "connect": CONNECT, "tls": TLS, "dev": DEV},
+    extras_require={
+        "export": EXPORT, "spark": SPARK, "connect": CONNECT, "tls": TLS, "acl": ACL, "dev": DEV
+    },
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

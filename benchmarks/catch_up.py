@@ -82,6 +82,7 @@ def build_ledger(
             unsynced = 0
     flush_store(store)
     store.record_commit(store.ledger_end_index)
+    store.identity.end_unsure()  # its directory is new, but it lacks nothing
     store.clean_close()
     terms.close()
 

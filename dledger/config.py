@@ -68,6 +68,8 @@ class DLedgerConfig:
     @ivar accept_unclean_start: with C{async} flushing, vote as usual although a loss of power may have taken
         acknowledged entries: an operator's word that no other member has more.
     @ivar bootstrap: this empty directory begins a new group: its vote counts without those of all members.
+    @ivar join: this empty directory joins a group that has a leader: C{peers} only tells where its members
+        are. The member copies the log, and counts when the group has promoted it.
     @ivar accept_new_members: take C{peers} as the new members of the group that this directory belongs to.
     @ivar wire: C{auto}: native frames to peers that advertise them, C{remoting}: never, C{binary}: always.
     @ivar term_start_entry: append an empty entry when a term begins, so that earlier entries commit at once.
@@ -130,6 +132,7 @@ class DLedgerConfig:
 
     accept_unclean_start: bool = attrs.field(default=False, validator=instance_of(bool))
     bootstrap: bool = attrs.field(default=False, validator=instance_of(bool))
+    join: bool = attrs.field(default=False, validator=instance_of(bool))
     accept_new_members: bool = attrs.field(default=False, validator=instance_of(bool))
     term_start_entry: bool = attrs.field(default=True, validator=instance_of(bool))
     never_lead: bool = attrs.field(default=False, validator=instance_of(bool))
@@ -299,11 +302,6 @@ class DLedgerConfig:
     def tls_files(self) -> TlsFiles | None:
         """The files of this member's TLS identity; None without TLS."""
         return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
-
-    @property
-    def quorum(self) -> int:
-        """Number of members that form a majority, this one included."""
-        return len(self.peers) // 2 + 1
 
     @property
     def body_bytes_max(self) -> int:

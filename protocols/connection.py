@@ -247,7 +247,7 @@ class AnsweringConnection(Connection):
         super().__init__(turn, frame_bytes_max=frame_bytes_max, idle_s=idle_s)
         self._unanswered_max = unanswered_max
         self._unanswered_bytes_max = unanswered_bytes_max
-        self._is_reading = True
+        self._is_reading, self._has_heard = True, False
         self._put_off: list[bytes] = []
         self._loose_left = LOOSE_PER_READ
         self.account = Account(
@@ -281,7 +281,7 @@ class AnsweringConnection(Connection):
         self._regulate()
 
     def _deal_with(self, data: bytes) -> None:
-        self._loose_left = LOOSE_PER_READ
+        self._loose_left, self._has_heard = LOOSE_PER_READ, True
         super()._deal_with(data)
 
     def _command(self, frame: bytes) -> RemotingCommand:
@@ -352,18 +352,16 @@ class AnsweringConnection(Connection):
         super()._lose(reason)
 
     def _regulate(self) -> None:
+        # While nothing was read, TLS may wait for the other end, and is congested until then.
         wanted = not (
-            self.is_congested
-            or self._put_off
+            (self.is_congested and self._has_heard) or self._put_off
             or self.unanswered >= self._unanswered_max
             or self.unanswered_bytes >= self._unanswered_bytes_max
         )
         if wanted != self._is_reading and not (self.is_lost or self._is_closing):
             self._is_reading = wanted
-            if wanted:
-                self.transport.resumeProducing()
-            else:
-                self.transport.pauseProducing()
+            change = self.transport.resumeProducing if wanted else self.transport.pauseProducing
+            change()
 
     def _wire_broken(self, error: WireError) -> None:
         self._sink.wire_broken(self, error)

@@ -28,7 +28,8 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 WIRE = ("protocols.wire",)
 VALUES = (
     "dledger.base.addresses", "dledger.base.errors", "dledger.base.group_name", "dledger.base.holes",
-    "dledger.base.option_values", "dledger.base.rights", "dledger.base.tls_files",
+    "dledger.base.membership", "dledger.base.option_values", "dledger.base.quorum", "dledger.base.rights",
+    "dledger.base.tls_files",
 )
 CODES = ("protocols.wire.ledger.codes",)
 LEDGER_WIRE = ("protocols.wire", "protocols.wire.ledger")
@@ -148,6 +149,15 @@ LAYERS: tuple[Layer, ...] = (
         third=(*TWISTED, "OpenSSL", "cryptography"),
         refused=("twisted.web", "logging", "asyncio", "random"),
     ),
+    # The answering side of RocketMQ's protocol: for brokers and name servers.
+    Layer(
+        name="base commands",
+        covers=("dledger.base.commands",),
+        ours=("dledger.base.listening", "dledger.base.folding", "protocols.budgets", "protocols.connection",
+              "protocols.rocketmq", "protocols.turn", "protocols.wire", *ROCKETMQ_WIRE),
+        third=TWISTED,
+        refused=("twisted.web", "logging", "asyncio"),
+    ),
     Layer(
         name="base",
         covers=("dledger.base",),
@@ -167,8 +177,9 @@ LAYERS: tuple[Layer, ...] = (
         name="core",
         covers=("dledger.core",),
         ours=(
-            *VALUES, *CODES, "dledger.config", "dledger.base.quorum", "dledger.base.waiters",
-            "protocols.wire.ledger.bounds", "protocols.wire.ledger.messages",
+            *VALUES, *CODES, "dledger.config", "dledger.base.waiters",
+            "protocols.wire.ledger.bounds", "protocols.wire.ledger.memberships",
+            "protocols.wire.ledger.messages",
         ),
         third=ATTRS,
         refused=(*IO, *CLOCKS, *THREADS, "logging", "secrets", "uuid", "warnings"),
@@ -289,6 +300,14 @@ LAYERS: tuple[Layer, ...] = (
         refused=("twisted.web", "logging", "asyncio"),
     ),
     Layer(
+        name="broker access",
+        covers=("dledger.broker.access",),
+        ours=("protocols.rocketmq", *ROCKETMQ_WIRE),
+        third=(*ATTRS, "yaml"),
+        refused=("twisted.web", "logging", "asyncio"),
+        late=("yaml",),
+    ),
+    Layer(
         name="broker client",
         covers=("dledger.broker.client",),
         ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
@@ -301,6 +320,16 @@ LAYERS: tuple[Layer, ...] = (
         ours=("dledger.base", "protocols", *ROCKETMQ_WIRE),
         third=TWISTED,
         refused=("dledger.broker.client", "protocols.ledger", "twisted.web", "logging", "asyncio"),
+    ),
+    # -- the name server: nothing of the broker, which registers with it -----------------------------
+    Layer(
+        name="name server",
+        covers=("dledger.namesrv",),
+        ours=(
+            "dledger.base", "protocols.rocketmq", "protocols.connection", "protocols.turn", *ROCKETMQ_WIRE,
+        ),
+        third=TWISTED,
+        refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
     # -- above both -------------------------------------------------------------------------------
     Layer(
@@ -324,7 +353,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="admin pages",
         covers=("dledger.admin",),
-        ours=(*VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "protocols.wire.fastjson"),
+        ours=(
+            *VALUES, *CODES, "dledger.base", "dledger.node", "dledger.client", "dledger.namesrv.status",
+            "protocols.wire.fastjson",
+        ),
         third=(*TWISTED, "klein", "treq", "werkzeug", "prometheus_client"),
         refused=("dledger.node.driver", "dledger.base.disk", "logging", "asyncio"),
     ),
@@ -348,8 +380,9 @@ LAYERS: tuple[Layer, ...] = (
         name="command line",
         covers=("dledger.commands",),
         ours=(
-            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.client",
-            "dledger.storage.reader", "dledger.storage.verify", "dledger.storage.group_setup",
+            "dledger", *VALUES, "dledger.base", "dledger.client", "dledger.admin", "dledger.broker.access",
+            "dledger.broker.client", "protocols.rocketmq.signing", "dledger.storage.reader",
+            "dledger.storage.verify", "dledger.storage.group_setup",
             "dledger.config", *LEDGER_WIRE, "protocols.wire.rocketmq",
         ),
         third=(*ATTRS, "twisted", "click", "rich", "treq"),
@@ -372,9 +405,16 @@ LAYERS: tuple[Layer, ...] = (
         late=("dledger.spark",),
     ),
     Layer(
+        name="twistd name server",
+        covers=("dledger.twistd.namesrv",),
+        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.namesrv", "dledger.admin"),
+        third=TWISTED,
+        refused=("logging", "asyncio"),
+    ),
+    Layer(
         name="twistd broker",
         covers=("dledger.twistd.broker",),
-        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker"),
+        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.namesrv"),
         third=TWISTED,
         refused=("dledger.broker.client", "logging", "asyncio"),
     ),

@@ -15,7 +15,6 @@ Rule: it listens on the loopback interface unless an interface is named, as ther
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -25,16 +24,21 @@ from klein import Klein
 from twisted.application.internet import StreamServerEndpointService
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
-from zope.interface import implementer
 
 from dledger.admin.cluster import ClusterSurvey, MemberReport
 from dledger.admin.metrics import exposition, make_registry
+from dledger.admin.pages import (
+    METRICS_TYPE,
+    OptionalEndpoint,
+    encoded,
+    json_page,
+    loopback_unless_told,
+    send_page,
+)
 from dledger.admin.site import AdminSite
 from dledger.base.addresses import Address
 from dledger.base.reactor import Reactor
@@ -52,8 +56,6 @@ _INDEX = {
 #: Seconds for which a page, and the answers of the other members, are sent again.
 KEPT_S = 0.25
 SURVEY_KEPT_S = 1.0
-
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class StatusSource(Protocol):
@@ -143,19 +145,20 @@ class AdminApp:
     @app.route("/", methods=["GET"])
     def index(self, request: IRequest) -> bytes:
         """List of pages."""
-        return _json(request, 200, {"service": "dledger", "pages": _INDEX})
+        return json_page(request, 200, {"service": "dledger", "pages": _INDEX})
 
     @app.route("/status", methods=["GET"])
     def status(self, request: IRequest) -> bytes:
         """Status of this member."""
-        return _send(request, 200, self._page("status", lambda: _encoded(status_json(self._node.status()))))
+        content = self._page("status", lambda: encoded(status_json(self._node.status())))
+        return send_page(request, 200, content)
 
     @app.route("/cluster", methods=["GET"])
     async def cluster(self, request: IRequest) -> bytes:
         """Status of every member."""
         reports = await self._reports()
         leaders = sorted({report.member_id for report in reports if report.role == "leader"})
-        return _json(
+        return json_page(
             request,
             200,
             {
@@ -174,26 +177,26 @@ class AdminApp:
         problem = health_problem(status)
         facts = {"leader_id": status.member.leader_id, "role": status.member.role, "term": status.member.term}
         if problem is None:
-            return _json(request, 200, {"status": "ok", **facts})
-        return _json(request, 503, {"status": "unavailable", "reason": problem, **facts})
+            return json_page(request, 200, {"status": "ok", **facts})
+        return json_page(request, 503, {"status": "unavailable", "reason": problem, **facts})
 
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: IRequest) -> bytes:
         """Metrics for Prometheus."""
-        request.setHeader(b"content-type", _METRICS_TYPE.encode("ascii"))
+        request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
         return self._page("metrics", lambda: exposition(self._registry))
 
     @app.handle_errors(NotFound)
     def not_found(self, request: IRequest, failure: Failure) -> bytes:
         """No such page."""
-        return _json(request, 404, {"error": "not found", "pages": list(_INDEX)})
+        return json_page(request, 404, {"error": "not found", "pages": list(_INDEX)})
 
     @app.handle_errors(MethodNotAllowed)
     def method_not_allowed(self, request: IRequest, failure: Failure) -> bytes:
         """A method other than GET."""
         methods = sorted(getattr(failure.value, "valid_methods", None) or ["GET"])
         request.setHeader(b"allow", ", ".join(methods).encode("ascii"))
-        return _json(request, 405, {"error": "method not allowed", "allowed": methods})
+        return json_page(request, 405, {"error": "method not allowed", "allowed": methods})
 
     @app.handle_errors(Exception)
     def failed(self, request: IRequest, failure: Failure) -> bytes:
@@ -201,40 +204,9 @@ class AdminApp:
         if failure.check(CancelledError):
             return b""  # the browser has left
         if isinstance(failure.value, HTTPException):
-            return _json(request, failure.value.code or 500, {"error": failure.value.name.lower()})
+            return json_page(request, failure.value.code or 500, {"error": failure.value.name.lower()})
         self.log.failure("a page of the administration failed", failure)
-        return _json(request, 500, {"error": "internal error"})
-
-
-def _json(request: IRequest, status: int, document: Mapping[str, object]) -> bytes:
-    return _send(request, status, _encoded(document))
-
-
-def _encoded(document: Mapping[str, object]) -> bytes:
-    return json.dumps(document, indent=1, default=str).encode("utf-8") + b"\n"
-
-
-def _send(request: IRequest, status: int, content: bytes) -> bytes:
-    request.setResponseCode(status)
-    request.setHeader(b"content-type", b"application/json; charset=utf-8")
-    request.setHeader(b"cache-control", b"no-store")
-    return content
-
-
-def loopback_unless_told(endpoint: str) -> str:
-    """
-    An endpoint string, with the loopback interface added if it names none; a bare number is a port.
-    """
-    if endpoint.isdecimal():
-        endpoint = f"tcp:{endpoint}"
-    kind = endpoint.partition(":")[0]
-    if "interface=" in endpoint:
-        return endpoint
-    if kind in ("tcp", "ssl"):
-        return f"{endpoint}:interface=127.0.0.1"
-    if kind == "tcp6":
-        return f"{endpoint}:interface=\\:\\:1"
-    return endpoint
+        return json_page(request, 500, {"error": "internal error"})
 
 
 def told_address(endpoint: str) -> str:
@@ -250,30 +222,6 @@ def told_address(endpoint: str) -> str:
         return ""
     host = re.sub(r"\\(.)", r"\1", interface[1]) if interface is not None else ""
     return str(Address(host or "0.0.0.0", int(port[1])))
-
-
-@implementer(IStreamServerEndpoint)
-class _Optional:
-    """An endpoint whose failure is one line in the log: the member serves without its pages."""
-
-    log = Logger()
-
-    def __init__(self, endpoint: IStreamServerEndpoint) -> None:
-        self._endpoint = endpoint
-
-    def listen(self, factory: Any) -> Deferred[Any]:
-        """See L{IStreamServerEndpoint.listen}. @return: is cancelled if the port cannot be had."""
-        listening: Deferred[Any] = self._endpoint.listen(factory)
-        return listening.addErrback(self._failed)
-
-    def _failed(self, failure: Failure) -> Failure:
-        if not failure.check(CannotListenError):
-            return failure
-        self.log.error(
-            "the administration cannot listen: {reason}; the member goes on without its pages: stop the "
-            "other program or give --admin another port, and start again", reason=failure.getErrorMessage(),
-        )  # fmt: skip
-        return Failure(CancelledError())
 
 
 class AdminService(StreamServerEndpointService):
@@ -310,5 +258,5 @@ def make_admin_service(
     survey = ClusterSurvey(node, reactor, admin_urls=admin_urls or {})
     app = AdminApp(node, survey.run, reactor.seconds)
     site = AdminSite(app.app.resource(), reactor, hosts=hosts, wall_s=wall_s, logs_access=logs_access)
-    listen = _Optional(serverFromString(reactor, loopback_unless_told(endpoint)))
+    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
     return AdminService(listen, site, survey, told_address=told_address(endpoint))

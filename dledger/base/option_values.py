@@ -79,3 +79,24 @@ def check_type(name: str, value: object, default: object) -> None:
 def listed(text: str) -> tuple[str, ...]:
     """The parts of C{a;b}, without surrounding blanks and without empty parts."""
     return tuple(part.strip() for part in text.split(";") if part.strip())
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """
+    Read lines of C{name=value}, RocketMQ's format; C{#} and C{!} begin comments.
+
+    @raise ValueError: a line has no C{=}, or a name occurs twice.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ValueError(f"line {number}: {line!r} is not name=value")
+        if name in found:
+            raise ValueError(f"line {number}: {name} is given twice")
+        found[name] = value.strip()
+    return found

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from dledger.base.endpoints import connect_with
 from dledger.base.keeper import Keeper
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
+from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
@@ -32,7 +33,7 @@ class _Peer(OnlyAsking):
     def _attempt(self) -> Deferred[CommandConnection]:
         endpoint = self._client.endpoint_of(self._address)
         connecting: Deferred[CommandConnection] = connect_with(
-            endpoint, CommandConnection(self, self._client.turn)
+            endpoint, CommandConnection(self, self._client.turn, credentials=self._client.credentials)
         )
         return connecting
 
@@ -55,18 +56,21 @@ class CommandClient:
     Connections by address.
 
     @ivar endpoint_of: from C{host:port} to the endpoint of that address.
+    @ivar credentials: requests are signed with them; None: they are not signed.
     """
 
     log = Logger()
 
     def __init__(
         self, *, clock: IReactorTime, turn: Turn, endpoint_of: Callable[[str], IStreamClientEndpoint],
+        credentials: Credentials | None = None,
     ) -> None:
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         self._is_closed = False
         self.turn = turn
         self.endpoint_of = endpoint_of
+        self.credentials = credentials
 
     def ask(self, address: str, command: RemotingCommand, *, timeout_s: float) -> Deferred[RemotingCommand]:
         """

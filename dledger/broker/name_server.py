@@ -32,7 +32,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.broker.metadata.java_json import DataVersion, wire_json
+from dledger.base.commands.java_json import DataVersion, wire_json
 from dledger.broker.metadata.tables import PERM_READ, TopicConfig, Topics
 from protocols.rocketmq.commands import SUCCESS
 from protocols.wire.remoting import RemotingCommand

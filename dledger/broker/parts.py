@@ -28,10 +28,14 @@ from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndp
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.answering import CONNECTIONS_MAX
+from dledger.base.commands.refusals import Code, CommandGroup, RefusalCounts, Refused
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
+from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import RunInThread
+from dledger.broker.access.accounts import read_credentials
 from dledger.broker.admin.commands import AdminCommands, AdminParts
 from dledger.broker.admin.damaged_records import DamagedRecords
 from dledger.broker.admin.ha_resolve import HAResolve
@@ -41,19 +45,19 @@ from dledger.broker.command_client import CommandClient
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived, BrokerEvents
 from dledger.broker.common.own_address import OwnAddress, bracketed
-from dledger.broker.common.refusals import RefusalCounts
 from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
 from dledger.broker.following import Following
+from dledger.broker.gate import AccessGate, GuardedNatives
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import LogRange
 from dledger.broker.lost_topics import lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
-from dledger.broker.router import CONNECTIONS_MAX, CommandRouter
+from dledger.broker.router import CommandRouter
 from dledger.broker.sending.answers import SendAnswers
 from dledger.broker.sending.long_sends import LongSends
 from dledger.broker.sending.native import NativeCommands
@@ -66,9 +70,12 @@ from dledger.broker.sending.sends import Sends
 from dledger.broker.sending.topic_checks import TopicChecks
 from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
+from dledger.broker.store.queries import record_at
 from dledger.broker.store.store import MessageStore
 from dledger.broker.upkeep import HouseKeeping, MetadataSaver
 from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.rocketmq.message import decode_message
 
 #: Ticks (seconds) between two checks of the free disk space; as cleanResourceInterval.
 HOUSE_KEEPING_TICKS = 10
@@ -111,6 +118,7 @@ class BrokerParts(BrokerEvents):
         @param config: with C{broker_ip1}.
         @raise StoreError: the store or the metadata cannot be opened; both are released.
         @raise OSError: reading them failed; both are released.
+        @raise ValueError: a file of accounts is missing or not sound; nothing is opened.
         """
         clock = around.reactor
         self.config = config
@@ -120,7 +128,12 @@ class BrokerParts(BrokerEvents):
         self._has_ceased = False
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
-        self.client = CommandClient(clock=clock, turn=self.turn, endpoint_of=around.endpoint_of)
+        self.gate = AccessGate(config.acl_file, topic_at=self._topic_at) if config.acl_enable else None
+        own = config.acl_credentials_file
+        self.client = CommandClient(
+            clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
+            credentials=read_credentials(own) if own else None,
+        )
         self.store = MessageStore.open(
             config.store, around.disk, is_slave=config.is_slave, clock=clock,
             run_in_thread=around.run_in_thread, failed=self._store_failed, events=self,
@@ -200,16 +213,20 @@ class BrokerParts(BrokerEvents):
 
     def _router(self) -> CommandRouter:
         config, store, metadata, table = self.config, self.store, self.metadata, self.consumer_table
-        groups = (
+        groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
             TableCommands(metadata), self.send_back, self.native,
             HAResolve(self.ha, store, self._around.disk, master_range=self._master_range),
             DamagedRecords(self.ha, store),
         )  # fmt: skip
+        gate = self.gate
+        if gate is not None:
+            groups = (*groups, gate)
         return CommandRouter(
-            self.turn, groups, together=self.sends, plain=self.sends, native=self.native,
-            refusals=self.refusals,
+            self.turn, groups, together=self.sends, plain=self.sends if gate is None else None,
+            native=self.native if gate is None else GuardedNatives(gate, self.native),
+            refusals=self.refusals, gate=gate,
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
         )
 
@@ -287,6 +304,8 @@ class BrokerParts(BrokerEvents):
         now_s = self._around.reactor.seconds()
         self.router.sweep(now_s)
         self.client.sweep(now_s)
+        if self.gate is not None:
+            self.gate.tick()
         for group in (self.pulls, self.consumers, self.locks, self.admin):
             group.sweep()
         metadata = self.metadata
@@ -316,6 +335,18 @@ class BrokerParts(BrokerEvents):
         self.reads.close()
 
     # -- facts ----------------------------------------------------------------------------------
+
+    def _topic_at(self, offset: int) -> str:
+        """
+        The topic of the message that begins at an offset of the log; empty: none does.
+
+        @raise Refused: it cannot be read, so nobody knows who may see it.
+        """
+        try:
+            record = record_at(self.store, offset)
+            return "" if record is None else decode_message(record).topic
+        except (OSError, StoreError, WireError) as error:
+            raise Refused(Code.SYSTEM_ERROR, f"the message at {offset} cannot be read: {error}") from error
 
     def wall_ms(self) -> int:
         """Ms since 1970."""

@@ -36,12 +36,16 @@ from dledger.base.errors import StoreError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskThreads
 from dledger.base.timing import within
+from dledger.base.tls.key_watch import KeyWatch
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.parts import BrokerParts, BrokerSurroundings
+from dledger.broker.tls_ports import BrokerTls
 
 TICK_S = 1.0
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 3
+#: Ticks between two looks at the files of TLS.
+KEYS_TICKS = 10
 #: Seconds that connections may take to send their last output.
 CLOSE_TIME_OUT_S = 1.0
 CONNECT_TIME_OUT_S = 3.0
@@ -95,6 +99,8 @@ class BrokerService(Service):
             reactor=reactor, disk=disk, rng=rng, wall_s=wall_s, run_in_thread=self._threads.run,
             endpoint_of=endpoint_of or self._hostname_endpoint, failed=self._give_up, ha_listen=ports.slaves,
         )
+        self._key_watch = KeyWatch(None, self.role)
+        self._ticks = 0
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = reactor
         self._listening: list[IListeningPort] = []
@@ -118,12 +124,33 @@ class BrokerService(Service):
         if self.config.ignored:
             self.log.info("ignored options: {names}", names=", ".join(self.config.ignored))
         try:
+            self._secure()
+        except ValueError as error:
+            self._give_up(f"cannot start with TLS: {error}")
+            return
+        try:
             broker = self.broker = BrokerParts(self.config, self._around)
+        except ValueError as error:
+            self._give_up(f"cannot start with access control: {error}")
+            return
         except (StoreError, OSError) as error:
             self._give_up(f"cannot open the store: {error}")
             return
         self._ticking.start(TICK_S, now=False).addErrback(self._tick_failed)
         Deferred.fromCoroutine(self._start(broker)).addErrback(self._start_failed)
+
+    def _secure(self) -> None:
+        """@raise ValueError: a file of keys is missing or not sound."""
+        tls = BrokerTls.of(self.config, self._reactor)
+        ports, around = self._ports, self._around
+        self._key_watch = KeyWatch(tls.keys, self.role)
+        clients = tls.port(ports.clients)
+        assert clients is not None
+        self._ports = attrs.evolve(ports, clients=clients, fast=tls.port(ports.fast))
+        self._around = attrs.evolve(
+            around, endpoint_of=tls.endpoint_of(around.endpoint_of),
+            ha_listen=tls.port(around.ha_listen, for_slaves=True),
+        )
 
     async def _start(self, broker: BrokerParts) -> None:
         behind = broker.store.reput.behind_bytes
@@ -166,6 +193,9 @@ class BrokerService(Service):
             self.log.warn("reactor stalled for {seconds} s", seconds=count * TICK_S)
         assert self.broker is not None, "ticks begin after the broker was made"
         self.broker.tick()
+        self._ticks += 1
+        if self._ticks % KEYS_TICKS == 0:
+            self._key_watch.check(self._around.wall_s())
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from dledger.client.values import (
 )
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import Consistency
+from protocols.wire.ledger.messages import MembershipResponse
 
 _PROGRESS_S = 0.1
 #: Most bytes of bodies that one append_many has under way; checked before each body, for any window.
@@ -227,6 +228,14 @@ class Log:
     def transfer(self, to: str, term: int | None = None) -> int:
         """Hand leadership over to member C{to}; returns the new term. See L{LogClient.transfer}."""
         return self._reactor.wait(lambda: self._client.transfer(to, term=term))
+
+    def change_members(
+        self, change: str, member_id: str, address: str = "", *, is_dry: bool = False, is_forced: bool = False
+    ) -> MembershipResponse:
+        """Change the members of the group. See L{LogClient.change_members}."""
+        return self._reactor.wait(lambda: self._client.change_members(
+            change, member_id, address, is_dry=is_dry, is_forced=is_forced
+        ))
 
     def close(self) -> None:
         """End every connection; calls that wait in other threads fail."""

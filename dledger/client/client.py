@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -40,6 +41,8 @@ from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
     LeadershipTransferRequest,
+    MembershipRequest,
+    MembershipResponse,
     Request,
     Response,
 )
@@ -389,6 +392,50 @@ class LogClient:
         if answer.code is not ResponseCode.SUCCESS:
             raise DLedgerError(answer.code, member_id=leader.member_id, transferee_id=to)
         return answer.term
+
+    def change_members(
+        self, change: str, member_id: str, address: str = "", *, is_dry: bool = False, is_forced: bool = False
+    ) -> Deferred[MembershipResponse]:
+        """
+        Change the members of the group, see docs/membership.md.
+
+        @param change: C{add} a learner at C{address}, C{promote} it to a voter, C{remove} a member, C{move} a
+            member to C{address}.
+        @param is_dry: only ask whether and what.
+        @param is_forced: also if no quorum of the new members is known to be alive and caught up.
+        @return: fires with the leader's answer, which is SUCCESS once the change is committed, or if it was
+            in force already. Fails with L{DLedgerError}: UNEXPECTED_ARGUMENT, UNSUPPORTED,
+            FALL_BEHIND_TOO_MUCH, ... with the leader's reason. It is asked again until the deadline while it
+            cannot be made at the moment; after NETWORK_ERROR, TIMEOUT, TERM_CHANGED or
+            WAIT_QUORUM_ACK_TIMEOUT it may have been made.
+        """
+        return Deferred.fromCoroutine(self._change_members(MembershipRequest(
+            group=self.group, change=change, member_id=member_id, address=address, is_dry=is_dry,
+            is_forced=is_forced,
+        )))
+
+    async def _change_members(self, request: MembershipRequest) -> MembershipResponse:
+        deadline_s = self._clock.seconds() + self._timeout_s
+        backoff = Backoff(rng=self._members.rng)
+        while True:
+            try:
+                leader = await self._leader()
+                asked = attrs.evolve(request, remote_id=leader.member_id)
+                answer: Response = await leader.ask(asked, self._answer_timeout_s)
+            except RequestLost as lost:
+                error = DLedgerError(ResponseCode.NETWORK_ERROR, reason=str(lost))
+            except DLedgerError as refused:
+                error = refused
+            else:
+                if isinstance(answer, MembershipResponse) and answer.code is ResponseCode.SUCCESS:
+                    return answer
+                error = DLedgerError(answer.code, reason=getattr(answer, "reason", ""))
+            self._members.leader_id = None
+            wait_s = backoff.next_s()
+            # (A change that is in force is no change: asking again does no harm.)
+            if error.code not in _PASSING or self._clock.seconds() + wait_s >= deadline_s:
+                raise error
+            await deferLater(self._clock, wait_s)
 
     def close(self) -> None:
         """End all calls: appends in unanswered frames are unknown, the rest have failed."""

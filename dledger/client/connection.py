@@ -48,6 +48,7 @@ class MemberLink:
     @ivar protocol: the connection itself.
     @ivar member_id: id of the member that requests are addressed to.
     @ivar metadata: the member's last METADATA answer; None before the first.
+    @ivar was_used: whether there was a request since the owner last looked, see L{dledger.client.members}.
     @ivar turn_ended: called after all answers of one read were handed out.
     @ivar lost: called once, after the connection has ended and every request has failed.
     """
@@ -61,6 +62,7 @@ class MemberLink:
         self.protocol: ClientConnection[AnswerDone] = ClientConnection(self, turn, wire=wire, idle_s=idle_s)
         self.member_id = member_id
         self.metadata: MetadataResponse | None = None
+        self.was_used = False
         self.turn_ended: Callable[[], None] | None = None
         self.lost: Callable[[MemberLink], None] | None = None
         self._clock = clock
@@ -92,6 +94,7 @@ class MemberLink:
         Send C{message}; C{done} is called once with its answer, or with L{RequestLost} or
         L{RequestRefused}; within this call only if it was not sent.
         """
+        self.was_used = True
         if not self.protocol.ask(message, done):
             assert self.is_connected, "an ended connection takes no requests"
             done(RequestRefused(

@@ -5,6 +5,8 @@ The members of one group as a client sees them: addresses, connections, and the 
 Rule 1: at most one connection per member, made on demand and shared by all users.
 Rule 2: a connection is handed out only after the member told its id and wire version in METADATA.
 Rule 3: a leader is a member that names itself as leader; of several, the one with the highest term.
+Rule 4: a member that is used is asked for the others every L{REFRESH_S} seconds: members come, go and move
+while one connection lasts, and after its end nobody else may be left of those that the caller named.
 
 This module knows nothing of appends or entries.
 """
@@ -43,6 +45,9 @@ _OTHERS_WAIT_S = 0.25
 #: Seconds. The server closes a connection that was idle for 120 s; the client closes it earlier, so
 #: that no request meets a connection that is being closed.
 IDLE_CLOSE_S = 60.0
+#: Seconds between two questions for the members, on a connection that is used.
+REFRESH_S = 5.0
+
 
 class Members:
     """
@@ -74,6 +79,7 @@ class Members:
             raise ValueError(f"wire={wire!r} must be auto, remoting or binary")
         self.group = group
         self.addresses = checked_members(peers)
+        self._told: dict[str, str] = {}  # the last address that a member named, which may have moved
         self.problems: dict[str, str] = {}
         self.leader_id: str | None = None
         self.rng = rng
@@ -88,6 +94,7 @@ class Members:
         self._search: Deferred[MemberLink | None] | None = None
         self._seekers: list[Deferred[MemberLink | None]] = []
         self._idle_check = Alarm(clock, self._close_idle)
+        self._refresh = Alarm(clock, self._ask_used)
         self._is_closed = False
 
     def _output_failed(self, failure: Failure) -> None:
@@ -122,8 +129,21 @@ class Members:
         return Deferred.fromCoroutine(self._connect(member_id)).addErrback(failed)
 
     async def _connect(self, member_id: str) -> MemberLink:
+        """Where the caller said that it is, and else where the other members say."""
+        address = self.addresses[member_id]
+        told = self._told.get(member_id, address)
+        try:
+            return await self._connect_at(member_id, address)
+        except Exception:
+            if told == address:
+                raise
+        link = await self._connect_at(member_id, told)
+        self.addresses[member_id] = told
+        return link
+
+    async def _connect_at(self, member_id: str, address: str) -> MemberLink:
         link = MemberLink(member_id, self._clock, self.turn, wire=self._wire, idle_s=IDLE_CLOSE_S)
-        endpoint = self._endpoint_for(self.addresses[member_id])
+        endpoint = self._endpoint_for(address)
         if self._tls is not None:
             endpoint = self._tls.dial(endpoint, member_id)
         await connect_with(endpoint, link.protocol)
@@ -133,7 +153,10 @@ class Members:
             link.abort("the member could not be probed")
             raise
         link.lost = self._lost
+        link.was_used = False
         self._watch_idle()
+        if not self._is_closed:
+            self._refresh.set(REFRESH_S)
         return link
 
     def _lost(self, link: MemberLink) -> None:
@@ -153,6 +176,13 @@ class Members:
         request = MetadataRequest(group=self.group, remote_id=connection.member_id)
         response: Response = await connection.ask(request, self._answer_timeout_s)
         assert isinstance(response, MetadataResponse)
+        if response.code in (ResponseCode.SUCCESS, ResponseCode.NOT_LEADER):
+            for peer_id, address in response.peers.items():
+                # Keep addresses that the caller gave: perhaps only they work from this host.
+                self.addresses.setdefault(peer_id, address)
+                self._told[peer_id] = address
+        if response.code is ResponseCode.NOT_LEADER:
+            raise DLedgerError(response.code, reason=f"member {connection.member_id!r} stops")
         if response.code is not ResponseCode.SUCCESS:
             address = self.addresses.get(connection.member_id, "?")
             raise DLedgerError(
@@ -160,9 +190,6 @@ class Members:
                 reason=f"{address} is not member {connection.member_id!r} of group {self.group!r}",
             )
         connection.metadata = response
-        for peer_id, address in response.peers.items():
-            # Keep addresses that the caller gave: perhaps only they work from this host.
-            self.addresses.setdefault(peer_id, address)
         self.problems.pop(connection.member_id, None)
         return response
 
@@ -309,6 +336,8 @@ class Members:
             wire_version=answer.wire_version,
             health=answer.health,
             admin=answer.admin,
+            configuration=answer.configuration,
+            peers=answer.peers,
         )
 
     def _silent(self, member_id: str, problem: str) -> MemberInfo:
@@ -326,10 +355,21 @@ class Members:
         if self._links:
             self._watch_idle()
 
+    def _ask_used(self) -> None:
+        links = self._links
+        for link in links:
+            if link.was_used and link.is_connected:
+                asked = Deferred.fromCoroutine(self.metadata(link))
+                asked.addErrback(lambda _failure: None)  # its user will see the same
+            link.was_used = False
+        if links:
+            self._refresh.set(REFRESH_S)
+
     def close(self) -> None:
         """End every connection and attempt; later calls fail."""
         self._is_closed = True
         self._idle_check.cancel()
+        self._refresh.cancel()
         for gathering in list(self._gatherings):
             gathering.close()
         for keeper in list(self._keepers.values()):

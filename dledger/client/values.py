@@ -8,6 +8,7 @@ not in the log", C{UnknownOutcome} says "may be, now or later"; there is no thir
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from zlib import crc32
 
 import attrs
@@ -107,6 +108,8 @@ class MemberInfo:
     @ivar problem: reason for a missing answer; empty if it answered.
     @ivar health: reason why it answers but does not serve; empty if it serves, or did not tell.
     @ivar admin: C{host:port} of its HTTP administration as it says; empty if not told.
+    @ivar configuration: the memberships of its log as METADATA tells them; empty if they never changed.
+    @ivar peers: id to C{host:port} of the members of its group as it says; empty if not told.
     """
 
     member_id: str
@@ -121,6 +124,8 @@ class MemberInfo:
     problem: str = ""
     health: str = ""
     admin: str = ""
+    configuration: str = ""
+    peers: Mapping[str, str] = attrs.Factory(dict)
 
 
 def entries_of(batch: EntryBatch) -> list[Entry]:

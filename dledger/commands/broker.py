@@ -14,10 +14,12 @@ import sys
 import attrs
 import click
 
+from dledger.base.tls_files import TlsFiles
 from dledger.broker.client.blocking import Broker
 from dledger.broker.client.native_tail import From
 from dledger.commands.common import say, shown_body
 from dledger.commands.rocketmq import body_json, field_columns, fields_of
+from protocols.rocketmq.signing import Credentials
 from protocols.wire.errors import WireError
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.rocketmq.message import Message, decode_message, plain_body
@@ -89,7 +91,10 @@ def record_line(record: bytes, offset: int, style: str) -> tuple[str, bytes]:
     return "" if message is None else message.topic, line
 
 
-def tail_broker(address: str, wanted: Wanted, style: str, timeout_s: float) -> None:
+def tail_broker(
+    address: str, wanted: Wanted, style: str, timeout_s: float, credentials: Credentials | None = None,
+    tls: TlsFiles | None = None,
+) -> None:
     """
     Show messages of a broker's log on standard output.
 
@@ -99,7 +104,7 @@ def tail_broker(address: str, wanted: Wanted, style: str, timeout_s: float) -> N
     if style not in STYLES:
         raise click.UsageError(f"--format {style}: with --broker it must be one of {', '.join(STYLES)}")
     try:
-        broker = Broker(address, timeout=timeout_s)
+        broker = Broker(address, timeout=timeout_s, credentials=credentials, tls=tls)
     except ValueError as error:
         raise click.UsageError(f"--broker: {error}") from None
 

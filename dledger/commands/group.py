@@ -180,7 +180,8 @@ def _lines(seen: MemberSeen) -> list[str]:
         lines += [
             f"member         {identity.member_id} of group {identity.group}",
             f"group id       {identity.group_id or '-'} ({state})",
-            f"members        {identity.members.replace(';', ', ')}",
+            f"members        {'told by its log; at first ' if identity.is_told_by_log else ''}"
+            f"{identity.start_list.replace(';', ', ')}",
         ]
         if identity.unsure:
             lines.append("unsure         its vote counts only with those of all members")

@@ -17,9 +17,10 @@ from click.core import ParameterSource
 from twisted.internet.defer import Deferred, gatherResults
 
 from dledger.base.addresses import parse_address
-from dledger.base.endpoints import tcp_endpoints
+from dledger.base.reactor import Reactor
 from dledger.base.reactor_thread import ReactorThread
 from dledger.broker.client.ha_status import BrokerAsker, HAReport, brokers_of, report_of, sentence, with_lack
+from dledger.broker.client.link import broker_endpoints
 from dledger.commands.common import EXIT_FAILED, say, write_json
 
 #: mqadmin's own widths.
@@ -64,7 +65,7 @@ def ha_status(
         raise click.UsageError("give either --broker, or --namesrv with or without --cluster")
     if broker is None and namesrv is None:
         raise click.UsageError("no brokers named: give --broker host:port or --namesrv host:port")
-    reports = _fetch(broker, namesrv or "", cluster, context.obj.timeout)
+    reports = _fetch(broker, namesrv or "", cluster, context.obj)
     if as_json:
         write_json([attrs.asdict(report) for report in reports])
     else:
@@ -78,10 +79,19 @@ def ha_status(
         context.exit(EXIT_FAILED)
 
 
-def _fetch(broker: str | None, namesrv: str, cluster: str, timeout_s: float) -> list[HAReport]:
+def asker_of(reactor: Reactor, target: Any, timeout_s: float) -> BrokerAsker:
+    """Asks brokers with the keys of C{target}. @raise UsageError: a file of TLS is not sound."""
+    try:
+        endpoints = broker_endpoints(reactor, timeout_s, target.tls)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return BrokerAsker(reactor, endpoints, timeout_s, target.credentials)
+
+
+def _fetch(broker: str | None, namesrv: str, cluster: str, target: Any) -> list[HAReport]:
     thread = ReactorThread("dledger-ha-status")
     try:
-        asker = BrokerAsker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
+        asker = asker_of(thread.reactor, target, target.timeout)
         addresses = None if broker is None else _split(broker)
         return thread.wait(
             lambda: Deferred.fromCoroutine(fetch_reports(asker.ask, addresses, _split(namesrv), cluster))

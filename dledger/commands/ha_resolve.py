@@ -8,19 +8,18 @@ Without a decision it only shows both sides.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import click
 from twisted.internet.defer import Deferred
 
-from dledger.base.endpoints import tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import ReactorThread
 from dledger.broker.client.ha_resolve import StoppedReplication, show_stopped, take_master, try_again
-from dledger.broker.client.ha_status import Ask, BrokerAsker
+from dledger.broker.client.ha_status import Ask
 from dledger.commands.common import EXIT_FAILED, say, write_json
-from dledger.commands.ha import broker_address
+from dledger.commands.ha import asker_of, broker_address
 
 _Result = TypeVar("_Result")
 
@@ -47,14 +46,14 @@ def ha_resolve(
     if takes_master and tries_again:
         raise click.UsageError("give either --take-master or --try-again")
     try:
-        found = _run(context.obj.timeout, lambda ask: show_stopped(ask, broker))
+        found = _run(context.obj.timeout, context.obj, lambda ask: show_stopped(ask, broker))
         directory = ""
         if not as_json:
             click.echo("\n".join(lines_of(found)))
         if takes_master and found.is_decidable:
-            directory = _run(_DECISION_TIMEOUT_S, lambda ask: take_master(ask, found))
+            directory = _run(_DECISION_TIMEOUT_S, context.obj, lambda ask: take_master(ask, found))
         elif tries_again and found.is_stopped:
-            _run(context.obj.timeout, lambda ask: try_again(ask, broker))
+            _run(context.obj.timeout, context.obj, lambda ask: try_again(ask, broker))
     except DLedgerError as error:
         say(f"dledger: {error.facts.get('reason', error)}")
         context.exit(EXIT_FAILED)
@@ -68,10 +67,12 @@ def ha_resolve(
         context.exit(EXIT_FAILED)
 
 
-def _run(timeout_s: float, call: Callable[[Ask], Awaitable[_Result]]) -> _Result:
+def _run(
+    timeout_s: float, target: Any, call: Callable[[Ask], Awaitable[_Result]],
+) -> _Result:
     thread = ReactorThread("dledger-ha-resolve")
     try:
-        asker = BrokerAsker(thread.reactor, tcp_endpoints(thread.reactor, timeout_s), timeout_s)
+        asker = asker_of(thread.reactor, target, timeout_s)
 
         async def run() -> _Result:
             return await call(asker.ask)

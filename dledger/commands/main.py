@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 import dledger
 from dledger.base.errors import DLedgerError
 from dledger.base.tls_files import tls_files
+from dledger.broker.access.accounts import read_credentials
 from dledger.client.blocking import AppendInterrupted
 from dledger.client.values import Entry
 from dledger.commands.broker import Wanted, read_offset, tail_broker
@@ -40,8 +41,10 @@ from dledger.commands.files import read_file, verify
 from dledger.commands.group import group
 from dledger.commands.ha import ha_status
 from dledger.commands.ha_resolve import ha_resolve
+from dledger.commands.member import member
 from dledger.commands.rocketmq import write_messages
 from dledger.commands.status import status
+from protocols.rocketmq.signing import Credentials
 from protocols.wire.ledger.codes import WIRE_VERSION, Consistency, ResponseCode
 
 #: Maximum number of entries in one write to standard output.
@@ -57,6 +60,7 @@ class Target:
     timeout: float
     wire: str
     tls: dledger.TlsFiles | None = None
+    credentials: Credentials | None = None
 
     def open(self) -> dledger.Log:
         """Open its log. @raise UsageError: the peers are missing or malformed."""
@@ -87,20 +91,26 @@ class Target:
               help="Its private key. [env DLEDGER_TLS_KEY]")  # fmt: skip
 @click.option("--tls-authority", envvar="DLEDGER_TLS_AUTHORITY", default="", metavar="PEM",
               help="The authority that signed the members' certificates. [env DLEDGER_TLS_AUTHORITY]")
+@click.option("--broker-credentials", envvar="DLEDGER_BROKER_CREDENTIALS", default="", metavar="FILE",
+              help="accessKey and secretKey for brokers with access control, as in RocketMQ's tools.yml. "
+                   "[env DLEDGER_BROKER_CREDENTIALS]")
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True,
               callback=lambda context, _, is_wanted: _say_version(context, is_wanted),
               help="Show versions and exit.")  # fmt: skip
 @click.pass_context
 def cli(
     context: click.Context, peers: str, group: str, timeout: float, wire: str, tls_certificate: str,
-    tls_key: str, tls_authority: str,
+    tls_key: str, tls_authority: str, broker_credentials: str,
 ) -> None:
     """A replicated commit log: append to it, read it, administer it."""
     try:
         tls = tls_files(certificate=tls_certificate, key=tls_key, authority=tls_authority)
+        credentials = read_credentials(broker_credentials) if broker_credentials else None
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    context.obj = Target(peers=peers, group=group, timeout=timeout, wire=wire, tls=tls)
+    context.obj = Target(
+        peers=peers, group=group, timeout=timeout, wire=wire, tls=tls, credentials=credentials
+    )
 
 
 class _Lines:
@@ -264,7 +274,9 @@ def tail(
         if from_offset is None:
             from_offset = "end" if follow else "begin"
         wanted = Wanted(from_offset=from_offset, follow=follow, topics=topics, count=lines)
-        tail_broker(broker, wanted, "json" if as_json else style, target.timeout)
+        tail_broker(
+            broker, wanted, "json" if as_json else style, target.timeout, target.credentials, target.tls
+        )
         return
     if topics or from_offset is not None:
         raise click.UsageError("--topic and --from-offset need --broker")
@@ -332,6 +344,7 @@ cli.add_command(export)
 cli.add_command(ha_status)
 cli.add_command(ha_resolve)
 cli.add_command(group)
+cli.add_command(member)
 cli.add_command(certs)
 
 

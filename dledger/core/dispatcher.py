@@ -516,3 +516,15 @@ def take_turns(dispatchers: dict[str, EntryDispatcher], budget: TurnBudget) -> N
         dispatcher.dispatch()
         if budget.is_spent:
             break
+
+
+def dispatch_to_members(
+    dispatchers: dict[str, EntryDispatcher], member: MemberState, acks: Acknowledgements, budget: TurnBudget
+) -> None:
+    """Have a dispatcher for each other member of the present membership, and none for any other."""
+    for peer_id in [one for one in dispatchers if one not in member.peer_ids]:
+        dispatchers.pop(peer_id).retire()
+    for peer_id in member.peer_ids:
+        if peer_id not in dispatchers:
+            quota = Quota(member.config.peer_push_quota)
+            dispatchers[peer_id] = EntryDispatcher(member, peer_id, acks, quota, budget)

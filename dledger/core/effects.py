@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, Request, Response
 
@@ -49,6 +50,19 @@ class WriteBodies(Effect):
 
 
 @attrs.frozen(kw_only=True)
+class WriteConfiguration(Effect):
+    """
+    A leader's configuration entry: as C{WriteBodies} with one body; the view has its membership then.
+
+    Outcome: as of C{WriteBodies}.
+    """
+
+    first_index: int
+    term: int
+    membership: Membership
+
+
+@attrs.frozen(kw_only=True)
 class WriteEntries(Effect):
     """
     A follower's append: check index, pos and CRCs of every record, then write the bytes unchanged.
@@ -69,10 +83,16 @@ class TruncateLedger(Effect):
 
     @ivar anew: drop all entries and begin with this one, even if it would fit behind the end
         (the entries before it are not known to be the leader's).
+    @ivar told: the leader's memberships; of use when the ledger begins behind configuration entries.
     """
 
     entries: EntryBatch
     anew: bool = False
+    told: tuple[Membership, ...] = ()
+
+
+#: The effects that change the ledger; a step has one at most.
+LedgerWrite = WriteBodies | WriteConfiguration | WriteEntries | TruncateLedger
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +153,13 @@ class RecordGroup(Effect):
     """The id of the group, as this member knows it now: record it durably."""
 
     name: GroupName
+
+
+@attrs.frozen(kw_only=True)
+class FollowMembership(Effect):
+    """The members of the group are others now: connect to them."""
+
+    membership: Membership
 
 
 @attrs.frozen(kw_only=True)

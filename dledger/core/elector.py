@@ -41,6 +41,7 @@ from dledger.core.member_state import MemberState
 from protocols.wire.ledger.bounds import TERM_MAX
 from protocols.wire.ledger.codes import (
     WIRE_FLAG_DISK_FULL,
+    WIRE_FLAG_MEMBERSHIP,
     WIRE_FLAG_UNSURE_VOTE,
     WIRE_VERSION,
     ResponseCode,
@@ -69,9 +70,8 @@ PROBE_TERM = -1
 STRAY_BEATS = 3
 STRAY_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS - JAVA_HEART_BEAT_TIME_INTERVAL_MS // 4
 
-#: A Java leader that lives is heard within this time, milliseconds: an interval and a half. Later than this a
-#: Java candidate's vote counts although our own patience is longer, because Java's next attempt takes
-#: seconds.
+#: A Java leader that lives is heard within this time, milliseconds: an interval and a half. Later a Java
+#: candidate's vote counts although our own patience is longer, because Java's next attempt takes seconds.
 JAVA_HEARD_MS = JAVA_HEART_BEAT_TIME_INTERVAL_MS * 3 // 2
 
 #: While a Java leader is heard, one vote in this time, milliseconds, counts all the same: Java announces no
@@ -80,10 +80,10 @@ JAVA_SPARED_MS = 30_000
 
 #: A member that must never lead does so for a candidate that it refuses for its shorter log, and refused so
 #: before, longer ago than its own patience: another member that has the entries would have won by then.
-#: Refusals further apart than this, milliseconds, do not belong together.
+#: (Refusals further apart than this, milliseconds, do not belong together.)
 WARD_MEMORY_MS = 30_000
 
-#: The longest voting round of a Java candidate with a dead peer: its wait for the votes, then its pause.
+#: The longest voting round of a Java candidate with a dead peer: wait for the votes, then pause.
 _JAVA_ROUND_MS = 2 * JAVA_HEART_BEAT_TIME_INTERVAL_MS
 
 #: A voter's log is longer than the candidate's.
@@ -196,7 +196,7 @@ class LeaderElector:
     def start(self) -> None:
         """The member starts: listen for a leader before asking for votes."""
         self._jitter = self.rng.random()
-        if len(self.member.peer_ids) == 0:
+        if not self.member.voter_ids:
             self._deadline_ms = self.member.out.now_ms
         else:
             self._wait_for_round(self.member.config.heart_beat_time_interval_ms * 2)
@@ -246,14 +246,14 @@ class LeaderElector:
                 member.out.report("terms-exhausted", term=member.term)
             self._wait_for_round(self.patience_ms())
             return
-        if member.is_full and member.peer_ids and not self._has_yielded:
+        if member.is_full and member.voter_ids and not self._has_yielded:
             # A member with room shall lead. If none comes forward in another patience, all may be full.
             self._has_yielded = True
             if member.leader_id is not None:
                 self.roles.become_follower(None)
             self._wait_for_round(self.patience_ms())
             return
-        if (member.config.pre_vote or member.is_unsure) and member.peer_ids:
+        if (member.config.pre_vote or member.is_unsure) and member.voter_ids:
             self._ask_first()
         else:
             self._campaign(transfer=False)
@@ -264,7 +264,7 @@ class LeaderElector:
         if self.member.leader_id is not None:
             self.roles.become_follower(None)
         self._begin_round(Campaign.ASKING)
-        for peer_id in self.member.peer_ids:
+        for peer_id in self.member.voter_ids:
             self._ask(peer_id)
 
     def _campaign(self, *, transfer: bool) -> None:
@@ -274,7 +274,7 @@ class LeaderElector:
         self._begin_round(Campaign.VOTING)
         self.is_transfer = transfer
         if not self._won():
-            for peer_id in member.peer_ids:
+            for peer_id in member.voter_ids:
                 self._ask(peer_id)
 
     def campaign_for_transfer(self) -> None:
@@ -340,6 +340,7 @@ class LeaderElector:
                 self._send_vote(peer_id, PROBE_TERM)
         elif isinstance(response, VoteResponse):
             result = response.vote_result
+            member.note_vote(peer_id, result)
             is_probe = self.campaign is Campaign.ASKING and self._is_java(peer_id)
             if result is VoteResult.ACCEPT or (is_probe and result is VoteResult.REJECT_EXPIRED_VOTE_TERM):
                 self._granted.add(peer_id)
@@ -361,11 +362,10 @@ class LeaderElector:
         self._outstanding.pop(request_id, None)
 
     def _won(self) -> bool:
-        config = self.member.config
         # A quorum of sure members holds every committed entry. So do all members together, as far as any disk
         # still has it: then the candidate's log is the longest.
-        is_unanimous = len(self._granted | self._unsure) == len(config.peers)
-        if len(self._granted) < config.quorum and not is_unanimous:
+        is_unanimous = self.member.membership.is_all(self._granted | self._unsure)
+        if not (is_unanimous or self.member.membership.is_quorum(self._granted)):
             return False
         if self.campaign is Campaign.ASKING:
             if self.member.may_lead:  # it may have changed during the round
@@ -493,7 +493,7 @@ class LeaderElector:
     def _judge_vote(self, request: VoteRequest) -> VoteResult:
         member = self.member
         candidate = request.leader_id
-        if candidate not in member.peer_ids:
+        if not member.knows(candidate):
             mine = candidate == member.self_id
             return VoteResult.REJECT_UNEXPECTED_LEADER if mine else VoteResult.REJECT_UNKNOWN_LEADER
         by_log = self._judge_log(request)
@@ -515,7 +515,7 @@ class LeaderElector:
 
     def _judge_pre_vote(self, request: VoteRequest) -> VoteResult:
         member = self.member
-        if request.leader_id not in member.peer_ids:
+        if not member.knows(request.leader_id):
             return VoteResult.REJECT_UNKNOWN_LEADER
         if request.term <= member.term:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
@@ -534,7 +534,7 @@ class LeaderElector:
             self.heard_leader(request.heart_beat_interval_ms)
         elif code is ResponseCode.EXPIRED_TERM and request.wire_version < 1:
             self._heard_stray(request)
-        flags = WIRE_FLAG_DISK_FULL if member.is_full else 0
+        flags = WIRE_FLAG_MEMBERSHIP | (WIRE_FLAG_DISK_FULL if member.is_full else 0)
         flags |= member.pace.flags(member.out.now_ms)
         member.out.reply(token, HeartBeatResponse(
             code=code, group=request.group, term=member.term, wire_version=WIRE_VERSION | flags,
@@ -570,7 +570,7 @@ class LeaderElector:
         @return: SUCCESS, or UNKNOWN_MEMBER, UNEXPECTED_MEMBER, EXPIRED_TERM, INCONSISTENT_LEADER.
         """
         member = self.member
-        if leader_id not in member.peer_ids:
+        if not member.knows(leader_id):
             mine = leader_id == member.self_id
             return ResponseCode.UNEXPECTED_MEMBER if mine else ResponseCode.UNKNOWN_MEMBER
         if term < member.term:

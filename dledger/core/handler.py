@@ -180,11 +180,15 @@ class EntryHandler:
                               committed_index=member.committed_index, leader_id=request.leader_id)
             if anew:
                 self._refuse_waiting()  # the entries that those answers confirm will be dropped
-            member.out.write(fx.TruncateLedger(entries=entries, anew=anew and end_index >= 0))
+            told = self._proof.told(index) if anew else None
+            member.out.write(fx.TruncateLedger(
+                entries=entries, anew=anew and end_index >= 0, told=told or ()
+            ))
 
     def _may_start_at(self, index: int, known_index: int) -> bool:
         """Whether the leader has said that it lacks the entry behind C{known_index} and may have C{index}."""
-        return self._proof.lacks(known_index + 1) is True and self._proof.reaches(index)
+        proof = self._proof
+        return proof.lacks(known_index + 1) is True and proof.reaches(index) and proof.told(index) is not None
 
     def _refuse_truncate(self, token: int, request: PushEntryRequest, index: int) -> None:
         member = self.member

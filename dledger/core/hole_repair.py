@@ -179,7 +179,7 @@ class HoleRepair:
         member = self.member
         self._next_ms = member.out.now_ms + min(WAIT_MS << min(self._rounds, 6), WAIT_MAX_MS)
         self._rounds += 1
-        member.seeks_java_leader = member.is_leader and any(map(self._is_java, member.peer_ids))
+        member.seeks_java_leader = member.is_leader and any(map(self._is_java, member.voter_ids))
         member.out.report("entries-not-found", first_index=hole.first_index, last_index=hole.last_index,
                           asked=", ".join(f"{peer}: {why}" for peer, why in sorted(self.asked.items())))
         self._tried.clear()
@@ -199,6 +199,7 @@ class HoleRepair:
             if peer_id in self._told_committed:
                 self._told_committed[peer_id] = response.committed_index
             self._tried.discard(peer_id)
+            self._question = None  # it was not asked for the entries
             return
         entries: EntryBatch | None = None
         if isinstance(response, (PullResponse, GetResponse)):

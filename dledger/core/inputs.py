@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.membership import Membership
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import Request, Response
 
@@ -172,6 +173,14 @@ class PeerConnected(Input):
     """
 
     peer_id: str
+
+
+@attrs.frozen(kw_only=True)
+class MembersIntroduced(Input):
+    """A known member has told a list of members."""
+
+    teller_id: str
+    membership: Membership
 
 
 @attrs.frozen(kw_only=True)

@@ -146,3 +146,22 @@ class LeadersWord:
             self.member.is_unsure = False
             self.member.out.emit(fx.EndUnsure())
             self.member.out.report("sure-again", ledger_end_index=self.member.ledger_end_index)
+
+    def end_repair(self) -> None:
+        """
+        End the repair of a damaged member when its ledger equals a leader's up to its old end, or up
+        to an entry of a term in which it had acknowledged nothing: up to there, that leader's ledger
+        has every entry that was committed with this member's acknowledgement.
+        """
+        member, handler = self.member, self.handler
+        self.check()
+        if member.repair_end_index < 0:
+            return
+        held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
+            handler.matched_index)
+        if held == member.ledger_end_index and (
+            held >= member.repair_end_index or member.ledger_end_term > member.start_term
+        ):
+            member.repair_end_index = -1
+            member.out.emit(fx.EndRepair())
+            member.out.report("repaired", ledger_end_index=held)

@@ -13,19 +13,32 @@ Source: MemberState.java; differs: term and vote are durable before they are ans
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
 import attrs
 
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core.flush_pace import FlushPace
+from dledger.core.inputs import MembersIntroduced
 from dledger.core.ports import LedgerView
 from protocols.wire.ledger.bounds import TERM_MAX
-from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, WIRE_VERSION_MASK
+from protocols.wire.ledger.codes import (
+    MEMBERS_MAX,
+    WIRE_FLAG_DISK_FULL,
+    WIRE_FLAG_MEMBERSHIP,
+    WIRE_VERSION,
+    WIRE_VERSION_MASK,
+    VoteResult,
+)
 from protocols.wire.ledger.messages import Request, Response
+
+#: Members that others introduce, at most: one false list of full length leaves room for a true one.
+INTRODUCED_MAX = 2 * MEMBERS_MAX
 
 
 class Role(Enum):
@@ -60,7 +73,7 @@ class Outbox:
     request_time_out_ms: int
     now_ms: int = 0
     _effects: list[fx.Effect] = attrs.Factory(list)
-    _write: fx.WriteBodies | fx.WriteEntries | fx.TruncateLedger | None = None
+    _write: fx.LedgerWrite | None = None
     _next_request_id: int = 1
     _owners: dict[int, tuple[str, RequestOwner, int]] = attrs.Factory(dict)
 
@@ -80,7 +93,7 @@ class Outbox:
         """Add an effect behind the earlier ones."""
         self._effects.append(effect)
 
-    def write(self, effect: fx.WriteBodies | fx.WriteEntries | fx.TruncateLedger) -> None:
+    def write(self, effect: fx.LedgerWrite) -> None:
         """Set the step's write of the ledger; it stays the last effect of the step."""
         assert self._write is None, "one write in a step"
         self._write = effect
@@ -149,7 +162,15 @@ class MemberState:
     """
     Invariant: C{committed_index <= ledger_end_index}; C{leader_id} belongs to C{term}.
 
-    @ivar peer_ids: the other members, in a fixed order.
+    @ivar membership: the members of the group, by the last configuration entry of this ledger.
+    @ivar peer_ids, voter_ids: the other members, and the other voters, in a fixed order.
+    @ivar capable: whether a peer knows configuration entries, by its last answer to a heartbeat.
+    @ivar refused_by: peers that refused a vote because they follow a leader, or do not know this member, and
+        have not been asked for their members since.
+    @ivar dismissed_index: index of a committed configuration entry that another member told, in which this
+        member is no voter; -1 for none. A later entry of the own ledger overrides it.
+    @ivar introduced: id to C{host:port} of the members in later lists than this ledger has, as far as known
+        members told them, at most L{INTRODUCED_MAX}; none once this ledger has caught up.
     @ivar start_term: before this start the member acknowledged no entry of a later term: the term that it
         recovered with, or C{TERM_MAX} if it may have lost its directory.
     @ivar flushed_index: every entry up to here is on stable storage.
@@ -179,7 +200,6 @@ class MemberState:
     committed_index: int
     repair_end_index: int
     start_term: int
-    peer_ids: tuple[str, ...]
     role: Role = Role.FOLLOWER
     leader_id: str | None = None
     ledger_end_index: int = -1
@@ -196,6 +216,41 @@ class MemberState:
     full_peers: set[str] = attrs.Factory(set)
     pace: FlushPace = attrs.Factory(FlushPace)
     seeks_java_leader: bool = False
+    membership: Membership = attrs.field(init=False)
+    peer_ids: tuple[str, ...] = attrs.field(init=False)
+    voter_ids: tuple[str, ...] = attrs.field(init=False)
+    introduced: Mapping[str, str] = attrs.field(init=False)
+    _told: dict[str, Membership] = attrs.Factory(dict)
+    capable: dict[str, bool] = attrs.Factory(dict)
+    dismissed_index: int = -1
+    refused_by: set[str] = attrs.Factory(set)
+
+    def __attrs_post_init__(self) -> None:
+        self._follow(self.view.membership)
+
+    def _follow(self, found: Membership | None) -> None:
+        self.membership = found or Membership(voters=self.config.peers)
+        self.peer_ids = tuple(sorted(self.membership.addresses.keys() - {self.self_id}))
+        self.voter_ids = tuple(one for one in self.peer_ids if one in self.membership.voters)
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """
+        Gather what others told. Each one's last word counts for itself, so a false one hides no true one. The
+        members of this ledger come first, then those that they introduced: these may know of still others.
+        """
+        own = self.membership
+        first = (own.addresses or self.config.peers).keys()
+        found: dict[str, str] = {}
+        kept: dict[str, Membership] = {}
+        for teller_id, told in sorted(self._told.items(), key=lambda one: one[0] not in first):
+            if told.index <= own.index or not (teller_id in first or teller_id in found):
+                continue
+            kept[teller_id] = told
+            for member_id, address in told.addresses.items():
+                if member_id != self.self_id and len(found) < INTRODUCED_MAX:
+                    found.setdefault(member_id, address)
+        self._told, self.introduced = kept, found
 
     @property
     def self_id(self) -> str:
@@ -208,21 +263,54 @@ class MemberState:
         return self.role is Role.LEADER
 
     @property
+    def is_voter(self) -> bool:
+        """Whether this member counts, by its own ledger, and by what others told."""
+        is_dismissed = self.dismissed_index > self.membership.index
+        return self.self_id in self.membership.voters and not is_dismissed
+
+    def had_members(self, ids: str) -> bool:
+        """Whether the log has had this list of members, C{n0;n1;n2} in order."""
+        known = [one.addresses for one in self.view.memberships]
+        return any(ids == ";".join(sorted(one)) for one in (self.config.peers, *known))
+
+    def knows(self, member_id: str | None) -> bool:
+        """Whether C{member_id} may be another member of this group."""
+        if member_id in self.peer_ids or member_id in self.introduced:
+            return True
+        # A member that joins takes the start list for those that it may believe.
+        return not self.membership.voters and member_id in self.config.peers and member_id != self.self_id
+
+    @property
+    def speakers(self) -> frozenset[str]:
+        """Ids of all that may speak as members."""
+        return frozenset({*self.membership.addresses, *self.introduced})
+
+    def note_vote(self, peer_id: str, result: VoteResult) -> None:
+        """A peer answered this candidate: it may refuse because this member was removed."""
+        if result in (VoteResult.REJECT_ALREADY_HAS_LEADER, VoteResult.REJECT_UNKNOWN_LEADER):
+            self.refused_by.add(peer_id)
+
+    def on_introduced(self, told: MembersIntroduced) -> None:
+        """A known member has told a list of members."""
+        self._told[told.teller_id] = told.membership
+        self._introduce()
+
+    @property
     def is_understood(self) -> bool:
         """Whether a quorum, this member included, may understand its pushes."""
-        return len(self.config.peers) - len(self.incompatible) >= self.config.quorum
+        return self.membership.is_quorum(self.membership.voters.keys() - self.incompatible)
 
     @property
     def has_java_peer(self) -> bool:
-        """Whether a peer has not advertised our wire: it may acknowledge entries before it flushes them."""
-        return any(self.wire_versions.get(peer_id, 0) < 1 for peer_id in self.peer_ids)
+        """Whether a voter has not advertised our wire: it may acknowledge entries before it flushes them."""
+        return any(self.wire_versions.get(peer_id, 0) < 1 for peer_id in self.voter_ids)
 
     @property
     def may_lead(self) -> bool:
         """Whether this member may be a candidate."""
         return (
             (not self.config.never_lead or self.ward_id is not None)
-            and self.repair_end_index < 0 and self.is_understood
+            and self.is_voter and self.repair_end_index < 0 and self.is_understood
             and not self.lacks_uncommitted and self.view.is_end_proven
             and self.next_term <= TERM_MAX
         )
@@ -267,6 +355,13 @@ class MemberState:
         self.ledger_end_index = self.view.ledger_end_index
         self.ledger_end_term = self.view.ledger_end_term
         assert self.ledger_end_index >= self.committed_index, "the ledger lost committed entries"
+        found = self.view.membership
+        if found is not self.membership and (found is not None or self.membership.is_changed):
+            self._follow(found)
+            self.out.emit(fx.FollowMembership(membership=self.membership))
+            self.out.report("membership", index=self.membership.index,
+                            voters=";".join(sorted(self.membership.voters)),
+                            learners=";".join(sorted(self.membership.learners)))
 
     def owes(self, end_index: int) -> None:
         """The ledger must reach this end before the member votes again; -1 for none."""
@@ -292,9 +387,11 @@ class MemberState:
         """A connection to C{peer_id} is new: another program may listen there, for example a Java member."""
         self.incompatible.discard(peer_id)
         self.wire_versions.pop(peer_id, None)
+        self.capable.pop(peer_id, None)
 
     def heard_of_disk(self, peer_id: str, wire_version: int) -> None:
-        """A peer answered a heartbeat, and said whether its disk is full, and how fast it is."""
+        """A peer answered a heartbeat; its flags tell of its version, its room on the disk, its speed."""
+        self.capable[peer_id] = bool(wire_version & WIRE_FLAG_MEMBERSHIP)
         self.pace.heard(peer_id, wire_version, self.out.now_ms)
         if wire_version & WIRE_FLAG_DISK_FULL:
             self.full_peers.add(peer_id)

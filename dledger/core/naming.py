@@ -76,7 +76,7 @@ class GroupNaming:
 
     def _propose(self) -> None:
         member = self.member
-        if 1 + len(self._told) < member.config.quorum:
+        if not member.membership.is_quorum({member.self_id, *self._told}):
             return
         name = member.group_name
         if name.term != member.term:
@@ -84,8 +84,8 @@ class GroupNaming:
             new_id = best.id or f"{self.rng.getrandbits(ID_BITS):0{ID_BITS // 4}x}"
             self._record(GroupName(new_id, member.term, best.is_known))
             name = member.group_name
-        holders = sum(1 for told in self._told.values() if told.id == name.id and told.term == name.term)
-        if not name.is_known and 1 + holders >= member.config.quorum:
+        holders = {one for one, told in self._told.items() if (told.id, told.term) == (name.id, name.term)}
+        if not name.is_known and member.membership.is_quorum(holders | {member.self_id}):
             self._record(attrs.evolve(name, is_known=True))
 
     def on_response(self, peer_id: str, request_id: int, response: Response) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dledger.base.holes import Hole
+from dledger.base.membership import Membership
 from protocols.wire.ledger.messages import EntryBatch
 
 
@@ -48,6 +49,14 @@ class LedgerView(Protocol):
         start it is not if the entry before is damaged; index and term of the last entry are known all the
         same.
         """
+
+    @property
+    def membership(self) -> Membership | None:
+        """That of the last configuration entry in the ledger; None without any: the start list counts."""
+
+    @property
+    def memberships(self) -> tuple[Membership, ...]:
+        """Those of the configuration entries up to the last one, as far as they are remembered."""
 
     def term_of(self, index: int) -> int:
         """Term of the entry at C{index}, which must be present."""

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import attrs
 
+from dledger.base.membership import Membership
 from dledger.core.member_state import MemberState
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
@@ -34,6 +36,7 @@ class LeaderBegins:
 
     @ivar lowest, highest: bounds of the begin of its ledger.
     @ivar end_index: the end of its ledger at that time, or a higher index.
+    @ivar memberships: those of its configuration entries.
     """
 
     leader_id: str
@@ -41,6 +44,7 @@ class LeaderBegins:
     lowest: int
     highest: int
     end_index: int
+    memberships: tuple[Membership, ...] = ()
 
 
 @attrs.define
@@ -69,6 +73,15 @@ class BeginProof:
     def reaches(self, index: int) -> bool:
         """Whether the current leader may hold an entry at C{index}, by its last answer."""
         return self._said is not None and index <= self._said.end_index
+
+    def told(self, index: int) -> tuple[Membership, ...] | None:
+        """
+        The memberships of a leader whose ledger begins at C{index}; None if it has some, and may begin
+        elsewhere: then one of them may be missing.
+        """
+        assert self._said is not None
+        memberships = self._said.memberships
+        return memberships if not memberships or index == self._said.lowest else None
 
     def ask(self, index: int) -> None:
         """Ask the leader whether it lacks the entry at C{index}."""
@@ -100,6 +113,7 @@ class BeginProof:
                 self._said = LeaderBegins(
                     leader_id=leader_id, term=term, lowest=response.begin_index,
                     highest=response.begin_index, end_index=response.end_index,
+                    memberships=_memberships(response.configuration),
                 )
         elif isinstance(response, GetResponse):
             if response.code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
@@ -115,3 +129,12 @@ class BeginProof:
         """No answer; the next TRUNCATE asks again."""
         if request_id == self._asked_id:
             self._asked_id = None
+
+
+def _memberships(text: str) -> tuple[Membership, ...]:
+    try:
+        return tuple(
+            Membership(index=one.index, term=one.term, **one.members._asdict()) for one in decode_told(text)
+        )
+    except ValueError:
+        return ()  # of a later version; the entry that it sends is refused with a reason

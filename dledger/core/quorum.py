@@ -1,6 +1,6 @@
 # -*- test-case-name: tests.core.test_quorum -*-
 """
-The watermarks of one term, and the commit index that follows from them by L{dledger.base.quorum.held_by}.
+The watermarks of one term, and the commit index that follows from them by the membership of the ledger.
 
 Rule: a leader commits by counting only entries of its own term (Raft 5.4.2). Marks below the first
 index of the term are not recorded, so the rule needs no second check.
@@ -10,11 +10,9 @@ Source: QuorumAckChecker in DLedgerEntryPusher.java, which counts entries of any
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import attrs
 
-from dledger.base.quorum import held_by
+from dledger.base.membership import Membership
 
 
 @attrs.define
@@ -22,24 +20,17 @@ class QuorumAckChecker:
     """
     Watermarks of one leader's term.
 
-    Invariant: a mark never falls, and is -1 or at least C{term_start_index}. Every member has a mark
-    from the start.
+    Invariant: a mark never falls, and is at least C{term_start_index}; a member without a mark has -1.
 
     @ivar term: the leader's term.
     @ivar term_start_index: index of the first entry of this term, written or not yet.
+    @ivar membership: the members whose marks count.
     """
 
     term: int
     term_start_index: int
-    _needed: int
-    _by_member: dict[str, int]
-
-    @classmethod
-    def for_term(
-        cls, *, term: int, term_start_index: int, members: Iterable[str], needed: int
-    ) -> QuorumAckChecker:
-        """Fresh marks, all -1."""
-        return cls(term, term_start_index, needed, dict.fromkeys(members, -1))
+    membership: Membership
+    _by_member: dict[str, int] = attrs.Factory(dict)
 
     def record(self, member_id: str, index: int) -> bool:
         """
@@ -47,7 +38,7 @@ class QuorumAckChecker:
 
         @return: whether the mark rose.
         """
-        if index < self.term_start_index or index <= self._by_member[member_id]:
+        if index < self.term_start_index or index <= self._by_member.get(member_id, -1):
             return False
         self._by_member[member_id] = index
         return True
@@ -55,8 +46,8 @@ class QuorumAckChecker:
     @property
     def quorum_index(self) -> int:
         """Highest index of this term that a quorum holds; -1 if there is none."""
-        return held_by(self._by_member.values(), self._needed)
+        return self.membership.held(self._by_member, -1)
 
     def watermark(self, member_id: str) -> int:
         """The mark of one member; -1 if it holds no entry of this term."""
-        return self._by_member[member_id]
+        return self._by_member.get(member_id, -1)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.base.quorum import held_by
 from dledger.base.waiters import ThresholdWaiters
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
@@ -102,8 +101,8 @@ class HeartBeats:
         self._outstanding.clear()
 
     def _count(self) -> None:
-        marks = [self.last_round, *(self._answered.get(peer_id, 0) for peer_id in self.member.peer_ids)]
-        proved = held_by(marks, self.member.config.quorum)
+        marks = {**self._answered, self.member.self_id: self.last_round}
+        proved = self.member.membership.held(marks, 0)
         if proved <= self.confirmed_round:
             return
         self.last_quorum_ms = max(self.last_quorum_ms, self._sent_ms[proved])

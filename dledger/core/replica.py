@@ -25,7 +25,9 @@ from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.admission import RefusedMessages, check_start, fault_of, is_too_far, refusing_answer
 from dledger.core.appends import PendingAppends
-from dledger.core.dispatcher import EntryDispatcher, Quota, TurnBudget, take_turns
+from dledger.core.changes import MembershipChanges
+from dledger.core.dismissal import Dismissal
+from dledger.core.dispatcher import EntryDispatcher, TurnBudget, dispatch_to_members, take_turns
 from dledger.core.elector import Campaign, LeaderElector
 from dledger.core.flusher import Flusher
 from dledger.core.handler import EntryHandler
@@ -46,6 +48,7 @@ from protocols.wire.ledger.messages import (
     HeartBeatResponse,
     LeadershipTransferRequest,
     LedgerMessage,
+    MembershipRequest,
     MetadataRequest,
     MetadataResponse,
     PullResponse,
@@ -81,9 +84,8 @@ class DLedgerCore:
         check_start(term, view.ledger_end_term, config.self_path)
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
-        peer_ids = tuple(sorted(peer_id for peer_id in config.peers if peer_id != config.self_id))
         self._member = MemberState(
-            config=config, view=view, out=out, term=term, voted_for=voted_for, peer_ids=peer_ids,
+            config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
             group_name=group_name, start_term=TERM_MAX if forgot_terms else term,
         )
@@ -97,6 +99,8 @@ class DLedgerCore:
         self._flusher, self._appends = Flusher(self._member), PendingAppends(self._member)
         self._reads = LinearizableReads(self._member)
         self._transfer = LeadershipTransfer(self._member, self._elector, self._stop_if_ready)
+        self._dismissal = Dismissal(self._member)
+        self._changes = MembershipChanges(self._member, self._transfer)
         self._dispatchers: dict[str, EntryDispatcher] = {}
         self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
@@ -116,7 +120,8 @@ class DLedgerCore:
             ev.RoomChecked: self._on_room_checked, ev.StoreFailed: self._on_store_failed,
             ev.RequestReceived: self._on_request_received, ev.RequestAbandoned: self._on_request_abandoned,
             ev.PeerDisconnected: self._on_peer_disconnected, ev.PeerConnected: self._on_peer_connected,
-            ev.PeerIncompatible: self._on_peer_incompatible, ev.RequestFailed: self._on_request_failed,
+            ev.PeerIncompatible: self._on_peer_incompatible,
+            ev.MembersIntroduced: self._member.on_introduced, ev.RequestFailed: self._on_request_failed,
             ev.ResponseReceived: self._on_response_received,
             ev.StopRequested: self._on_stop_requested, ev.TurnCame: self._on_turn_came,
         }
@@ -161,13 +166,14 @@ class DLedgerCore:
     def _tick_parts(self) -> None:
         self._elector.tick()
         self._handler.check_abnormal_future()
-        for part in (self._leaders_word, self._naming, self._holes):
+        for part in (self._leaders_word, self._naming, self._holes, self._dismissal):
             part.tick()
         if self._beats is not None:
             self._tick_leader(self._beats)
         self._transfer.tick(self._dispatchers)
         if not self._is_stopped:
             self._appends.expire()
+            self._changes.expire()
             self._reads.expire()
             self._flusher.wanted()
             self._stop_if_ready()
@@ -211,6 +217,7 @@ class DLedgerCore:
     def _stop(self, reason: str, *, clean: bool) -> None:
         self._is_stopped = True
         self._out.forget_write()
+        self._changes.fail_all()
         self._appends.fail_all(ResponseCode.TERM_CHANGED)
         self._reads.fail_all(ResponseCode.NOT_LEADER)
         if clean:
@@ -227,20 +234,14 @@ class DLedgerCore:
         self._elector.led()
         self._leaders_word.lead()
         self._handler.reset()
-        self._quorum = QuorumAckChecker.for_term(
-            term=member.term, term_start_index=member.ledger_end_index + 1,
-            members=member.config.peers, needed=member.config.quorum,
+        self._quorum = QuorumAckChecker(
+            term=member.term, term_start_index=member.ledger_end_index + 1, membership=member.membership
         )
         self._beats = HeartBeats(
             member, self._round_confirmed, self._beat_refused, self._follower_heard,
             last_quorum_ms=self._out.now_ms,
         )
-        self._dispatchers = {
-            peer_id: EntryDispatcher(
-                member, peer_id, self, Quota(member.config.peer_push_quota), self._turn_budget
-            )
-            for peer_id in member.peer_ids
-        }
+        dispatch_to_members(self._dispatchers, member, self, self._turn_budget)
         # If all its entries are committed, no other commit index is higher.
         self._is_ready = member.committed_index == member.ledger_end_index
         self._report_role()
@@ -303,6 +304,7 @@ class DLedgerCore:
         self._dispatchers = {}
         self._is_ready = False
         self._member.leader_id = None
+        self._changes.fail_all()
         self._appends.leadership_ended()
         self._reads.fail_all(ResponseCode.NOT_LEADER)
 
@@ -340,9 +342,12 @@ class DLedgerCore:
             return self._out.reply(token, self.metadata(request))
         if isinstance(request, LeadershipTransferRequest):
             return self._transfer.on_request(token, request, self._dispatchers)
+        if isinstance(request, MembershipRequest):
+            parts = (self._quorum, self._dispatchers, self._append_refusal())
+            return self._changes.on_request(token, request, *parts)
         member = self._member
         assert isinstance(request, _OF_PEERS), request
-        if request.leader_id in member.peer_ids:
+        if request.leader_id is not None and member.knows(request.leader_id):
             fault = fault_of(member, request)
             if fault is not None:
                 self._out.reply(token, refusing_answer(member, request, fault))
@@ -364,7 +369,8 @@ class DLedgerCore:
             self._handler.on_push(token, request, accepted, channel=received.channel)
             if request.type is PushType.COMMIT and self._handler.is_in_step:
                 self._leaders_word.heard_commit(request.wire_version < 1, self._handler.matched_index)
-            self._end_repair()  # the ledger may be complete and this push may have proved it
+            # The ledger may be complete, and this push may have proved it.
+            self._leaders_word.end_repair()
 
     def _on_response_received(self, received: ev.ResponseReceived) -> None:
         owner = self._out.answered(received.peer_id, received.request_id)
@@ -440,9 +446,13 @@ class DLedgerCore:
         if self._quorum is None:
             self._handler.on_written()
             self._transfer.on_ledger_grew()
-            self._end_repair()
+            self._leaders_word.end_repair()
         else:
+            if self._quorum.membership is not member.membership:
+                self._quorum.membership = member.membership
+                dispatch_to_members(self._dispatchers, member, self, self._turn_budget)
             self._appends.on_written(written)
+            self._changes.on_written(member.ledger_end_index)
             for dispatcher in self._dispatchers.values():
                 dispatcher.dispatch()
             if not member.config.is_sync:
@@ -470,6 +480,7 @@ class DLedgerCore:
         if self._quorum is not None:
             self._out.report("append-refused", code=refused.code.name, reason=refused.reason)
             self._appends.on_write_refused(refused.code)
+            self._changes.on_write_refused(refused.code, refused.reason)
             self._transfer.leave_if_full(self._dispatchers)
         else:
             self._handler.on_write_refused(refused.code, refused.reason)
@@ -481,37 +492,18 @@ class DLedgerCore:
         self._handler.on_truncated()
         self._handler.on_flushed(self._member.flushed_index)
         self._transfer.on_ledger_grew()
-        self._end_repair()
+        self._leaders_word.end_repair()
 
     def _on_entries_flushed(self, flushed: ev.EntriesFlushed) -> None:
         member = self._member
         if self._flusher.on_flushed(flushed.flush_id, flushed.end_index):
             if self._quorum is None:
                 self._handler.on_flushed(member.flushed_index)
-                self._end_repair()
+                self._leaders_word.end_repair()
             elif member.config.is_sync:
                 self._leader_holds(member.flushed_index)
         if member.config.is_sync:
             self._flusher.wanted()
-
-    def _end_repair(self) -> None:
-        """
-        End the repair of a damaged member when its ledger equals a leader's up to its old end, or up
-        to an entry of a term in which it had acknowledged nothing: up to there, that leader's ledger
-        has every entry that was committed with this member's acknowledgement.
-        """
-        member, handler = self._member, self._handler
-        self._leaders_word.check()
-        if member.repair_end_index < 0:
-            return
-        held = min(handler.matched_index, member.flushed_index) if member.config.is_sync else (
-            handler.matched_index)
-        if held == member.ledger_end_index and (
-            held >= member.repair_end_index or member.ledger_end_term > member.start_term
-        ):
-            member.repair_end_index = -1
-            self._out.emit(fx.EndRepair())
-            self._out.report("repaired", ledger_end_index=held)
 
     # -- commitment -------------------------------------------------------------------------
 
@@ -540,6 +532,7 @@ class DLedgerCore:
         if not member.commit(index):
             return
         self._appends.committed(member.committed_index)
+        self._changes.committed(member.committed_index)
         if not self._is_ready and member.committed_index >= self._quorum.term_start_index - 1:
             self._is_ready = True
             self._reads.ready(self._beats)
@@ -558,9 +551,15 @@ class DLedgerCore:
             self._step_down("another leader in this term")
 
     def _follower_heard(self, peer_id: str) -> None:
-        self._dispatchers[peer_id].reachable()
+        if peer_id in self._dispatchers:  # else it was removed meanwhile
+            self._dispatchers[peer_id].reachable()
 
     # -- questions from outside -------------------------------------------------------------
+
+    @property
+    def members(self) -> MemberState:
+        """The members of the group, as this one knows them: C{membership}, C{knows}, C{speakers}."""
+        return self._member
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         """The members and the leader, as known to this member."""

@@ -10,7 +10,9 @@ import attrs
 from dledger.base.holes import Hole
 from dledger.core.dispatcher import EntryDispatcher
 from dledger.core.member_state import MemberState
+from dledger.core.ports import LedgerView
 from protocols.wire.ledger.codes import WIRE_VERSION
+from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataResponse
 
 
@@ -48,6 +50,10 @@ class MemberStatus:
     @ivar repair_end_index: -1, or the end that the ledger of a damaged member must reach again.
     @ivar holes: damaged entries between sound ones, which are fetched from peers.
     @ivar hole_asked: peers that were asked for the first of them, and why they did not give it.
+    @ivar voters, learners: ids of the members that count, and of those that only copy the log; a member that
+        was removed, or joins, is in neither.
+    @ivar membership_index: of the configuration entry that says so; -1 for the start list.
+    @ivar is_dismissed: other members told that this one is no member any more.
     @ivar is_diverged: it refuses what its leader pushes again and again: their ledgers contradict each other.
     """
 
@@ -69,6 +75,10 @@ class MemberStatus:
     pending_appends: int
     pending_reads: int
     peers: tuple[PeerStatus, ...]
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    membership_index: int = -1
+    is_dismissed: bool = False
     is_unsure: bool = False
     holes: tuple[Hole, ...] = ()
     hole_asked: Mapping[str, str] = attrs.Factory(dict)
@@ -118,7 +128,9 @@ def status_of(
         flushed_index=member.flushed_index, repair_end_index=member.repair_end_index,
         is_diverged=is_diverged, is_unsure=member.is_unsure, transferee_id=transferee_id,
         leader_committed_index=member.leader_committed_index, pending_appends=pending_appends,
-        pending_reads=pending_reads,
+        pending_reads=pending_reads, voters=tuple(sorted(member.membership.voters)),
+        learners=tuple(sorted(member.membership.learners)), membership_index=member.membership.index,
+        is_dismissed=member.dismissed_index > member.membership.index,
         peers=peer_statuses(member, dispatchers), holes=member.view.holes, hole_asked=dict(hole_asked),
     )
 
@@ -127,8 +139,24 @@ def metadata_of(member: MemberState) -> MetadataResponse:
     """The members and the leader, as known to C{member}."""
     return MetadataResponse(
         group=member.config.group, remote_id=None, leader_id=member.leader_id, term=member.term,
-        wire_version=WIRE_VERSION, peers=member.config.peers, role=member.role.value,
+        wire_version=WIRE_VERSION, peers=member.membership.addresses, role=member.role.value,
         begin_index=member.view.ledger_begin_index, end_index=member.ledger_end_index,
         committed_index=member.committed_index, group_id=member.group_name.id,
         group_term=member.group_name.term, is_group_known=member.group_name.is_known,
+        configuration=told_memberships(member.view),
+    )
+
+
+def told_memberships(view: LedgerView) -> str:
+    """
+    As METADATA tells them: the one in force in front of the ledger, which a ledger that begins at the same
+    entry needs, and the last one; empty without any.
+    """
+    now = view.membership
+    if now is None or not now.is_changed:
+        return ""
+    older = [one for one in view.memberships if 0 <= one.index < view.ledger_begin_index]
+    return encode_told(
+        ToldMembership(one.index, one.term, MemberLists(dict(one.voters), dict(one.learners)))
+        for one in (*older[-1:], *(() if now in older else (now,)))
     )

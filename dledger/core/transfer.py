@@ -110,7 +110,7 @@ class LeadershipTransfer:
                 self._answer(token, request, code)
         elif request.transferee_id == member.self_id:
             self._take(token, request)
-        elif request.transferee_id in member.peer_ids and request.transfer_id == member.leader_id:
+        elif member.knows(request.transferee_id) and request.transfer_id == member.leader_id:
             self._announced(token, request)
         else:
             self._answer(token, request, ResponseCode.UNEXPECTED_ARGUMENT)
@@ -119,7 +119,7 @@ class LeadershipTransfer:
         self, request: LeadershipTransferRequest, dispatchers: Mapping[str, EntryDispatcher]
     ) -> ResponseCode | None:
         member = self.member
-        if request.transferee_id not in member.peer_ids:
+        if request.transferee_id not in member.voter_ids:
             return ResponseCode.UNKNOWN_MEMBER
         if request.term not in (member.term, -1):
             return ResponseCode.INCONSISTENT_TERM
@@ -157,6 +157,12 @@ class LeadershipTransfer:
             self._begin(live[0], None, None, dispatchers)
 
     def _live(
+        self, peer_ids: tuple[str, ...], dispatchers: Mapping[str, EntryDispatcher]
+    ) -> list[str]:
+        """Those of C{peer_ids} that could take over; the closest first."""
+        return [one for one in self.caught_up(peer_ids, dispatchers) if one in self.member.voter_ids]
+
+    def caught_up(
         self, peer_ids: tuple[str, ...], dispatchers: Mapping[str, EntryDispatcher]
     ) -> list[str]:
         """Those of C{peer_ids} that were heard from lately and are not far behind; the closest first."""

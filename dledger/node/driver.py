@@ -16,6 +16,7 @@ from typing import Protocol
 
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.ports import LedgerView
@@ -65,9 +66,16 @@ class Ledger(LedgerView, Protocol):
     def append_entries(self, entries: EntryBatch) -> None:
         """Check and write a leader's records. @raise DLedgerError: refused; the ledger is unchanged."""
 
-    def truncate_to(self, entry: EntryBatch, *, anew: bool = False) -> None:
+    def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
+        """Write a configuration entry behind the end, as L{append_bodies} writes one body."""
+
+    def truncate_to(
+        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+    ) -> None:
         """
         Make this entry the last one (C{anew}: and the only one), durably.
+
+        @param told: the leader's memberships; of use when the ledger begins behind configuration entries.
 
         @raise DLedgerError: refused; the ledger is unchanged.
         """
@@ -130,6 +138,9 @@ class Surroundings(Protocol):
     def committed(self, committed_index: int) -> None:
         """Wake readers that wait for committed entries."""
 
+    def follow_membership(self, membership: Membership) -> None:
+        """The members of the group are others now: connect to them."""
+
     def report(self, report: fx.Report) -> None:
         """Log and count an event."""
 
@@ -166,6 +177,8 @@ class Driver:
             fx.PersistTermVote: self._persist_term_vote,
             fx.WriteBodies: self._write_bodies,
             fx.WriteEntries: self._write_entries,
+            fx.WriteConfiguration: self._write_configuration,
+            fx.FollowMembership: self._follow_membership,
             fx.TruncateLedger: self._truncate_ledger,
             fx.FlushLedger: self._flush_ledger,
             fx.RecordCommit: self._record_commit,
@@ -239,6 +252,17 @@ class Driver:
             first_index=effect.first_index, count=len(effect.bodies), positions=positions
         )
 
+    def _write_configuration(self, effect: fx.WriteConfiguration) -> ev.Input:
+        assert effect.first_index == self._ledger.ledger_end_index + 1, "the core lost count"
+        try:
+            positions = self._ledger.append_configuration(effect.membership, effect.term)
+        except DLedgerError as error:
+            return _refused(error)
+        return ev.EntriesWritten(first_index=effect.first_index, count=1, positions=positions)
+
+    def _follow_membership(self, effect: fx.FollowMembership) -> None:
+        self._around.follow_membership(effect.membership)
+
     def _write_entries(self, effect: fx.WriteEntries) -> ev.Input:
         try:
             self._ledger.append_entries(effect.entries)
@@ -248,7 +272,7 @@ class Driver:
 
     def _truncate_ledger(self, effect: fx.TruncateLedger) -> ev.Input:
         try:
-            self._ledger.truncate_to(effect.entries, anew=effect.anew)
+            self._ledger.truncate_to(effect.entries, anew=effect.anew, told=effect.told)
         except DLedgerError as error:
             return _refused(error)
         return ev.LedgerTruncated(

@@ -5,17 +5,45 @@ begins with METADATA; each side tells the id of its group and the ids of its mem
 
 Two lists of members make two majorities, and members of two groups that share their names would cut each
 other's logs: so one difference ends the connection, on both sides, with a sentence that says which is which.
-A side that does not tell (Java, an earlier version, a group that has no id yet) is not judged.
+When the members of the group have changed by its log, two lists may differ for a while: then the id of the
+group decides alone. A member that was away may not know it yet: its list must be one that this log had, and
+it takes the other side's word for a later one. A side that does not tell (Java, an earlier version, a group
+that has no id yet) is not judged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import attrs
 
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
+from protocols.wire.ledger.memberships import MemberLists, ToldMembership, encode_told
 from protocols.wire.ledger.messages import MetadataRequest, MetadataResponse
+
+
+class KnownMembers(Protocol):
+    """The members of the group, as the core knows them at the moment."""
+
+    @property
+    def membership(self) -> Membership:
+        """By the member's own log."""
+
+    @property
+    def introduced(self) -> Mapping[str, str]:
+        """Id to C{host:port} of the members in later lists, as far as known members told them."""
+
+    @property
+    def speakers(self) -> frozenset[str]:
+        """Ids of all that may speak as members."""
+
+    def had_members(self, ids: str) -> bool:
+        """Whether the log has had this list of members, C{n0;n1;n2} in order."""
+
+    def knows(self, member_id: str | None) -> bool:
+        """Whether this may be another member of the group."""
 
 
 @attrs.frozen(kw_only=True)
@@ -23,10 +51,11 @@ class Greeting:
     """
     What this member tells about itself, and expects of the others.
 
+    @ivar known: the members at the moment, by the own log.
     @ivar group_name: the id of the group at the moment.
     """
 
-    peers: Mapping[str, str]
+    known: KnownMembers
     group_name: Callable[[], GroupName]
 
     @property
@@ -37,24 +66,43 @@ class Greeting:
 
     @property
     def members(self) -> str:
-        """The ids of all members, C{n0;n1;n2} in order."""
-        return ";".join(sorted(self.peers))
+        """The ids of all members, C{n0;n1;n2} in order; empty if this member joins, and knows none."""
+        return ";".join(sorted(self.known.membership.addresses))
+
+    @property
+    def configuration(self) -> str:
+        """The present membership as METADATA tells it; empty while it is that of the start list."""
+        now = self.known.membership
+        if not now.is_changed:
+            return ""
+        lists = MemberLists(dict(now.voters), dict(now.learners))
+        return encode_told((ToldMembership(now.index, now.term, lists),))
 
     def problem_of_call(self, request: MetadataRequest) -> str:
         """Why the member that sent C{request} does not belong here; empty if it may."""
-        return self._problem(request.group_id, request.members.split(";") if request.members else ())
+        members = request.members.split(";") if request.members else ()
+        return self._problem(request.group_id, members, request.configuration)
 
     def problem_of_answer(self, response: MetadataResponse) -> str:
         """Why the member that sent C{response} does not belong here; empty if it may."""
         if response.wire_version < 1:
             return ""
-        return self._problem(response.group_id if response.is_group_known else "", response.peers)
+        group_id = response.group_id if response.is_group_known else ""
+        return self._problem(group_id, response.peers, response.configuration)
 
-    def _problem(self, group_id: str, members: Iterable[str]) -> str:
+    def _problem(self, group_id: str, members: Iterable[str], configuration: str) -> str:
         own_id = self.group_id
         if group_id and own_id and group_id != own_id:
             return f"it belongs to the group with the id {group_id[:64]}, this member to that with {own_id}"
-        theirs = ";".join(sorted(members))
-        if theirs and theirs != self.members:
-            return f"its --peers names the members {theirs[:200]}, this member's names {self.members[:200]}"
-        return ""
+        theirs, ours = ";".join(sorted(members)), self.members
+        if not theirs or not ours or theirs == ours:
+            return ""
+        if configuration or self.known.membership.is_changed:
+            # The members of this group change by its log, so one of the two may know it better.
+            is_behind = not own_id and bool(configuration)
+            if (group_id and own_id) or is_behind or self.known.had_members(theirs):
+                return ""
+            return (f"it names the members {theirs[:200]}, which this group never had, and not the id of its "
+                    f"group; this member names {ours[:200]}: a new member starts with an empty directory and "
+                    "join=true")
+        return f"its --peers names the members {theirs[:200]}, this member's names {ours[:200]}"

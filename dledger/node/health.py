@@ -47,6 +47,10 @@ def health_problem(status: NodeStatus) -> str | None:
         )
     if status.is_disk_full:
         return "disk full: it stores no entries until there is room"
+    if member.is_dismissed:
+        return "removed: the group has changed its members, and this one is not among them; stop it"
+    if member.leader_id is None and not member.voters:
+        return "joining: it waits for a leader of the group to push to it, see dledger member add"
     if member.leader_id is None:
         return "no leader known" + (f"; {UNSURE}" if member.is_unsure else "")
     if member.is_unsure:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
@@ -26,29 +25,28 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import DiskSpace
-from dledger.base.disk.set_aside import KeptFile
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.base.group_flush import Flushable
+from dledger.base.membership import Membership
 from dledger.base.threads import RunInThread
+from dledger.base.tls.key_watch import KeyWatch
 from dledger.base.tls.securing import MembersDialling, Securing
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
+from dledger.node.contacts import Contacts
 from dledger.node.driver import Driver, Ledger, Surroundings, Terms
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
-from dledger.node.key_watch import KeyWatch
 from dledger.node.peers import Peers
-from dledger.node.reads import Readable, Reads
+from dledger.node.reads import Reads
 from dledger.node.reports import Reports
 from dledger.node.router import Refusals, RequestRouter, Told
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
-from dledger.storage.store_flush import LedgerFlush
-from dledger.storage.store_room import DeletedSegment
+from dledger.node.store import Store
 from dledger.storage.term_file import TermVote
 from protocols.turn import Turn
 from protocols.wire.ledger.codes import ResponseCode
@@ -72,39 +70,6 @@ PEER_MEMORY_MS = 60_000
 
 #: Makes the driver of a core.
 MakeDriver = Callable[[DLedgerCore, Ledger, Terms, Surroundings], Driver]
-
-
-class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
-    """The store of a node."""
-
-    @property
-    def committed_index(self) -> int:
-        """Last index known to be committed."""
-
-    @property
-    def repair_end_index(self) -> int:
-        """-1, or the end that the ledger of a damaged member must reach again."""
-
-    @property
-    def end_position(self) -> int:
-        """Stream offset in bytes of the end of the last record."""
-
-    @property
-    def disk_full(self) -> bool:
-        """Whether appends are refused because the disk is full."""
-
-    @property
-    def set_aside(self) -> list[KeptFile]:
-        """What this process has set aside, in order."""
-
-    def kept_files(self) -> list[KeptFile]:
-        """Everything that was ever set aside."""
-
-    def check_point(self, *, force: bool = False) -> None:
-        """Write mark and checkpoint if they changed."""
-
-    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
-        """Check disk space and delete expired files. @return: the deleted files."""
 
 
 class Node:
@@ -161,7 +126,7 @@ class Node:
         self._wall_clock = wall_clock
         self._disk_space = disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
-        self._key_watch = KeyWatch(keys, config.self_id)
+        self._key_watch = KeyWatch(keys, f"member {config.self_id}", member_id=config.self_id)
         self._space: DiskSpace | None = None
         self._begin_moved = ""
         self._kept_count, self._kept_bytes = -1, 0
@@ -181,12 +146,13 @@ class Node:
             is_unsure=store.identity.is_unsure, forgot_terms=store.identity.forgot_terms,
             group_name=store.identity.group_name,
         )
-        self.greeting = Greeting(peers=config.peers, group_name=lambda: store.identity.group_name)
         self._driver = make_driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
 
     def _gather(self, store: Store, run_in_thread: RunInThread) -> None:
         config, feed = self.config, self._driver.feed
+        self.greeting = Greeting(known=self._core.members, group_name=lambda: store.identity.group_name)
+        self.contacts = Contacts(config, self._core.members, self.greeting, feed, self._members_changed)
         self.flusher = LedgerFlusher(
             store=store, run_in_thread=run_in_thread, feed=feed, seconds=self._clock.seconds,
             counters=self.counters, report=self.report,
@@ -204,13 +170,13 @@ class Node:
             seconds=self._clock.seconds, refuse=self.refusals.refuse, counters=self.counters,
         )
         self.router = RequestRouter(
-            self_id=config.self_id, group=config.group, peer_ids=frozenset(config.peers) - {config.self_id},
+            self_id=config.self_id, group=config.group,
             body_bytes_max=config.body_bytes_max, core=self._core, feed=feed,
             is_running=lambda: not self._driver.is_stopped, broken=self.broken,
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
             appends=self._appends, reads=self._reads, note=self.note, greeting=self.greeting,
-            told=self._tell_about_me,
+            told=self._tell_about_me, introduced=self.contacts.introduced,
         )
 
     def _next_token(self) -> int:
@@ -222,6 +188,7 @@ class Node:
     def connect(self, *, peers: Peers, server: MemberServer) -> None:
         """Set the connections; must precede L{start}."""
         self._peers, self._server = peers, server
+        peers.follow(self.contacts.addresses)
         self.router.claim_with(server.claim)
 
     def start(self) -> None:
@@ -474,7 +441,7 @@ class Node:
             answers_held_bytes=server.budgets.answers.held if server is not None else 0,
             unfinished_frame_bytes=server.budgets.unfinished.held if server is not None else 0,
             peers_connected=peers.connected if peers is not None else {},
-            peer_addresses=dict(self.config.peers),
+            peer_addresses=self.contacts.members,
             requests=counters.requests, requests_abandoned=counters.requests_abandoned,
             appends=counters.appends, append_bytes=counters.append_bytes, gets=counters.gets,
             pulls=counters.pulls, pulled_bytes=counters.pulled_bytes, refusals=dict(counters.refusals),
@@ -512,6 +479,17 @@ class Node:
         """See L{dledger.node.driver.Surroundings.send_request}."""
         assert self._peers is not None
         self._peers.send(peer_id, request_id, request)
+
+    def follow_membership(self, membership: Membership) -> None:
+        """See L{dledger.node.driver.Surroundings.follow_membership}."""
+        self._members_changed()
+        if self._peers is not None:
+            self._peers.greet()
+
+    def _members_changed(self) -> None:
+        if self._peers is not None:
+            self._peers.follow(self.contacts.addresses)
+        self.router.forget_rights()
 
     def continue_later(self) -> None:
         """See L{dledger.node.driver.Surroundings.continue_later}."""

@@ -53,6 +53,8 @@ SIGN_OF_LIFE_S = 1.0
 #: Token of the METADATA requests of this module; the core's ids are positive.
 PROBE = 0
 
+#: Makes the endpoint to a member from its id and its C{host:port}.
+Dial = Callable[[str, str], IStreamClientEndpoint]
 Answered = Callable[[str, list[tuple[int, Response]]], None]
 Failed = Callable[[str, list[tuple[int, str]], bool], None]
 Connected = Callable[[str], None]
@@ -75,7 +77,7 @@ class Peers:
     """
     The connections to all other members.
 
-    @param endpoints: peer id to its endpoint.
+    @param dial: makes the endpoint to a member.
     @param answered: called with C{(peer_id, [(request_id, response), ...])}.
     @param failed: called with C{(peer_id, [(request_id, reason), ...], is_incompatible)}; the last is
         whether the peer answered them in another version of the protocol.
@@ -86,7 +88,7 @@ class Peers:
         self,
         *,
         config: DLedgerConfig,
-        endpoints: Mapping[str, IStreamClientEndpoint],
+        dial: Dial,
         clock: IReactorTime,
         turn: Turn,
         rng: random.Random,
@@ -95,23 +97,51 @@ class Peers:
         connected: Connected,
         greeting: Greeting,
     ) -> None:
-        self._peers = {
-            peer_id: _Peer(
-                peer_id, config=config, endpoint=endpoint, clock=clock, turn=turn, rng=rng,
+        def make(peer_id: str, address: str) -> _Peer:
+            return _Peer(
+                peer_id, config=config, endpoint=dial(peer_id, address), clock=clock, turn=turn, rng=rng,
                 answered=answered, failed=failed, connected=connected, greeting=greeting,
             )
-            for peer_id, endpoint in endpoints.items()
-        }
+
+        self._make = make
+        self._turn = turn
+        self._failed = failed
+        self._peers: dict[str, _Peer] = {}
+        self._addresses: dict[str, str] = {}
+        self._strays: list[tuple[str, int]] = []
+        self._leaving: list[Deferred[None]] = []
+        self._is_started = False
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Be connected to these members, id to C{host:port}, from now on, and to no others."""
+        for peer_id in [one for one, there in self._addresses.items() if addresses.get(one) != there]:
+            del self._addresses[peer_id]
+            peer = self._peers.pop(peer_id)
+            if self._is_started:
+                self._leaving = [one for one in self._leaving if not one.called]
+                self._leaving.append(peer.stop())
+        for peer_id, address in addresses.items():
+            if peer_id not in self._peers:
+                self._addresses[peer_id] = address
+                peer = self._peers[peer_id] = self._make(peer_id, address)
+                if self._is_started:
+                    peer.start()
+
+    def greet(self) -> None:
+        """Tell every connected member the present membership."""
+        for peer in self._peers.values():
+            peer.greet()
 
     def start(self) -> None:
         """Start connecting."""
+        self._is_started = True
         for peer in self._peers.values():
             peer.start()
 
     def stop(self) -> Deferred[None]:
         """@return: fires when every connection has ended."""
-        stopping = [peer.stop() for peer in self._peers.values()]
-        return gatherResults(stopping).addCallback(lambda _: None)
+        stopping = [peer.stop() for peer in self._peers.values()] if self._is_started else []
+        return gatherResults([*stopping, *self._leaving]).addCallback(lambda _: None)
 
     def abort(self, reason: str) -> None:
         """End the connections now; C{stop} must still be called."""
@@ -120,7 +150,18 @@ class Peers:
 
     def send(self, peer_id: str, request_id: int, request: Request) -> None:
         """Send a request behind the earlier ones; C{answered} or C{failed} is called later."""
-        self._peers[peer_id].send(request_id, request)
+        peer = self._peers.get(peer_id)
+        if peer is not None:
+            peer.send(request_id, request)
+            return
+        if not self._strays:
+            self._turn.work(self._tell_strays)
+        self._strays.append((peer_id, request_id))
+
+    def _tell_strays(self) -> None:
+        strays, self._strays = self._strays, []
+        for peer_id, request_id in strays:
+            self._failed(peer_id, [(request_id, "its address is not known")], False)
 
     def sweep(self, now_s: float) -> None:
         """Fail overdue requests, end silent connections, keep idle ones alive. Called regularly."""
@@ -284,14 +325,20 @@ class _Peer(Factory):
         if now_s - self._probed_s >= wait_s and not connection.is_lost:
             self._probe(connection)
 
-    def _probe(self, connection: ClientConnection[int]) -> None:
+    def greet(self) -> None:
+        """The members of the group are others: tell the peer, which may not know this member yet."""
+        if self._connection is not None:
+            self._probe(self._connection, is_sign_of_life=False)
+
+    def _probe(self, connection: ClientConnection[int], *, is_sign_of_life: bool = True) -> None:
         self._probed_s = self._turn.seconds()
         config = self._config
         request = MetadataRequest(
             group=config.group, remote_id=self._peer_id, local_id=config.self_id, wire_version=WIRE_VERSION,
             group_id=self._greeting.group_id, members=self._greeting.members,
+            configuration=self._greeting.configuration,
         )
-        connection.ask(request, PROBE, is_sign_of_life=True)
+        connection.ask(request, PROBE, is_sign_of_life=is_sign_of_life)
 
     # -- AnswerSink of the connection --------------------------------------------------------
 

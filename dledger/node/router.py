@@ -7,7 +7,8 @@ L{DLedgerError} becomes a response code::
     APPEND                 L{AppendGate}
     GET, PULL              L{Reads}
     VOTE, HEART_BEAT, PUSH,
-    LEADERSHIP_TRANSFER    the core, as RequestReceived
+    LEADERSHIP_TRANSFER,
+    MEMBERSHIP             the core, as RequestReceived
 
 Rule 1: a request for another member is refused first (401), then one for another group (400), as in
 Java.
@@ -44,7 +45,7 @@ from dledger.core.inputs import (
     StoreFailed,
 )
 from dledger.node.appends import AppendGate
-from dledger.node.greeting import Greeting
+from dledger.node.greeting import Greeting, KnownMembers
 from dledger.node.merging import Merged, merge
 from dledger.node.reads import Reads
 from dledger.node.server import Note
@@ -76,6 +77,7 @@ _NEEDED = {
     RequestCode.PULL: ClientRole.READ,
     RequestCode.APPEND: ClientRole.APPEND,
     RequestCode.LEADERSHIP_TRANSFER: ClientRole.ADMIN,
+    RequestCode.MEMBERSHIP: ClientRole.ADMIN,
 }
 
 
@@ -93,6 +95,10 @@ class CoreView(Protocol):
     @property
     def ledger_end_index(self) -> int:
         """Last index of this member's ledger, inclusive; -1 if it is empty."""
+
+    @property
+    def members(self) -> KnownMembers:
+        """The members of the group."""
 
     def metadata(self, request: MetadataRequest) -> MetadataResponse:
         """The members and the leader."""
@@ -158,7 +164,6 @@ class RequestRouter:
         *,
         self_id: str,
         group: str,
-        peer_ids: frozenset[str],
         body_bytes_max: int,
         core: CoreView,
         feed: Callable[..., None],
@@ -173,15 +178,19 @@ class RequestRouter:
         note: Note,
         greeting: Greeting,
         told: Callable[[], Told],
+        introduced: Callable[[MetadataRequest], None],
     ) -> None:
-        """@param told: what METADATA tells about this member besides the core's facts."""
+        """
+        @param told: what METADATA tells about this member besides the core's facts.
+        @param introduced: called when a member has greeted, and may belong here.
+        """
         self._greeting = greeting
         self._note = note
         self._broken = broken
         self._report = report
         self._self_id = self_id
         self._group = group
-        self._peer_ids = peer_ids
+        self._introduced = introduced
         self._body_bytes_max = body_bytes_max
         self._core = core
         self._feed = feed
@@ -193,6 +202,7 @@ class RequestRouter:
         self._rights: dict[ServerConnection, Rights] = {}
         self._rights_of: RightsOf | None = None
         self._refuse = refusals.refuse
+        self._refusal_of = refusals.refusal_of
         self._appends = appends
         self._reads = reads
         self._claim: Claim = lambda connection, peer_id: True
@@ -205,6 +215,10 @@ class RequestRouter:
     def judge_with(self, rights_of: RightsOf) -> None:
         """Set the function that knows the rights of connections; without it, everybody may do everything."""
         self._rights_of = rights_of
+
+    def forget_rights(self) -> None:
+        """The members of the group are others now: look at the certificates again."""
+        self._rights.clear()
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         answer, told = self._core.metadata(request), self._told()
@@ -358,6 +372,13 @@ class RequestRouter:
             code = ResponseCode.ILLEGAL_MEMBER_STATE
         else:
             code = ResponseCode.NOT_LEADER
+        if code is ResponseCode.NOT_LEADER and isinstance(request, MetadataRequest):
+            # This member stops: it may be the last one of those that the client knows.
+            count(self._counters.refusals, code.name)
+            refusal = self._refusal_of(request, DLedgerError(code))
+            assert isinstance(refusal, MetadataResponse)
+            connection.answer(ticket, attrs.evolve(refusal, peers=self._core.members.membership.addresses))
+            return
         self._refuse(connection, ticket, request, DLedgerError(code))
 
     def _may_append(self, bodies: tuple[bytes, ...]) -> bool:
@@ -390,12 +411,12 @@ class RequestRouter:
         speaker = request.local_id
         if speaker is None and request.kind in _PEERS_ONLY:
             speaker = request.leader_id  # DLedger 0.2 names itself only there
-        if speaker is not None and speaker != connection.peer_id and speaker in self._peer_ids and not (
+        if speaker not in (None, connection.peer_id) and self._core.members.knows(speaker) and not (
             self._speaks_for(connection, speaker)
         ):
             return False
         named = self._named_by(request)
-        if named is None or named == connection.peer_id or named not in self._peer_ids:
+        if named is None or named == connection.peer_id or not self._core.members.knows(named):
             return True
         self._note("claim-refused", {"peer_id": named, "address": connection.address,
                                      "reason": f"the connection speaks for {connection.peer_id}"})
@@ -409,6 +430,8 @@ class RequestRouter:
             self._note("foreign-member", {"peer_id": request.local_id, "address": connection.address,
                                           "reason": problem})
             connection.close()
+        else:
+            self._introduced(request)
         return bool(problem)
 
     def _named_by(self, request: Request) -> str | None:

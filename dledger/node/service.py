@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.application.service import IService, MultiService
@@ -31,16 +32,17 @@ from twisted.python.failure import Failure
 from dledger.base.addresses import parse_address
 from dledger.base.descriptors import connections_allowed
 from dledger.base.disk.disk import Disk
-from dledger.base.errors import StoreError
+from dledger.base.errors import DirectoryError, StoreError
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
 from dledger.node.health import UNSURE
-from dledger.node.node import MakeDriver, Node, Store
-from dledger.node.peers import Peers
+from dledger.node.node import MakeDriver, Node
+from dledger.node.peers import Dial, Peers
 from dledger.node.server import CONNECTIONS_MAX, MemberServer
+from dledger.node.store import Store
 from dledger.storage.file_store import FileStore
 from dledger.storage.memory_store import MemoryStore
 from dledger.storage.term_file import TermFile, TermVote
@@ -92,19 +94,13 @@ def listen_description(address: str) -> str:
     return f"tcp:{port}"
 
 
-def peer_endpoints(
-    config: DLedgerConfig, reactor: Reactor, dialling: Dialling | None = None
-) -> dict[str, IStreamClientEndpoint]:
-    """The endpoints of the other members, by peer id. @param dialling: None without TLS."""
-    endpoints: dict[str, IStreamClientEndpoint] = {}
-    for peer_id, address in config.peers.items():
-        if peer_id != config.self_id:
-            host, port = parse_address(address)
-            endpoint: IStreamClientEndpoint = HostnameEndpoint(
-                reactor, host, port, timeout=CONNECT_TIME_OUT_S
-            )
-            endpoints[peer_id] = endpoint if dialling is None else dialling.dial(endpoint, peer_id)
-    return endpoints
+def peer_endpoint(
+    reactor: Reactor, dialling: Dialling | None, peer_id: str, address: str
+) -> IStreamClientEndpoint:
+    """The endpoint to another member. @param dialling: None without TLS."""
+    host, port = parse_address(address)
+    endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, host, port, timeout=CONNECT_TIME_OUT_S)
+    return endpoint if dialling is None else dialling.dial(endpoint, peer_id)
 
 
 #: Seconds since 1970, and the local hour.
@@ -156,7 +152,7 @@ class MemberService(MultiService):
         rng: random.Random,
         failed: Callable[[str], None],
         listen: IStreamServerEndpoint | None = None,
-        endpoints: dict[str, IStreamClientEndpoint] | None = None,
+        dial: Dial | None = None,
         make_admin: Callable[[Node], IService] | None = None,
         admin: str = "",
         boot_id: str = "",
@@ -169,7 +165,7 @@ class MemberService(MultiService):
         @param failed: called with the reason when the member cannot start or continue; the process
             should then end.
         @param listen: endpoint to listen on; by default see L{listen_description}.
-        @param endpoints: peer id to its endpoint; by default from the configuration.
+        @param dial: makes the endpoint to a member from its id and address; by default L{peer_endpoint}.
         @param make_admin: makes the administration service, once the member listens.
         @param boot_id: of this boot of the machine; empty if not known.
         @param admin: listening address of that service, for people.
@@ -186,7 +182,7 @@ class MemberService(MultiService):
         self._rng = rng
         self._failed = failed
         self._listen = listen
-        self._endpoints = endpoints
+        self._dial = dial
         self._make_admin = make_admin
         self._admin = admin
         self._boot_id = boot_id
@@ -225,11 +221,9 @@ class MemberService(MultiService):
             connections_max=connections_allowed(limits.max_connections or CONNECTIONS_MAX),
             budgets=Budgets(answers=limits.max_answer_bytes, unfinished=limits.max_unfinished_bytes),
         )
-        endpoints = self._endpoints
-        if endpoints is None:
-            endpoints = peer_endpoints(self.config, self._reactor, node.dialling)
+        dial = self._dial or partial(peer_endpoint, self._reactor, node.dialling)
         self._peers = Peers(
-            config=self.config, endpoints=endpoints, clock=self._reactor, turn=node.turn, rng=self._rng,
+            config=self.config, dial=dial, clock=self._reactor, turn=node.turn, rng=self._rng,
             answered=node.answers_received, failed=node.requests_failed, connected=node.peer_connected,
             greeting=node.greeting,
         )
@@ -244,10 +238,12 @@ class MemberService(MultiService):
 
     def _secured(self, server: MemberServer, node: Node) -> ServerFactory:
         """What listens: C{server}, behind TLS if this member has keys."""
-        keys, peers = self.keys, self.config.peers
+        keys = self.keys
         if keys is None:
             return server
-        node.router.judge_with(lambda connection: keys.rights_of(connection.transport, peers))
+        node.router.judge_with(
+            lambda connection: keys.rights_of(connection.transport, node.contacts.ids)
+        )
         return keys.listen(server, plain_hosts=self.config.tls_plain_hosts, clock=self._reactor)
 
     def _open(self) -> Node:
@@ -256,6 +252,12 @@ class MemberService(MultiService):
             FileStore.open(config, self._disk, boot_id=self._boot_id) if is_file else MemoryStore.open(config)
         )
         self._store = store
+        if config.accept_new_members and store.identity.is_told_by_log:
+            store.abandon()
+            raise DirectoryError(
+                f"{config.self_path} belongs to a group whose log tells its members, so accept_new_members "
+                "would do nothing: change them with dledger member, or see dledger group force-new"
+            )
         vote = TermVote()
         if is_file:
             try:
@@ -275,7 +277,8 @@ class MemberService(MultiService):
         return self.node
 
     def _open_terms(self, store: FileStore) -> TermVote:
-        self._terms = terms = TermFile(self._disk, self.config.self_path, member_ids=self.config.peers)
+        ids = {one for known in store.memberships for one in known.addresses} | self.config.peers.keys()
+        self._terms = terms = TermFile(self._disk, self.config.self_path, member_ids=ids)
         vote = terms.take_up(ledger_end_term=store.ledger_end_term, has_ledger=store.identity.has_terms)
         store.identity.note_terms()
         for warning in terms.warnings:
@@ -293,7 +296,7 @@ class MemberService(MultiService):
         self.log.info(
             "member {self_id} of group {group} listens on {listen}; {members} members, files in {path}",
             self_id=self.config.self_id, group=self.config.group, listen=self.node.listen,
-            members=len(self.config.peers), path=self.config.self_path,
+            members=len(self.node.contacts.members), path=self.config.self_path,
         )
         self._peers.start()
         self.node.start()

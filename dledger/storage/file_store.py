@@ -17,6 +17,7 @@ Source: DLedgerMmapFileStore.java (0.3.1.2); differs: docs/divergence.md W5, W13
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import attrs
@@ -26,8 +27,16 @@ from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import KeptFile, kept_files
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.holes import Hole
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
+from dledger.storage.configurations import (
+    MEMBERS_NAME,
+    ConfigurationFound,
+    ConfigurationList,
+    begin_joining,
+    read_memberships,
+)
 from dledger.storage.directory import RecoveredLedger, inspect_ledger, lock_ledger, recover_ledger
 from dledger.storage.hole_finder import HoleFinder
 from dledger.storage.hole_mending import HoleMending
@@ -35,6 +44,7 @@ from dledger.storage.identity import (
     MemberIdentity,
     begin_identity,
     identity_now,
+    is_listed,
     is_without_records,
     recorded_identity,
 )
@@ -46,6 +56,7 @@ from dledger.storage.store_reads import StoreReads
 from dledger.storage.store_room import DeletedSegment, StoreRoom
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, encode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE, decode_header
 from protocols.wire.ledger.messages import EntryBatch
 
@@ -76,6 +87,10 @@ class FileStore:
         self._flush = StoreFlush(ledger, self._marks)
         self._room = StoreRoom(ledger, self._marks)
         self.identity = MemberIdentity(config, disk, ledger.guard)
+        path = f"{config.self_path}/{MEMBERS_NAME}"
+        self._members = ConfigurationList(
+            disk, path, read_memberships(disk, path), ledger.guard, self.identity.told_by_log
+        )
 
     @classmethod
     def open(cls, config: DLedgerConfig, disk: Disk, *, boot_id: str = "") -> Self:
@@ -95,6 +110,7 @@ class FileStore:
             is_clean = directory.mark is not None and directory.mark.clean
             had_mark = disk.exists(f"{config.self_path}/{COMMIT_MARK_NAME}")
             is_new = recorded is None and not directory.has_files and is_without_records(config, disk)
+            begin_joining(config, disk, is_new=is_new)
             if is_new:
                 begin_identity(config, disk, boot_id)
             recovered, mark_file = recover_ledger(config, disk, directory)
@@ -103,7 +119,9 @@ class FileStore:
             store.identity.begin(identity_now(
                 config, recorded, boot_id, is_clean=is_clean, is_new=is_new,
                 is_empty=max(store.ledger_end_index, store.repair_end_index) < 0,
+                is_told_by_log=is_listed(config, disk),
             ))
+            store._members.keep_those_in(store._ledger, store.term_of)
             return store
         except OSError as error:
             lock.close()
@@ -205,13 +223,32 @@ class FileStore:
         """See L{dledger.core.ports.LedgerView.holds}."""
         return self._reads.holds(entry)
 
+    @property
+    def membership(self) -> Membership | None:
+        """See L{dledger.core.ports.LedgerView.membership}."""
+        return self._members.current
+
+    @property
+    def memberships(self) -> tuple[Membership, ...]:
+        """The memberships that the ledger is known to have had, by index."""
+        return self._members.known
+
     # -- append ----------------------------------------------------------------------------------
 
-    def append_bodies(self, bodies: tuple[bytes, ...], term: int) -> tuple[int, ...]:
+    def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
+        """Write a configuration entry behind the end, as L{append_bodies} writes one body."""
+        body = encode_configuration(membership.voters, membership.learners)
+        if len(body) > self._ledger.config.body_bytes_max:
+            raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="too many members for a data file",
+                               body_bytes=len(body), allowed=self._ledger.config.body_bytes_max)
+        return self.append_bodies((body,), term, channel=CONFIGURATION_CHANNEL)
+
+    def append_bodies(self, bodies: tuple[bytes, ...], term: int, *, channel: int = 0) -> tuple[int, ...]:
         """
         Write bodies as entries behind the end.
 
         @param term: term of every entry; not below that of the last entry.
+        @param channel: see L{protocols.wire.ledger.configuration}; 0 for the bodies of clients.
         @return: stream offset of each record.
         @raise DLedgerError: DISK_FULL, and nothing has changed.
         @raise StoreError: a write failed.
@@ -222,9 +259,9 @@ class FileStore:
         first = ledger.end_index + 1
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
-            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size,
+            previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channel=channel,
         )
-        self._write(first, term, layout)
+        self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
         self._reads.remember(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
         return tuple(layout.positions)
@@ -250,16 +287,22 @@ class FileStore:
         )
         last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
         one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
-        self._write(first, last_term, layout)
+        self._write(first, last_term, layout, layout.configurations)
         if one_term:
             self._reads.remember(entries)
         else:
             self._reads.forget_batches()
 
-    def _write(self, first: int, term: int, layout: Layout) -> None:
+    def _write(
+        self, first: int, term: int, layout: Layout, listed: Sequence[ConfigurationFound] = ()
+    ) -> None:
+        """@param listed: list these configuration entries before; then all is durable on return."""
         ledger = self._ledger
         with self._storing("writing failed"):
             self._make_room(first, layout)
+        if listed:  # (With the room made, nothing refuses the write any more.)
+            self._members.note(listed)
+        with self._storing("writing failed"):
             for position, blob in layout.runs:
                 self._data.pwrite(blob, position)
             self._write_units(first, layout.units)
@@ -271,6 +314,8 @@ class FileStore:
         ledger.end_position = layout.end_position
         ledger.chain_crc, ledger.is_end_proven = layout.chain_crc, True
         self._reads.written(layout, first, term_before)
+        if listed:
+            self._flush.sync()
 
     def _write_units(self, first: int, units: bytes) -> None:
         position = first * INDEX_UNIT_SIZE
@@ -322,7 +367,9 @@ class FileStore:
 
     # -- truncate --------------------------------------------------------------------------------
 
-    def truncate_to(self, entry: EntryBatch, *, anew: bool = False) -> None:
+    def truncate_to(
+        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+    ) -> None:
         """
         Make this single entry the last one, durably.
 
@@ -332,13 +379,14 @@ class FileStore:
         ledger is empty, or all of it lies below a leader's beginning.
 
         @param anew: restart even if the entry would fit behind the end.
+        @param told: the leader's memberships; of use when the ledger begins behind configuration entries.
         @raise DLedgerError: INCONSISTENT_STATE or DISK_FULL, and nothing has changed.
         @raise StoreError: a write or fsync failed.
         """
         index = entry.first_index
         begin, end = self._ledger.begin_index, self._ledger.end_index
         if anew:
-            self._start_anew(entry)
+            self._start_anew(entry, told)
         elif begin >= 0 and begin <= index <= end and self.holds(entry):
             self._refuse_below_commit(index + 1)
             if index < end:
@@ -351,7 +399,7 @@ class FileStore:
         elif begin < 0 and index == 0:
             self._cut(-1, self._fitting(entry))
         else:
-            self._start_anew(entry)
+            self._start_anew(entry, told)
 
     def _refuse_below_commit(self, first_gone: int) -> None:
         # Paired with the assert in the core: a majority holds the committed entries, so a leader that
@@ -415,7 +463,9 @@ class FileStore:
         ledger.end_position, ledger.chain_crc, ledger.is_end_proven = position, chain or 0, True
         ledger.holes.cut(keep + 1)
         self._reads.cut(keep + 1)
+        self._members.cut(keep + 1)
         if layout is not None:
+            self._members.note_after_cut(layout.configurations)
             self._write(keep + 1, layout.terms[-1][1] if layout.terms else term, layout)
         assert ledger.begin_index >= 0
         self._flush.sync()
@@ -431,7 +481,7 @@ class FileStore:
                 ) from error
             raise
 
-    def _start_anew(self, entry: EntryBatch) -> None:
+    def _start_anew(self, entry: EntryBatch, told: tuple[Membership, ...]) -> None:
         try:
             header = decode_header(entry.records)
         except WireError as error:
@@ -461,7 +511,9 @@ class FileStore:
         ledger.end_position, ledger.chain_crc = header.pos, 0
         ledger.holes.cut(-1)
         self._reads.begin_anew(index)
+        self._members.begin_anew(index, ledger.committed_index, told)
         ledger.committed_index = max(ledger.committed_index, index - 1)
+        self._members.note_after_cut(layout.configurations)
         try:
             self._write(index, header.term, layout)
         except StoreError:

@@ -13,6 +13,7 @@ import attrs
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import DirectoryError
 from dledger.base.group_name import GroupName, is_group_id
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.storage.directory import inspect_ledger, lock_ledger
 from dledger.storage.file_store import FileStore
@@ -128,6 +129,8 @@ def force_new_group(config: DLedgerConfig, disk: Disk, name: GroupName) -> int:
     store.identity.record_group(name)
     if store.repair_end_index >= 0:
         store.end_repair()
+    if store.identity.is_told_by_log:  # the log tells the members: it has to tell the new ones
+        store.append_configuration(Membership(voters=config.peers), max(store.ledger_end_term, 0))
     end_index = store.ledger_end_index
     store.clean_close()
     return end_index

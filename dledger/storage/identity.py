@@ -30,12 +30,16 @@ from dledger.base.errors import DirectoryError
 from dledger.base.group_name import GroupName
 from dledger.config import DLedgerConfig
 from dledger.storage.commit_mark import COMMIT_MARK_NAME
+from dledger.storage.configurations import MEMBERS_NAME, WITHOUT_LIST
 from dledger.storage.term_file import TERM_FILE_NAME, TERM_TWIN_NAME
 
 IDENTITY_NAME = "identity"
 
 #: C{unsure} of a directory that began empty.
 UNSURE_NEW = 2
+#: In front of the recorded C{members}: the log tells the members, so the file L{MEMBERS_NAME} must exist. An
+#: earlier version, which would count by C{--peers}, takes this for another list, and refuses the start.
+TOLD_BY_LOG = ";"
 
 IDENTITY_DECLARATION = Struct(
     "magic" / Int32sb,
@@ -56,7 +60,7 @@ class Identity:
 
     @ivar boot_id: of the machine's boot under which the last process ran; empty if not known.
     @ivar group_id: id of the group, see L{dledger.core.naming}; empty if it has none yet.
-    @ivar members: as of L{listed_members}.
+    @ivar members: as of L{listed_members}: of the start list; behind L{TOLD_BY_LOG} if the log tells others.
     @ivar was_async, unsure, has_terms, group_term, is_group_known: see the declaration.
     """
 
@@ -71,6 +75,16 @@ class Identity:
     group_term: int = -1
     is_group_known: int = 0
 
+    @property
+    def is_told_by_log(self) -> bool:
+        """Whether the members are those of the file L{MEMBERS_NAME}, not those of the start list."""
+        return self.members.startswith(TOLD_BY_LOG)
+
+    @property
+    def start_list(self) -> str:
+        """The ids of the start list, as of L{listed_members}."""
+        return self.members.removeprefix(TOLD_BY_LOG)
+
 
 _FORM = SlotForm(
     Identity, IDENTITY_DECLARATION, magic=0x444C4944, version=1,  # "DLID"
@@ -80,7 +94,7 @@ _FORM = SlotForm(
     texts=("group", "member_id", "boot_id", "group_id", "members"),
 )
 #: Bytes for the texts of a slot; a boot id has 36, the id of a group 32.
-_TEXT_BYTES = SLOT_SIZE - _FORM.size - 36 - 32
+_TEXT_BYTES = SLOT_SIZE - _FORM.size - 36 - 32 - len(TOLD_BY_LOG)
 read_identity = _FORM.read
 
 
@@ -101,6 +115,11 @@ def listed_members(config: DLedgerConfig) -> str:
     text = ";".join(sorted(config.peers))
     room = _TEXT_BYTES - len(config.group.encode()) - len(config.self_id.encode())
     return text if len(text.encode()) <= room else "#" + sha256(text.encode()).hexdigest()[:7]
+
+
+def is_listed(config: DLedgerConfig, disk: Disk) -> bool:
+    """Whether the directory has the list of members that the log tells."""
+    return disk.exists(f"{config.self_path}/{MEMBERS_NAME}")
 
 
 def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
@@ -125,13 +144,23 @@ def recorded_identity(config: DLedgerConfig, disk: Disk) -> Identity | None:
                 f"start with {option} {recorded}, or give this member another directory. If the {what} was "
                 f"renamed on every member, remove {path}; then the directory is adopted"
             )
-    _check_members(config, identity)
+    if is_listed(config, disk):  # the log tells the members
+        return identity
+    if not identity.is_told_by_log:
+        _check_members(config, identity)
+    elif not config.accept_new_members:
+        raise DirectoryError(
+            f"{config.self_path}/{MEMBERS_NAME} is missing: the members of this group changed by its log, "
+            "and that file lists them. Without it this member would count the wrong ones. "
+            f"{WITHOUT_LIST}. If a majority is lost for good, see dledger group --help"
+        )
     return identity
 
 
 def _check_members(config: DLedgerConfig, identity: Identity) -> None:
     given = listed_members(config)
-    if config.accept_new_members or identity.members in ("", given):
+    # (An earlier version had room for one byte more.)
+    if config.accept_new_members or identity.members in ("", given, ";".join(sorted(config.peers))):
         return
     known = "members that --peers does not name exactly" if identity.members.startswith("#") else (
         f"the members {', '.join(identity.members.split(';'))}")
@@ -145,7 +174,7 @@ def _check_members(config: DLedgerConfig, identity: Identity) -> None:
 
 def identity_now(
     config: DLedgerConfig, recorded: Identity | None, boot_id: str, *, is_clean: bool, is_empty: bool,
-    is_new: bool,
+    is_new: bool, is_told_by_log: bool,
 ) -> Identity:
     """
     What this process records at its start.
@@ -153,6 +182,7 @@ def identity_now(
     @param is_clean: the last process closed the ledger in order.
     @param is_empty: the ledger has no entry, and owes none.
     @param is_new: the directory had no file of a ledger.
+    @param is_told_by_log: the directory has the file L{MEMBERS_NAME}.
     """
     trusts = config.accept_unclean_start or (config.bootstrap and is_empty)
     unsure = UNSURE_NEW if is_new and not trusts else 0
@@ -160,9 +190,11 @@ def identity_now(
         lost_power = bool(recorded.boot_id and boot_id) and recorded.boot_id != boot_id
         unsure = recorded.unsure or int(bool(recorded.was_async) and lost_power and not is_clean)
     before = recorded or Identity(group=config.group, member_id=config.self_id, boot_id="")
+    members = listed_members(config)
+    if is_told_by_log or before.is_told_by_log:  # then --peers need not be the start list any more
+        members = TOLD_BY_LOG + (before.start_list or members)
     return attrs.evolve(
-        before, boot_id=boot_id, members=listed_members(config), was_async=int(not config.is_sync),
-        unsure=unsure,
+        before, boot_id=boot_id, members=members, was_async=int(not config.is_sync), unsure=unsure,
     )
 
 
@@ -182,7 +214,8 @@ def begin_identity(
     @raise OSError: it could not be written.
     """
     first = attrs.evolve(
-        identity_now(config, None, boot_id, is_clean=True, is_empty=True, is_new=True),
+        identity_now(config, None, boot_id, is_clean=True, is_empty=True, is_new=True,
+                     is_told_by_log=False),
         group_id=name.id, group_term=name.term, is_group_known=int(name.is_known),
     )
     IdentityFile.create(disk, f"{config.self_path}/{IDENTITY_NAME}", first).close()
@@ -198,7 +231,8 @@ class MemberIdentity:
     def __init__(self, config: DLedgerConfig, disk: Disk, guard: DiskGuard) -> None:
         self._disk = disk
         self._path = f"{config.self_path}/{IDENTITY_NAME}"
-        self._storing = guard.storing
+        self._config = config
+        self._guard = guard
         self._file: IdentityFile | None = None
         self._now = Identity(group=config.group, member_id=config.self_id, boot_id="")
         self.had_entries = False
@@ -247,6 +281,29 @@ class MemberIdentity:
         """The id of the group, as far as it is known."""
         return GroupName(self._now.group_id, self._now.group_term, bool(self._now.is_group_known))
 
+    @property
+    def is_told_by_log(self) -> bool:
+        """See L{Identity.is_told_by_log}."""
+        return self._now.is_told_by_log
+
+    def told_by_log(self, is_told: bool) -> None:
+        """
+        Record, durably, whether the log tells the members.
+
+        @raise StoreError: that failed; or the start list counts again, and C{--peers} is another one.
+        """
+        if is_told == self.is_told_by_log:
+            return
+        config, start_list = self._config, self._now.start_list
+        members = listed_members(config)
+        if not is_told and start_list != members and not config.accept_new_members:
+            raise self._guard.fail(
+                "the change of the members that this member had was taken back, so the members are again "
+                f"{start_list.replace(';', ', ')}, but --peers names {', '.join(sorted(config.peers))}: "
+                "start with the list of the group"
+            )
+        self._record(attrs.evolve(self._now, members=TOLD_BY_LOG + start_list if is_told else members))
+
     def record_group(self, name: GroupName) -> None:
         """Record the id of the group, durably. @raise StoreError: that failed."""
         self._record(attrs.evolve(
@@ -255,7 +312,7 @@ class MemberIdentity:
 
     def _record(self, identity: Identity) -> None:
         self._now = identity
-        with self._storing("writing the identity failed"):
+        with self._guard.storing("writing the identity failed"):
             if self._file is not None:
                 self._file.write_durably(identity)
 

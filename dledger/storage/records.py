@@ -23,6 +23,7 @@ from dledger.config import MAX_RECORD_BYTES
 from dledger.storage.runs import check_run, run_at
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.configuration import CHANNEL_FIRST_BYTE, CONFIGURATION_CHANNEL
 from protocols.wire.ledger.entry import (
     BLANK,
     BLANK_MAGIC,
@@ -34,6 +35,8 @@ from protocols.wire.ledger.entry import (
 )
 from protocols.wire.ledger.messages import EntryBatch
 
+#: Place of the first byte of C{channel} in a record.
+_CHANNEL_AT = 32
 _WORD = struct_of(Struct("word" / Int32sb))
 _NO_WORD = bytes(4)
 
@@ -50,6 +53,7 @@ class Layout:
     @ivar end_position: stream offset behind the last record.
     @ivar chain_crc: C{chainCrc} of the last record.
     @ivar terms: index and term of each entry whose term differs from the entry before.
+    @ivar configurations: index, term and body of each configuration entry.
     """
 
     runs: list[tuple[int, bytes]]
@@ -59,6 +63,7 @@ class Layout:
     end_position: int
     chain_crc: int
     terms: list[tuple[int, int]]
+    configurations: tuple[tuple[int, int, bytes], ...] = ()
 
 
 def record_fits(size: int, file_size: int) -> bool:
@@ -74,10 +79,12 @@ def pack_bodies(
     end_position: int,
     previous_chain_crc: int,
     file_size: int,
+    channel: int = 0,
 ) -> Layout:
     """
     Lay out a leader's new records behind C{end_position}.
 
+    @param channel: of every record; 0 for the bodies of clients.
     @raise DLedgerError: DISK_ERROR, a body is too long for any file.
     """
     pack, word_of, unit_of = ENTRY_HEADER.pack, _WORD.pack, INDEX_UNIT.pack
@@ -106,7 +113,7 @@ def pack_bodies(
             run_start = pos
             room = file_size - MIN_BLANK_SIZE
         room -= size
-        bare = pack(1, size, index, term, pos, 0, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
+        bare = pack(1, size, index, term, pos, channel, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
         word = word_of(((crc32(bare, crc32(word)) or 1) ^ 0x8000_0000) - 0x8000_0000)
         pieces.append(bare[:36] + word + bare[40:] + body)
         units.append(unit_of(1, pos, size, index, term))
@@ -162,6 +169,7 @@ def _any_batch(
     positions: list[int] = []
     terms: list[tuple[int, int]] = []
     runs: list[tuple[int, bytes]] = []
+    configurations: list[tuple[int, int, bytes]] = []
     expected, position, run_start, cut, offset = first_index, end_position, end_position, 0, 0
     room = file_size - position % file_size - MIN_BLANK_SIZE
     chain = previous_chain_crc
@@ -169,7 +177,7 @@ def _any_batch(
         body_at = offset + 48
         if body_at > total:
             raise _unfit(expected, f"only {total - offset} bytes left for a 48-byte header")
-        magic, size, index, term, pos, _channel, chain_crc, body_crc, length = unpack(records, offset)
+        magic, size, index, term, pos, channel, chain_crc, body_crc, length = unpack(records, offset)
         end = offset + size
         if magic != 1 or size != length + 48 or length < 0 or end > total or size > size_max:
             raise _unfit(expected, f"malformed record: magic={magic} size={size} body_length={length}")
@@ -190,6 +198,8 @@ def _any_batch(
         if term != last_term:
             terms.append((index, term))
             last_term = term
+        if channel == CONFIGURATION_CHANNEL:
+            configurations.append((index, term, records[body_at:end]))
         chain = chain_crc
         units.append(unit_of(1, pos, size, index, term))
         positions.append(pos)
@@ -199,7 +209,8 @@ def _any_batch(
         raise _unfit(expected, f"{total - offset} bytes behind the {batch.count} records of a batch")
     runs.append((run_start, records[cut:] if cut else records))
     return Layout(runs=runs, records=records, units=b"".join(units), positions=positions,
-                  end_position=position, chain_crc=chain or 0, terms=terms)
+                  end_position=position, chain_crc=chain or 0, terms=terms,
+                  configurations=tuple(configurations))
 
 
 def _uniform_batch(
@@ -212,7 +223,7 @@ def _uniform_batch(
     room = file_size - end_position % file_size - MIN_BLANK_SIZE
     if not found_count == count > 0 or len(records) != count * size:
         return None
-    if len(records) > room or size > MAX_RECORD_BYTES:
+    if len(records) > room or size > MAX_RECORD_BYTES or CHANNEL_FIRST_BYTE in records[_CHANNEL_AT::size]:
         return None
     found = check_run(
         records, 0, count=count, size=size, index=first_index, position=end_position, term_min=last_term,

@@ -18,31 +18,37 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 
 import attrs
+from twisted.application.service import MultiService, Service
 from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
+from dledger.base.addresses import Address
 from dledger.base.disk.disk import OsDisk
+from dledger.base.option_values import read_properties
 from dledger.base.reactor import Reactor
 from dledger.broker.common.config import (
     FAST_PORT_DISTANCE,
     BrokerConfig,
     broker_from_mapping,
     option_name,
-    read_properties,
 )
 from dledger.broker.ha.allowed import ANYONE
 from dledger.broker.service import BrokerPorts, BrokerService
+from dledger.namesrv.config import NAME_SERVER_PORT, NameServerConfig
+from dledger.namesrv.service import NameServerService
 from dledger.twistd.common import (
     ConfigurationOptions,
     above,
-    check_endpoint,
     end_process,
     exit_with,
     prepare_process,
     seeded_chance,
+    tcp_endpoint,
     usage_error,
+    with_port,
 )
 
 DEFAULT_STORE = "./dledger-broker-data"
@@ -58,8 +64,6 @@ _NAMES = {
     "namesrv": "namesrv_addr",
     "flush": "flush_disk_type",
 }
-
-_PORT = re.compile(r"(?P<kind>tcp6?):(?:port=)?(?P<port>[0-9]{1,5})(?P<rest>(?::.*)?)")
 
 
 class Options(ConfigurationOptions):
@@ -77,11 +81,17 @@ class Options(ConfigurationOptions):
         ["broker-id", "i", None, "0 for a master, above 0 for slaves. [default: 0, or 1 for a slave]"],
         ["flush", "f", None, "async: answers before fsync; sync: after. [default: async]"],
         ["config", "c", None, "File with options: TOML (*.toml), or properties as for RocketMQ's brokers."],
+        ["namesrv-listen", None, None, "With --with-namesrv: its port or endpoint. [default: 9876]"],
+    ]
+
+    optFlags = [  # noqa: RUF012
+        ["with-namesrv", None, "Run a name server in this process, and register with it, too."],
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self.broker: BrokerConfig = broker_from_mapping({"store": DEFAULT_STORE})
+        self.name_server: NameServerConfig | None = None
 
     def opt_set(self, text: str) -> None:
         """Any other option of a broker, as name=value; may be repeated."""
@@ -106,7 +116,7 @@ class Options(ConfigurationOptions):
         given = self.given(_NAMES)
         for option, name in (("listen", "listen_port"), ("ha-listen", "ha_listen_port")):
             if self[option] is not None:
-                self[option], given[name] = _endpoint(option, self[option])
+                self[option], given[name] = tcp_endpoint(option, self[option])
         defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
         try:
             self.broker = broker_from_mapping(above(given, self.settings, values, defaults, plain=_plain))
@@ -115,10 +125,31 @@ class Options(ConfigurationOptions):
         if self["listen"] is None:
             self["listen"] = f"tcp:{self.broker.listen_port}"
         if self["ha-listen"] is None:
-            self["ha-listen"] = _with_port(self["listen"], self.broker.ha_port)
+            self["ha-listen"] = with_port(self["listen"], self.broker.ha_port)
         if not self.broker.broker_ip1:
             self.broker = attrs.evolve(self.broker, broker_ip1=_own_address(self["listen"]))
         self.broker = _resolved(self.broker)
+        self._add_name_server()
+
+    def _add_name_server(self) -> None:
+        """The name server of --with-namesrv, at which the broker registers, too."""
+        if not self["with-namesrv"]:
+            if self["namesrv-listen"] is not None:
+                raise UsageError("--namesrv-listen belongs to --with-namesrv")
+            return
+        interface = re.search(r":interface=.*", self["listen"])
+        said = self["namesrv-listen"] or f"tcp:{NAME_SERVER_PORT}{interface[0] if interface else ''}"
+        self["namesrv-listen"], port = tcp_endpoint("namesrv-listen", said)
+        if not port:
+            raise UsageError("--namesrv-listen 0: write a port, as the broker must know it")
+        ports = (self.broker.listen_port, self.broker.ha_port, self.broker.listen_port - FAST_PORT_DISTANCE)
+        if port in ports:
+            raise UsageError(f"--namesrv-listen {port}: the broker itself has the ports {sorted(ports)}")
+        own = str(Address(_own_address(self["namesrv-listen"]), port))
+        servers = dict.fromkeys((own, *self.broker.name_servers))
+        self.broker = attrs.evolve(self.broker, namesrv_addr=";".join(servers))
+        path = f"{self.broker.store.store_path_root_dir}/namesrv/kvConfig.json"
+        self.name_server = NameServerConfig(listen_port=port, kv_config_path=path)
 
     def _parse_file(self, text: str) -> Mapping[str, object]:
         return tomllib.loads(text) if self["config"].endswith(".toml") else read_properties(text)
@@ -129,24 +160,6 @@ def _plain(name: str) -> str:
         return option_name(name) or name
     except ValueError:
         return name  # from_mapping reports it
-
-
-def _endpoint(option: str, text: str) -> tuple[str, int]:
-    """Description and port of an endpoint, which may be given as a port number."""
-    if text.isascii() and text.isdecimal():
-        text = f"tcp:{text}"
-    match = _PORT.fullmatch(text)
-    if match is None or int(match["port"]) > 65535:
-        raise UsageError(f"--{option} {text!r}: write a port (0 to 65535), or tcp:PORT:interface=ADDRESS")
-    check_endpoint(option, text, "tcp:10911:interface=127.0.0.1")
-    return text, int(match["port"])
-
-
-def _with_port(description: str, port: int) -> str:
-    """The same endpoint with another port."""
-    match = _PORT.fullmatch(description)
-    assert match is not None, description
-    return f"{match['kind']}:{port}{match['rest']}"
 
 
 def _host_name() -> str:
@@ -201,12 +214,44 @@ def _addresses_of(option: str, name: str) -> list[str]:
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
-def makeService(options: Options) -> BrokerService:
+def makeService(options: Options) -> BrokerService | BrokerWithNameServer:
     """The service that C{options} describe; called by twistd."""
     from twisted.internet import reactor
 
     prepare_process(reactor)
-    return make_service(options, reactor)
+    if options.name_server is None:
+        return make_service(options, reactor)
+    return BrokerWithNameServer(
+        _name_server(options.name_server, options["namesrv-listen"], reactor), make_service(options, reactor)
+    )
+
+
+class BrokerWithNameServer(MultiService):
+    """Both in one process. The name server starts first and stops last, as the broker unregisters."""
+
+    def __init__(self, name_server: Service, broker: Service) -> None:
+        super().__init__()
+        self._both = (name_server, broker)
+        for service in self._both:
+            service.setServiceParent(self)
+
+    def stopService(self) -> Deferred[None]:
+        """See L{IService.stopService}."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        Service.stopService(self)
+        for service in reversed(self._both):
+            ended = service.stopService()
+            if ended is not None:
+                await ended
+
+
+def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> NameServerService:
+    return NameServerService(
+        config, reactor, serverFromString(reactor, listen), disk=OsDisk(),
+        failed=end_process(reactor, lambda: exit_with(1)),
+    )
 
 
 def make_service(options: Options, reactor: Reactor) -> BrokerService:
@@ -214,7 +259,7 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService:
     broker = options.broker
     fast: IStreamServerEndpoint | None = None
     if broker.listen_port > FAST_PORT_DISTANCE:
-        fast = serverFromString(reactor, _with_port(
+        fast = serverFromString(reactor, with_port(
             options["listen"], broker.listen_port - FAST_PORT_DISTANCE
         ))  # fmt: skip
     ports = BrokerPorts(

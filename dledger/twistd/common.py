@@ -164,6 +164,31 @@ def check_endpoint(option: str, description: str, example: str) -> None:
         raise UsageError(f"--{option} {description!r} is no endpoint (such as {example}): {error}") from None
 
 
+_PORT = re.compile(r"(?P<kind>tcp6?):(?:port=)?(?P<port>[0-9]{1,5})(?P<rest>(?::.*)?)")
+
+
+def tcp_endpoint(option: str, text: str) -> tuple[str, int]:
+    """
+    Description and port of a TCP endpoint, which may be given as a port number.
+
+    @raise UsageError: it is neither.
+    """
+    if text.isascii() and text.isdecimal():
+        text = f"tcp:{text}"
+    match = _PORT.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise UsageError(f"--{option} {text!r}: write a port (0 to 65535), or tcp:PORT:interface=ADDRESS")
+    check_endpoint(option, text, "tcp:10911:interface=127.0.0.1")
+    return text, int(match["port"])
+
+
+def with_port(description: str, port: int) -> str:
+    """The same TCP endpoint with another port. @param description: from L{tcp_endpoint}."""
+    match = _PORT.fullmatch(description)
+    assert match is not None, description
+    return f"{match['kind']}:{port}{match['rest']}"
+
+
 def make_reactor_monotonic(reactor: Reactor) -> None:
     """
     Let the reactor's timers use a monotonic clock.

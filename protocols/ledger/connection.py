@@ -33,6 +33,7 @@ from protocols.wire.fastjson import VALUES_MAX
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.json_bodies import REQUEST_VALUES_MAX, decode_request, decode_response
 from protocols.wire.ledger.messages import Request, Response
+from protocols.wire.ledger.push_layout import JSON_ONLY
 from protocols.wire.remoting import FRAME_BYTES_MAX, RemotingCommand, decode_command
 
 #: Requests that a client may have outstanding.
@@ -292,7 +293,7 @@ class ClientConnection(Connection, Generic[_Token]):
         self._next_opaque = opaque + 1 if opaque < 0x7FFFFFFF else 1
         self._outstanding[opaque] = (token, request.kind, self._turn.seconds())
         # The layout of a native METADATA answer has no room for what we tell besides Java's keys.
-        is_native = self.is_native and (
+        is_native = self.is_native and request.kind not in JSON_ONLY and (
             request.kind is not RequestCode.METADATA or is_sign_of_life or self._wire == "binary"
         )
         self._out += (_native_dialect if is_native else _remoting_dialect).request_parts(request, opaque)

@@ -24,6 +24,7 @@ from protocols.rocketmq.commands import (
     CommandSink,
     NotAsked,
 )
+from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import RemotingCommand
@@ -143,14 +144,15 @@ class BrokerConnection(CommandConnection):
     def __init__(
         self, sink: CommandSink, turn: Turn, *, native: NativeSink | None = None,
         sends: SendSink | None = None, outstanding_max: int = OUTSTANDING_MAX,
-        budgets: Budgets | None = None, **options: int,
+        budgets: Budgets | None = None, credentials: Credentials | None = None, **options: int,
     ) -> None:
         """
         @param native: answers native requests; None if a native request is a format error.
         @param sends: answers sends; None if they are handed over as commands.
         @param options: further options of L{CommandConnection}.
         """
-        super().__init__(sink, turn, outstanding_max=outstanding_max, budgets=budgets, **options)
+        super().__init__(sink, turn, outstanding_max=outstanding_max, budgets=budgets,
+                         credentials=credentials, **options)  # fmt: skip
         self._native = native
         self._native_asked: dict[int, tuple[BrokerKind, NativeDone]] = {}
         self._native_max = outstanding_max

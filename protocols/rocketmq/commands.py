@@ -32,6 +32,7 @@ from protocols.connection import (
     AnsweringConnection,
 )
 from protocols.framing import Frame
+from protocols.rocketmq.signing import Credentials, signed
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.remoting import (
@@ -149,14 +150,16 @@ class CommandConnection(AnsweringConnection):
     def __init__(
         self, sink: CommandSink, turn: Turn, *, unanswered_max: int = UNANSWERED_MAX,
         outstanding_max: int = OUTSTANDING_MAX, frame_bytes_max: int = FRAME_BYTES_MAX,
-        idle_s: float = IDLE_S, budgets: Budgets | None = None,
+        idle_s: float = IDLE_S, budgets: Budgets | None = None, credentials: Credentials | None = None,
     ) -> None:
+        """@param credentials: sign our requests with them."""
         super().__init__(
             turn, unanswered_max=unanswered_max, unanswered_bytes_max=UNANSWERED_BYTES_MAX,
             frame_bytes_max=frame_bytes_max, idle_s=idle_s, budgets=budgets,
         )  # fmt: skip
         self._sink: CommandSink = sink
         self._outstanding_max = outstanding_max
+        self._credentials = credentials
         self._asked: dict[int, Deferred[RemotingCommand]] = {}
         self._last_opaque = 0
 
@@ -186,16 +189,18 @@ class CommandConnection(AnsweringConnection):
             self.account.prove()
             opaque = self._next_opaque()
             self._asked[opaque] = done
-            self._write((encode_command(attrs.evolve(command, opaque=opaque, flag=0, version=VERSION)),))
+            self._write((self._encoded(command, opaque, 0),))
         return done
 
     def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request. Nothing happens on a lost connection."""
         if not (self.is_lost or self._is_closing):
-            opaque = self._next_opaque()
-            self._write(
-                (encode_command(attrs.evolve(command, opaque=opaque, flag=FLAG_ONEWAY, version=VERSION)),)
-            )
+            self._write((self._encoded(command, self._next_opaque(), FLAG_ONEWAY),))
+
+    def _encoded(self, command: RemotingCommand, opaque: int, flag: int) -> bytes:
+        if self._credentials is not None:
+            command = signed(command, self._credentials)
+        return encode_command(attrs.evolve(command, opaque=opaque, flag=flag, version=VERSION))
 
     def _next_opaque(self) -> int:
         while True:

@@ -25,6 +25,7 @@ def picture(**facts: Any) -> NodeStatus:
     """
     member: dict[str, Any] = {
         "self_id": "n0", "group": "g", "role": "leader", "term": 7, "voted_for": "n0", "leader_id": "n0",
+        "voters": ("n0", "n1", "n2"),
         "ledger_begin_index": 5, "ledger_end_index": 100, "ledger_end_term": 7, "committed_index": 99,
         "flushed_index": 98, "leader_committed_index": 99, "repair_end_index": -1, "is_diverged": False,
         "transferee_id": None, "pending_appends": 3, "pending_reads": 1,

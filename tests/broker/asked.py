@@ -10,9 +10,9 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
+from dledger.base.commands.refusals import CommandGroup
 from dledger.base.disk.memory_disk import MemoryDisk
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import CommandGroup
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.router import CommandRouter

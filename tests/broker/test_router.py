@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import CommandGroup, Handlers, Refused
+from dledger.base.commands.refusals import CommandGroup, Handlers, Refused
 from dledger.broker.router import CommandRouter
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.remoting import RemotingCommand, encode_command

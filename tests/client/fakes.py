@@ -109,6 +109,7 @@ class FakeMember:
         self.member_id = member_id
         self.is_up = True
         self.is_silent = False
+        self.is_stopping = False
         self.wire_version = 1
         self.leader_id: str | None = "n0"
         self.term = 1
@@ -192,6 +193,8 @@ class FakeMember:
         if isinstance(request, MetadataRequest):
             if request.remote_id != self.member_id:
                 return MetadataResponse(code=ResponseCode.UNKNOWN_MEMBER)
+            if self.is_stopping:
+                return MetadataResponse(code=ResponseCode.NOT_LEADER, peers=self.group.peers, **base)
             if not self.wire_version:
                 return MetadataResponse(peers=self.group.peers, **base)
             return MetadataResponse(

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.errors import DLedgerError
-from dledger.client.members import IDLE_CLOSE_S, Members
+from dledger.client.members import IDLE_CLOSE_S, REFRESH_S, Members
 from protocols.wire.ledger.messages import GetRequest, MetadataRequest
 from tests.client.fakes import FakeGroup
 
@@ -145,6 +145,56 @@ class MembersTests(SynchronousTestCase):
         self.group.settle()
         self.assertEqual(self.members.addresses["n1"], "elsewhere:1")
         self.assertEqual(self.members.addresses["n2"], "n2.test:20911")
+
+    def test_moved(self) -> None:
+        """Where the caller said, and then where the members say."""
+        self.members.addresses = {"n0": "n0.test:20911", "n1": "elsewhere:1"}
+        self.members.ask("n0")
+        self.group.settle()
+        connection = self.members.connection("n1")
+        self.group.settle()
+        self.assertIs(self.successResultOf(connection), self.members.connected("n1"))
+        self.assertEqual(self.members.addresses["n1"], "n1.test:20911")
+        self.group["n0"].is_up = False
+        self.group["n0"].lose_connections()
+        self.failureResultOf(self.members.connection("n0"))
+        self.assertEqual(self.members.problems["n0"], "connection refused")
+
+    def test_others_are_asked_for(self) -> None:
+        """A connection that is used learns of new members; one that is not used is left alone."""
+        for member_id in ("n0", "n1"):
+            self.members.connection(member_id)
+        self.group.settle()
+        self.group.peers = {"n0": "n0.test:20911", "n7": "n7.test:20911"}
+        asked = [len(self.group[one].received) for one in ("n0", "n1")]
+        link = self.members.connected("n0")
+        assert link is not None
+        request = GetRequest(group="default", remote_id="n0", begin_index=0)
+        for turn in range(1, 4):
+            link.ask(request, 1.0)
+            self.group.settle()
+            self.clock.advance(REFRESH_S)
+            self.group.settle()
+            self.assertEqual(self.members.addresses.get("n7"), "n7.test:20911")
+            self.assertEqual(len(self.group["n0"].received), asked[0] + 2 * turn)
+        self.clock.advance(2 * REFRESH_S)
+        self.group.settle()
+        self.assertEqual(len(self.group["n0"].received), asked[0] + 6)
+        self.assertEqual(len(self.group["n1"].received), asked[1])
+
+    def test_member_that_stops(self) -> None:
+        """It names the others, though it is none to use."""
+        self.members.addresses = {"n0": "n0.test:20911"}
+        self.group["n0"].is_stopping = True
+        self.group.lead("n1")
+        self.members.leader()
+        self.group.settle()
+        self.assertEqual(self.members.problems["n0"], "member 'n0' stops")
+        found = self.members.leader()
+        self.group.settle()
+        leader = self.successResultOf(found)
+        assert leader is not None
+        self.assertEqual(leader.member_id, "n1")
 
     def test_one_search_for_all(self) -> None:
         """Many who look for the leader cost one round."""

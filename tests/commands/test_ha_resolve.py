@@ -32,7 +32,7 @@ class ResolveTests(CliCase):
             body = self.shown if action == "show" else b'{"directory":"aside"}'
             return Brokers({(ADDRESS, 90907): body}).ask(address, command)
 
-        def run(timeout_s: float, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        def run(timeout_s: float, keys: object, call: Callable[[Any], Awaitable[Any]]) -> Any:
             async def result() -> Any:
                 return await call(ask)
 

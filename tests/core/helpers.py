@@ -18,6 +18,7 @@ import attrs
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole, joined_holes
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -27,6 +28,7 @@ from dledger.core.proofs import LeaderBegins
 from dledger.core.replica import DLedgerCore
 from protocols.wire.ledger.bounds import INDEX_MAX
 from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import (
     EntryBatch,
     HeartBeatRequest,
@@ -38,6 +40,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
+from tests.core.listed import ListedMemberships
 
 AnyEffect = TypeVar("AnyEffect", bound=fx.Effect)
 AnyRequest = TypeVar("AnyRequest", bound=Request)
@@ -71,7 +74,7 @@ def unpack(entries: EntryBatch) -> list[tuple[int, int, bytes]]:
 
 
 @attrs.define
-class ListLedger:
+class ListLedger(ListedMemberships):
     """
     A ledger in memory, with the reads of a view and the writes of a store.
 
@@ -202,7 +205,13 @@ class ListLedger:
             assert index == self.begin_index + len(self.entries), "the core let a gap through"
             self.entries.append((term, body))
 
-    def truncate_to(self, entry: EntryBatch, *, anew: bool = False) -> None:
+    def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
+        """Write it behind the end."""
+        return self.append_bodies((encode_configuration(membership.voters, membership.learners),), term)
+
+    def truncate_to(
+        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+    ) -> None:
         """Make this entry the last one."""
         self._refuse_once()
         ((index, term, body),) = unpack(entry)
@@ -259,7 +268,6 @@ def make_member(
         config=config, view=ListLedger() if ledger is None else ledger,
         out=Outbox(request_time_out_ms=2 * config.rpc_time_out_ms), term=term, voted_for=voted_for,
         committed_index=committed_index, repair_end_index=repair_end_index, start_term=term,
-        peer_ids=tuple(peer_id for peer_id in sorted(config.peers) if peer_id != self_id),
     )
     member.refresh_end()
     member.flushed_index = member.ledger_end_index
@@ -437,6 +445,9 @@ class Bench:
                 return ev.EntriesWritten(
                     first_index=effect.first_index, count=len(positions), positions=positions
                 )
+            if isinstance(effect, fx.WriteConfiguration):
+                positions = ledger.append_configuration(effect.membership, effect.term)
+                return ev.EntriesWritten(first_index=effect.first_index, count=1, positions=positions)
             if isinstance(effect, fx.WriteEntries):
                 ledger.append_entries(effect.entries)
                 return ev.EntriesWritten(

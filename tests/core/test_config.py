@@ -27,15 +27,9 @@ class DLedgerConfigTests(ConfigCase):
     def test_defaults_are_a_group_of_one(self) -> None:
         """A member that is told nothing works alone."""
         config = DLedgerConfig()
-        self.assertEqual((config.self_id, config.peers, config.quorum), ("n0", {"n0": "127.0.0.1:20911"}, 1))
+        self.assertEqual((config.self_id, config.peers), ("n0", {"n0": "127.0.0.1:20911"}))
         self.assertFalse(config.is_sync)
         self.assertEqual(config.self_path, "./dledger-data/dledger-n0")
-
-    def test_quorum(self) -> None:
-        """A majority, counting oneself."""
-        for members, quorum in ((1, 1), (2, 2), (3, 2), (4, 3), (5, 3)):
-            peers = {f"n{number}": f"h:{number + 1}" for number in range(members)}
-            self.assertEqual(DLedgerConfig(peers=peers).quorum, quorum)
 
     def test_largest_body(self) -> None:
         """Java's encode buffer bounds it, and one data file with its blank."""

@@ -310,7 +310,7 @@ class LateAnswerTests(SynchronousTestCase):
         misunderstand(bench, "n1", "n2")
         self.assertEqual(bench.replies(token), [])
         bench.step(ev.PeerConnected(peer_id="n1"))
-        bench.core._member.incompatible.update(("n2", "n3"))
+        bench.core._member.incompatible.update(("n0", "n2"))
         effects = bench.request(push(PushType.APPEND, batch(1, 3), term=3))
         self.assertEqual(asked(effects), [])
         self.assertEqual([reply.code.name for reply in bench.replies(token)], ["TAKE_LEADERSHIP_FAILED"])

@@ -10,6 +10,7 @@ import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState
 from dledger.core.naming import GroupNaming
@@ -40,6 +41,11 @@ class Member:
     asked: list[tuple[str, MetadataRequest]] = attrs.Factory(list)
     known: list[str] = attrs.Factory(list)
     writes: int = 0
+
+    @property
+    def membership(self) -> Membership:
+        """It and its peers are voters."""
+        return Membership(voters=dict.fromkeys((self.self_id, *self.peer_ids), "h:1"))
 
     @property
     def is_leader(self) -> bool:

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
 from dledger.core.transfer import FULL_AGAIN_JAVA_MS, FULL_AGAIN_MS, PREFERRED_CHECK_INTERVAL_MS
-from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_VERSION, ResponseCode
+from protocols.wire.ledger.codes import WIRE_FLAG_DISK_FULL, WIRE_FLAG_MEMBERSHIP, WIRE_VERSION, ResponseCode
 from protocols.wire.ledger.messages import VoteRequest
 from tests.core.helpers import Bench, ListLedger, events, heart_beat, propose
 from tests.core.test_transfer import asks, leader
@@ -67,7 +67,8 @@ class FullTests(SynchronousTestCase):
     def test_told_by_heartbeats(self) -> None:
         """The answer to a heartbeat says whether the disk is full; the advertised version is unchanged."""
         bench = Bench.make(ListLedger.of(1)).follow("n1", 2)
-        for is_full, version in ((True, WIRE_VERSION | WIRE_FLAG_DISK_FULL), (False, WIRE_VERSION)):
+        usual = WIRE_VERSION | WIRE_FLAG_MEMBERSHIP
+        for is_full, version in ((True, usual | WIRE_FLAG_DISK_FULL), (False, usual)):
             bench.step(ev.RoomChecked(is_full))
             answer = bench.ask(heart_beat("n1", 2))
             self.assertEqual(answer.wire_version, version)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from dledger.broker.metadata.java_json import read_document
+from dledger.base.commands.java_json import read_document
 from protocols.framing import FrameBuffer
 from protocols.wire.remoting import RemotingCommand, decode_command, encode_command
 from protocols.wire.rocketmq.message import Message, decode_message, decode_start, plain_body
@@ -201,9 +201,20 @@ def check_stored(store: Path, sent: Sent, topic: str) -> str:
 class Client(TalkingChild):
     """C{HaClient.java}: a producer that reports its answers, and consumers."""
 
-    def __init__(self, name_server: str, directory: Path, version: str) -> None:
-        command = java_command(version, directory, "192m", "HaClient", name_server)
-        super().__init__("client", command, log_path=directory / "client.log")
+    def __init__(
+        self, name_server: str, directory: Path, version: str, *, keys: tuple[str, str] | None = None,
+        tls: bool = False,
+    ) -> None:
+        """
+        @param keys: access key and secret of an account of the broker.
+        @param tls: connect by TLS, and believe any certificate: the default of RocketMQ's clients.
+        """
+        java, *words = java_command(version, directory, "192m", "HaClient", name_server)
+        if keys is not None:
+            words = [f"-Daccess.key={keys[0]}", f"-Dsecret.key={keys[1]}", *words]
+        if tls:
+            words = ["-Dtls.enable=true", *words]
+        super().__init__("client", [java, *words], log_path=directory / "client.log")
 
     def produce(self, topic: str, first: int, count: int, *, window: int = 1, level: int = 0) -> list[Sent]:
         """Send C{count} messages, each once."""

@@ -119,23 +119,36 @@ def write_properties(path: Path, values: Mapping[str, object]) -> None:
 
 
 def java_command(
-    version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq"
+    version: str, home: Path, heap: str, *words: str, folder: str = "rocketmq", tls_mode: str = "disabled"
 ) -> list[str]:
-    """A JVM with the class path of a version; C{home} holds the logs of its clients."""
+    """
+    A JVM with the class path of a version; C{home} holds the logs of its clients.
+
+    @param tls_mode: of a server, which makes its own certificate.
+    """
     return ["java", *_ADD_OPENS, "-Xms32m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Duser.home={home}",
             # Each server would spend seconds at its start on a certificate that is not used.
-            "-Dtls.server.mode=disabled",
+            f"-Dtls.server.mode={tls_mode}",
             # As bin/runbroker.sh does; the second is the share of the disk at which the broker stops writing.
             "-Drocketmq.client.logUseSlf4j=true", "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
             "-cp", class_path(version, folder), *words]  # fmt: skip
 
 
-class Server(Child):
+class StartedChild(Child):
+    """A process that says when it runs."""
+
+    def wait_started(self) -> None:
+        """@raise ChildError: it ended, or did not run in time."""
+        raise NotImplementedError
+
+
+class Server(StartedChild):
     """A name server or a broker. It logs one line in each life when it runs."""
 
     def __init__(
-        self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str
+        self, name: str, main: str, properties: Mapping[str, object], home: Path, version: str, *,
+        tls_mode: str = "disabled",
     ) -> None:
         self._configuration = home / f"{name}.conf"
         self._properties: dict[str, object] = {}
@@ -146,7 +159,8 @@ class Server(Child):
         super().__init__(
             name,
             java_command(
-                version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(self._configuration)
+                version, home, "256m", f"org.apache.rocketmq.{main}", "-c", str(self._configuration),
+                tls_mode=tls_mode,
             ),
             log_path=home / f"{name}.log", environment={"ROCKETMQ_HOME": str(home)},
         )
@@ -168,7 +182,7 @@ class Server(Child):
         return len(re.findall("boot success", self.log_path.read_text(errors="replace")))
 
     def wait_started(self, *, seconds: float = PATIENCE) -> None:
-        """@raise ChildError: it ended, or did not log in time that it runs."""
+        """See L{StartedChild.wait_started}."""
 
         def is_up() -> bool:
             if not self.is_running:
@@ -264,18 +278,23 @@ class BrokerGroup:
     """
 
     def __init__(
-        self, directory: Path, version: str, *, broker: Mapping[str, object] | None = None
+        self, directory: Path, version: str, *, broker: Mapping[str, object] | None = None,
+        name_server: StartedChild | None = None, name_port: int = 0,
     ) -> None:
-        """@param broker: further properties of both brokers."""
+        """
+        @param broker: further properties of both brokers.
+        @param name_server: with the port on which it listens; None: Java's.
+        """
         self.directory = directory
         self._more = dict(broker or {})
         self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(3))}
-        (name_port,) = free_ports(1)
+        if name_server is None:
+            (name_port,) = free_ports(1)
+            name_server = Server("namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port},
+                                 directory / "namesrv", version)  # fmt: skip
         self._ports = {name_port, *(int(address.split(":")[1]) for address in self.peers.values())}
         self.name_server_address = f"127.0.0.1:{name_port}"
-        self.name_server = Server(
-            "namesrv", "namesrv.NamesrvStartup", {"listenPort": name_port}, directory / "namesrv", version
-        )
+        self.name_server = name_server
         self.brokers = {peer_id: self._broker(peer_id, version) for peer_id in ("n0", "n1")}
         self.ours = Member(OURS, self.peers, directory / OURS, group=GROUP, options={
             "never_lead": True, "mapped_file_size_for_entry_data": COMMIT_LOG_FILE_BYTES,
@@ -360,7 +379,13 @@ class BrokerGroup:
 
     def send(self, count: int) -> None:
         """Send C{count} more messages; all must be acknowledged."""
-        for sent in self.messages.produce(len(self.sent), count):
+        try:
+            produced = self.messages.produce(len(self.sent), count)
+        except ChildError as error:
+            said = {peer_id: self._leader_of(peer_id) for peer_id in self.running()}
+            raise ChildError(f"{error}\nleaders as named: {said}, ours: {self.ours.metadata()}\n"
+                             f"{self._tails()}") from None
+        for sent in produced:
             self.sent[sent.number] = sent
 
     def _tails(self) -> str:

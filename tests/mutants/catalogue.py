@@ -14,6 +14,7 @@ import attrs
 
 from tests.mutants.ha_catalogue import HA_MUTANTS
 from tests.mutants.history_catalogue import HISTORY_MUTANTS
+from tests.mutants.members_catalogue import MEMBER_MUTANTS
 from tests.mutants.patching import Patch
 
 ELECTOR = "dledger.core.elector"
@@ -95,7 +96,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        if self.voted_for is None:\n", "        if True:\n"),
     ), faults=ELECTIONS, pace_s=1.0),
     Mutant("vote-forgotten", "a restarted member has forgotten its vote", (
-        Patch(REPLICA, "term=term, voted_for=voted_for, peer_ids=", "term=term, voted_for=None, peer_ids="),
+        Patch(REPLICA, "term=term, voted_for=voted_for,\n", "term=term, voted_for=None,\n"),
     ), faults=("kill", "kill_all", "isolate"), pace_s=1.0),
     Mutant("persist-skipped", "term and vote are not written to the disk", (
         Patch(DRIVER, "self._terms.save(effect.term, effect.voted_for)", "pass"),
@@ -169,7 +170,7 @@ _ELECTIONS = (
         Patch(MEMBER, "        self.wire_versions.pop(peer_id, None)\n", ""),
     ), test="tests.core.test_campaign"),
     Mutant("quorum-of-fewer", "half of an even majority is enough", (
-        Patch("dledger.config", "return len(self.peers) // 2 + 1", "return len(self.peers) // 2"),
+        Patch("dledger.base.membership", "return len(self.voters) // 2 + 1", "return len(self.voters) // 2"),
     ), faults=LINKS),
 )
 
@@ -250,7 +251,7 @@ _CLIENTS = (
               " read_index=member.committed_index))\n        if beats is not None:"),
     ), faults=("depose",), load=READING, pace_s=6.0),
     Mutant("leads-without-quorum", "a leader proves its leadership to itself, and never steps down", (
-        Patch(READS, "proved = held_by(marks, self.member.config.quorum)", "proved = held_by(marks, 1)"),
+        Patch(READS, "proved = self.member.membership.held(marks, 0)", "proved = max(marks.values())"),
     ), faults=("pause", "isolate", "split"), load=READING),
     Mutant("read-before-ready", "a new leader answers reads from an old commit index", (
         Patch(READS, "            elif not is_ready:\n", "            elif False:\n"),
@@ -320,7 +321,8 @@ _STORAGE = (
               "            except OSError:\n                pass\n"),
     ), settings=SYNC, faults=("disk_error", *POWER)),
     Mutant("repaired-too-early", "a damaged member counts as whole after any entry from a leader", (
-        Patch(REPLICA, "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
+        Patch("dledger.core.leaders_word",
+              "held >= member.repair_end_index or member.ledger_end_term > member.start_term\n",
               "True\n"),
     ), settings={**SYNC, "check_point_interval": 1000, "max_batch_push_count": 1, "max_inflight_pushes": 1},
        faults=("damage", "kill", "isolate", "cut_link"), pace_s=0.8,
@@ -362,6 +364,11 @@ _HISTORY = tuple(
     for name, says, patches, fields in HISTORY_MUTANTS
 )
 
+_MEMBERS = tuple(
+    Mutant(name, says, patches, **fields)  # type: ignore[arg-type]
+    for name, says, patches, fields in MEMBER_MUTANTS
+)
+
 MUTANTS: tuple[Mutant, ...] = (
-    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY
+    _ELECTIONS + _REPLICATION + _CLIENTS + _STORAGE + _CONNECTIONS + _HA + _HISTORY + _MEMBERS
 )

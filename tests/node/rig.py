@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -25,6 +25,7 @@ from dledger.storage.term_file import TermVote
 from protocols.ledger.connection import ServerConnection
 from protocols.wire.ledger.codes import RequestCode
 from protocols.wire.ledger.messages import Request
+from protocols.wire.ledger.push_layout import JSON_ONLY
 from tests.protocols.fakes import FakeTransport, native_request, plug, remoting_request, sent_messages
 
 
@@ -75,7 +76,7 @@ class FakeClient:
         for request in requests:
             self.opaque += 1
             self.kinds[self.opaque] = request.kind
-            make = native_request if native else remoting_request
+            make = native_request if native and request.kind not in JSON_ONLY else remoting_request
             frames.append(make(request, self.opaque))
         self.connection.dataReceived(b"".join(frames))
 
@@ -135,7 +136,8 @@ class FakePeers(Peers):
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(
-            config=rig.config, endpoints={}, clock=rig.clock, turn=rig.node.turn, rng=random.Random(1),
+            config=rig.config, dial=lambda _peer_id, _address: cast("Any", None), clock=rig.clock,
+            turn=rig.node.turn, rng=random.Random(1),
             answered=rig.node.answers_received, failed=rig.node.requests_failed,
             connected=rig.node.peer_connected, greeting=rig.node.greeting,
         )

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
 from dledger.node.greeting import Greeting
+from protocols.wire.ledger.memberships import decode_told
 from protocols.wire.ledger.messages import HeartBeatRequest, MetadataRequest, MetadataResponse
 from tests.node.rig import Rig
 
@@ -18,12 +22,29 @@ OURS, THEIRS = "a" * 32, "b" * 32
 MEMBERS = {"n0": "h:1", "n1": "h:2", "n2": "h:3"}
 
 
+@attrs.frozen
+class Known:
+    """What a greeting asks of the core."""
+
+    membership: Membership = Membership(voters=MEMBERS)
+    speakers: frozenset[str] = frozenset(MEMBERS)
+    introduced: Mapping[str, str] = attrs.Factory(dict)
+
+    def had_members(self, ids: str) -> bool:
+        """The start list."""
+        return ids == "n0;n1;n2"
+
+    def knows(self, member_id: str | None) -> bool:
+        """All but n0."""
+        return member_id in ("n1", "n2")
+
+
 class JudgingTests(SynchronousTestCase):
     """One difference is enough; who tells nothing is not judged."""
 
     def problems(self, name: GroupName, group_id: str, members: str, **answer: Any) -> list[str]:
         """Of a call and of an answer."""
-        greeting = Greeting(peers=MEMBERS, group_name=lambda: name)
+        greeting = Greeting(known=Known(), group_name=lambda: name)
         facts = {"wire_version": 1, "is_group_known": True, **answer}
         return [
             greeting.problem_of_call(MetadataRequest(group_id=group_id, members=members)),
@@ -56,10 +77,40 @@ class JudgingTests(SynchronousTestCase):
 
     def test_tells(self) -> None:
         """Its own list, and an id that a quorum holds."""
-        backwards = dict(reversed(MEMBERS.items()))
-        greeting = Greeting(peers=backwards, group_name=lambda: GroupName(OURS, 1, True))
+        backwards = Known(Membership(voters=dict(reversed(MEMBERS.items()))))
+        greeting = Greeting(known=backwards, group_name=lambda: GroupName(OURS, 1, True))
         self.assertEqual((greeting.members, greeting.group_id), ("n0;n1;n2", OURS))
-        self.assertEqual(Greeting(peers={}, group_name=lambda: GroupName(OURS, 1, False)).group_id, "")
+        self.assertEqual(Greeting(known=Known(), group_name=lambda: GroupName(OURS, 1, False)).group_id, "")
+        self.assertEqual(greeting.configuration, "")
+
+    def test_changed_members(self) -> None:
+        """Once the log changes them, lists may differ: the id decides, or a list that the log has had."""
+        changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
+        for own, theirs, members, is_fine in (
+            (OURS, OURS, "n0;n9", True), (OURS, THEIRS, "n0;n1;n2", False), (OURS, "", "n0;n1;n2", True),
+            (OURS, "", "n0;n9", False), ("", OURS, "n0;n9", False),
+        ):
+            name = GroupName(own, 1, bool(own))
+            ours = Greeting(known=changed, group_name=lambda name=name: name)  # type: ignore[misc]
+            problem = ours.problem_of_call(MetadataRequest(group_id=theirs, members=members))
+            self.assertEqual(problem == "", is_fine, (own, theirs, members, problem))
+        self.assertEqual(decode_told(ours.configuration)[0].index, 7)
+
+    def test_member_that_was_away(self) -> None:
+        """It has the old list. Without the id of its group it believes a later list, with it only its own."""
+        changed = Known(Membership(voters={"n0": "h:1", "n3": "h:4"}, index=7, term=2))
+        told = Greeting(known=changed, group_name=GroupName).configuration
+        for own, theirs, is_fine in ((OURS, OURS, True), ("", OURS, True), (OURS, "", False)):
+            name = GroupName(own, 1, bool(own))
+            away = Greeting(known=Known(), group_name=lambda name=name: name)  # type: ignore[misc]
+            call = MetadataRequest(group_id=theirs, members="n0;n3", configuration=told)
+            self.assertEqual(away.problem_of_call(call) == "", is_fine, (own, theirs))
+
+    def test_joining_member(self) -> None:
+        """It names no members, and judges none."""
+        joining = Greeting(known=Known(Membership(voters={})), group_name=GroupName)
+        self.assertEqual((joining.members, joining.configuration), ("", ""))
+        self.assertEqual(joining.problem_of_call(MetadataRequest(members="n0;n1", group_id=OURS)), "")
 
 
 class CallTests(SynchronousTestCase):

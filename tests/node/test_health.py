@@ -30,7 +30,8 @@ class HealthTests(SynchronousTestCase):
             ({"repair_end_index": 300}, "repairing"),
             ({"is_disk_full": True}, "disk full"),
             ({"leader_id": None}, "no leader known"),
-            ({"is_unsure": True}, "unsure"),
+            ({"is_unsure": True}, "unsure"), ({"is_dismissed": True, "leader_id": None}, "removed"),
+            ({"voters": (), "leader_id": None}, "joining"),
             ({"is_unsure": True, "leader_id": None}, "no leader known; unsure: its directory is new"),
             ({"role": "follower", "leader_committed_index": 1099, "healthy_lag_entries": 999}, "behind"),
         ):

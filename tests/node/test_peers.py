@@ -33,6 +33,7 @@ from protocols.wire.ledger.messages import (
     VoteResponse,
 )
 from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.node.test_greeting import Known
 from tests.protocols.fakes import (
     FakeTransport,
     native_response,
@@ -89,14 +90,15 @@ class PeersTestCase(SynchronousTestCase):
         self.endpoints = {"n1": FakeEndpoint(), "n2": FakeEndpoint()}
         self.group_name = GroupName("a" * 32, 1, True)
         self.greeting = Greeting(
-            peers=dict.fromkeys(("n0", "n1", "n2"), "h:1"), group_name=lambda: self.group_name
+            known=Known(), group_name=lambda: self.group_name
         )
         self.peers = Peers(
-            config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), endpoints=self.endpoints, clock=self.clock,
-            turn=turn_of(self.clock), rng=random.Random(1),
+            config=DLedgerConfig(peers="n0-h:1;n1-h:2;n2-h:3"), clock=self.clock,
+            dial=lambda peer_id, _: self.endpoints[peer_id], turn=turn_of(self.clock), rng=random.Random(1),
             answered=lambda peer_id, answers: self.answered.append((peer_id, answers)),
             failed=self.requests_failed, connected=self.connected.append, greeting=self.greeting,
         )
+        self.peers.follow({"n1": "h:2", "n2": "h:3"})
         self.peers.start()
 
     def requests_failed(self, peer_id: str, failed: list[tuple[int, str]], is_incompatible: bool) -> None:

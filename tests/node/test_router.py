@@ -19,6 +19,7 @@ from protocols.wire.ledger.messages import (
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     MetadataRequest,
+    MetadataResponse,
     PullRequest,
     PushEntryRequest,
     Request,
@@ -398,6 +399,18 @@ class StoppedTests(SynchronousTestCase):
         self.assertEqual(client.ask(AppendRequest(bodies=(b"a",), **rig.base())).code, 404)
         self.assertEqual(client.ask(GetRequest(begin_index=0, **rig.base())).code, 404)
         self.assertEqual(client.ask(commit()).code, ResponseCode.ILLEGAL_MEMBER_STATE)
+
+    def test_whom_to_ask(self) -> None:
+        """A client that knew this member only is told the others."""
+        rig = Rig(peers=PEERS)
+        rig.node.start()
+        client = rig.client()
+        rig.node.stop()
+        rig.clock.advance(0)
+        told = client.ask(MetadataRequest(**rig.base()))
+        assert isinstance(told, MetadataResponse)
+        self.assertEqual((told.code, dict(told.peers)), (404, dict(rig.node.config.peers)))
+        self.assertEqual(client.ask(MetadataRequest(group="other", remote_id="n0")).peers, {})
 
     def test_at_the_stop(self) -> None:
         """What the core never answered is answered."""

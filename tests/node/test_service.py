@@ -9,12 +9,15 @@ from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.base.disk.disk import OsDisk
+from dledger.base.errors import DirectoryError
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.node.node import Node
 from dledger.node.service import (
@@ -24,9 +27,11 @@ from dledger.node.service import (
     FlushThread,
     MemberService,
     listen_description,
-    peer_endpoints,
+    peer_endpoint,
     wall_clock,
 )
+from dledger.storage.configurations import MEMBERS_NAME
+from dledger.storage.file_store import FileStore
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.messages import AppendRequest, HeartBeatRequest
 from tests.node.rig import FakeThread
@@ -71,7 +76,8 @@ class ServiceTestCase(SynchronousTestCase):
             del self.endpoints[config.self_id]
         return MemberService(
             config, self.reactor, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
-            endpoints=self.endpoints, make_admin=make_admin, admin="tcp:8080", flush_thread=self.thread,
+            dial=lambda peer_id, _: self.endpoints[peer_id],
+            make_admin=make_admin, admin="tcp:8080", flush_thread=self.thread,
         )
 
     def run_for(self, seconds: float) -> None:
@@ -159,7 +165,7 @@ class UpTests(ServiceTestCase):
         again = MemoryReactorClock()
         other = MemberService(
             service.config, again, disk=OsDisk(), rng=random.Random(1), failed=self.failures.append,
-            endpoints={}, flush_thread=FakeFlushThread(),
+            flush_thread=FakeFlushThread(),
         )
         other.startService()
         self.assertEqual(len(self.failures), 1)
@@ -365,6 +371,33 @@ class DownTests(ServiceTestCase):
         self.successResultOf(stopped)
 
 
+class MembersInTheLogTests(ServiceTestCase):
+    """A directory whose log tells the members."""
+
+    def test_new_members_by_option(self) -> None:
+        """
+        Would do nothing, and is refused with the way to go. Where the list of members is lost, they would
+        count: it is refused, too.
+        """
+        options = {"store_type": "file", "store_base_dir": self.mktemp(), "peers": "n0-127.0.0.1:1"}
+        config = DLedgerConfig(
+            mapped_file_size_for_entry_data=65536, mapped_file_size_for_entry_index=32000,
+            **options,  # type: ignore[arg-type]
+        )
+        store = FileStore.open(config, OsDisk())
+        store.append_configuration(Membership(voters=config.peers), 1)
+        store.clean_close()
+        for is_lost in (False, True):
+            self.make(accept_new_members=True, **options).startService()
+            failure = self.failures.pop()
+            self.assertIn("dledger member", failure)
+            if is_lost:
+                self.assertRaises(DirectoryError, FileStore.open, config, OsDisk())
+            else:
+                FileStore.open(config, OsDisk()).clean_close()  # its lock was released
+                OsDisk().unlink(f"{config.self_path}/{MEMBERS_NAME}")
+
+
 class AddressTests(SynchronousTestCase):
     """From peer addresses to endpoints."""
 
@@ -375,9 +408,10 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(listen_description("[::1]:20911"), "tcp6:20911:interface=\\:\\:1")
 
     def test_peers(self) -> None:
-        """All but ourselves."""
-        config = DLedgerConfig(peers="n0-h:1;n1-h:2;n2-[::1]:3")
-        self.assertEqual(sorted(peer_endpoints(config, MemoryReactorClock())), ["n1", "n2"])
+        """Names and numbers."""
+        reactor: Any = MemoryReactorClock()
+        for address in ("h:1", "[::1]:3"):
+            self.assertIsInstance(peer_endpoint(reactor, None, "n1", address), HostnameEndpoint)
 
     def test_wall_clock(self) -> None:
         """Seconds since 1970 and an hour."""

@@ -252,7 +252,15 @@ class ServerBoundTests(ServerTestCase):
         self.assertEqual(self.transport.producerState, "paused")
 
     def test_who_does_not_read_may_not_ask(self) -> None:
-        """A transport that is full of answers stops the reading until it is empty."""
+        """
+        A transport that is full of answers stops the reading until it is empty. It does not before something
+        was read: TLS is congested until its handshake, which must be read, is over.
+        """
+        self.connection.pauseProducing()
+        self.assertEqual(self.transport.producerState, "producing")
+        self.connection.resumeProducing()
+        self.sink.drains = 0
+        self.connection.dataReceived(native_request(ASK, 1))
         self.connection.pauseProducing()
         self.assertTrue(self.connection.is_congested)
         self.assertEqual(self.transport.producerState, "paused")

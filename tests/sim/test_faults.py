@@ -49,20 +49,22 @@ class MixTests(SynchronousTestCase):
         """Every kind of fault that some seed draws for such a group."""
         cluster = SimCluster(GroupOptions(settings=settings), 1)
         found: set[str] = set()
-        for seed in range(20):
+        for seed in range(60):
             nemesis = Nemesis(cluster, cluster.random(f"{seed}"), seconds=1)
             found |= {kind.__name__.strip("_") for kind in nemesis._kinds}
         return found
 
-    def damage(self, cluster: SimCluster) -> set[int]:
-        """How many members may ever be damaged, over many seeds."""
-        rngs = [cluster.random(f"{seed}") for seed in range(40)]
-        return {len(Nemesis(cluster, rng, seconds=1).damage.minority) for rng in rngs}
+    def damage(self, cluster: SimCluster) -> set[tuple[bool, int]]:
+        """Whether members change, and how many may ever be damaged, over many seeds."""
+        found = [Nemesis(cluster, cluster.random(f"{seed}"), seconds=1) for seed in range(60)]
+        return {(nemesis._changes_members, len(nemesis.damage.minority)) for nemesis in found}
 
     def test_power_cuts_need_sync(self) -> None:
         """Without sync flushing only a minority may lose power."""
-        self.assertEqual(self.kinds(flush_disk_type="sync"), set(ANYWHERE + WITH_SYNC))
-        self.assertEqual(self.kinds(flush_disk_type="async"), {*ANYWHERE, "cut_power", "black_out"})
+        self.assertEqual(self.kinds(flush_disk_type="sync"), {*ANYWHERE, *WITH_SYNC, "change_members"})
+        self.assertEqual(
+            self.kinds(flush_disk_type="async"), {*ANYWHERE, "cut_power", "black_out", "change_members"}
+        )
 
     def test_memory_survives_no_process(self) -> None:
         """A store in memory is spared everything that ends a process."""
@@ -71,14 +73,19 @@ class MixTests(SynchronousTestCase):
         self.assertIn("isolate", found)
 
     def test_damage_is_for_minorities(self) -> None:
-        """At most a minority may ever be damaged, and nobody where one may not lead."""
-        cluster = SimCluster(GroupOptions(members=5), 1)
-        sizes = self.damage(cluster)
-        self.assertEqual(sizes, {0, 1, 2})
+        """
+        At most a minority may ever be damaged, one member if the members change, and nobody where one may not
+        lead.
+        """
+        self.assertEqual(self.damage(SimCluster(GroupOptions(members=5), 1)), {
+            (True, 0), (True, 1), (False, 0), (False, 1), (False, 2),
+        })
+        cluster = SimCluster(GroupOptions(members=5, hides_wire_version=True), 1)
+        self.assertEqual(self.damage(cluster), {(False, 0), (False, 1), (False, 2)})
         options = GroupOptions(members=5, member_settings={"n1": {"never_lead": True}})
         cluster = SimCluster(options, 1)
         sizes = self.damage(cluster)
-        self.assertEqual(sizes, {0})
+        self.assertEqual(sizes, {(True, 0), (False, 0)})
 
 
 class EndTests(SynchronousTestCase):

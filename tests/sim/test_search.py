@@ -8,7 +8,7 @@ from unittest import mock
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.config import DLedgerConfig
+from dledger.base.membership import Membership
 from dledger.core.elector import LeaderElector
 from dledger.core.handler import EntryHandler
 from dledger.core.member_state import MemberState
@@ -81,7 +81,7 @@ class BrokenGuardTests(SynchronousTestCase):
     def test_commit_of_an_earlier_term(self) -> None:
         """A leader that counts copies of an entry of an earlier term (Raft figure 8)."""
         def record(checker: QuorumAckChecker, member_id: str, index: int) -> bool:
-            if index <= checker._by_member[member_id]:
+            if index <= checker.watermark(member_id):
                 return False
             checker._by_member[member_id] = index
             return True
@@ -102,7 +102,7 @@ class BrokenGuardTests(SynchronousTestCase):
 
     def test_quorum_of_one(self) -> None:
         """A leader that needs nobody."""
-        with mock.patch.object(DLedgerConfig, "quorum", property(lambda _: 1)):
+        with mock.patch.object(Membership, "quorum", property(lambda _: 1)):
             self.finds("4", terms_max=1)
 
     def test_acknowledged_before_the_fsync(self) -> None:

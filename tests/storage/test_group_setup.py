@@ -7,6 +7,7 @@ from typing import Any
 
 from dledger.base.errors import DirectoryError
 from dledger.base.group_name import GroupName
+from dledger.base.membership import Membership
 from dledger.storage.file_store import FileStore
 from dledger.storage.group_setup import (
     check_group_id,
@@ -98,6 +99,17 @@ class ForceTests(IdentityCase):
         self.assertFalse(store.identity.is_unsure)
         store.clean_close()
         self.assertRaises(DirectoryError, self.start, peers=THREE)
+
+    def test_members_in_the_log(self) -> None:
+        """The log has to tell the new members: else it would name those that are lost."""
+        store = self.start(bootstrap=False, peers=THREE)
+        store.append_configuration(Membership(voters={"n0": "h:1", "n7": "h:7"}), 4)
+        store.clean_close()
+        self.disk._locked.clear()
+        self.assertEqual(force_new_group(config_of(peers="n0-h:1"), self.disk, OURS), 3)
+        store = self.start(bootstrap=False, peers="n0-h:1")
+        assert store.membership is not None
+        self.assertEqual((dict(store.membership.voters), store.membership.index), ({"n0": "h:1"}, 3))
 
     def test_looking_changes_nothing(self) -> None:
         """Only the other call does."""

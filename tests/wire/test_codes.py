@@ -48,6 +48,7 @@ class CodesTests(SynchronousTestCase):
             {
                 "METADATA": 50000, "APPEND": 50001, "GET": 50002, "VOTE": 51001, "HEART_BEAT": 51002,
                 "PULL": 51003, "PUSH": 51004, "LEADERSHIP_TRANSFER": 51005,
+                "MEMBERSHIP": 51901,  # ours
             },
         )  # fmt: skip
 

@@ -29,6 +29,9 @@ from protocols.wire.ledger.messages import (
     GetRequest,
     GetResponse,
     HeartBeatRequest,
+    MembershipRequest,
+    MembershipResponse,
+    MetadataRequest,
     MetadataResponse,
     PullRequest,
     PullResponse,
@@ -41,7 +44,7 @@ from protocols.wire.ledger.messages import (
 )
 from tests.wire.golden import BODIES, EXAMPLES, HELLO
 from tests.wire.test_entry import three
-from tests.wire.values import house, requests, responses
+from tests.wire.values import house, json_requests, json_responses
 
 #: Every key that Java DLedger 0.3.1.2 writes, by kind and direction; all others are ours.
 JAVA_BASE = {"group", "remoteId", "localId", "leaderId", "code", "term"}
@@ -87,7 +90,7 @@ class RoundTripTests(SynchronousTestCase):
     """What is written is read, whatever the values."""
 
     @house
-    @given(requests)
+    @given(json_requests)
     def test_requests(self, request: Request) -> None:
         """Every request; C{code} is written though nobody reads it."""
         body = encode_request(request)
@@ -95,13 +98,13 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(json.loads(body)["code"], 200)
 
     @house
-    @given(responses)
+    @given(json_responses)
     def test_responses(self, response: Response) -> None:
         """Every answer."""
         self.assertEqual(decode_response(response.kind, encode_response(response)), response)
 
     @house
-    @given(requests | responses)
+    @given(json_requests | json_responses)
     def test_shape(self, message: Request | Response) -> None:
         """One object, keys sorted, no blanks, no nulls, other scripts raw."""
         body = encode_request(message) if isinstance(message, Request) else encode_response(message)
@@ -152,7 +155,10 @@ class RoundTripTests(SynchronousTestCase):
 
 #: Keys of ours, by kind and direction, and a message that has all of them.
 OURS: dict[tuple[RequestCode, bool], set[str]] = {
-    (RequestCode.METADATA, True): {"beginIndex", "endIndex", "committedIndex", "role", "admin", "health"},
+    (RequestCode.METADATA, False): {"configuration"},
+    (RequestCode.METADATA, True): {
+        "beginIndex", "endIndex", "committedIndex", "role", "admin", "health", "configuration",
+    },
     (RequestCode.APPEND, True): {"count"},
     (RequestCode.GET, False): {"consistency"},
     (RequestCode.PULL, False): {"endIndex", "maxBytes", "waitMs", "consistency"},
@@ -160,10 +166,14 @@ OURS: dict[tuple[RequestCode, bool], set[str]] = {
     (RequestCode.VOTE, False): {"preVote", "transfer"},
     (RequestCode.VOTE, True): {"preVote"},
     (RequestCode.HEART_BEAT, False): {"heartBeatIntervalMs"},
+    (RequestCode.MEMBERSHIP, False): {"change", "memberId", "address", "isDry", "isForced"},
+    (RequestCode.MEMBERSHIP, True): {"reason", "voters", "learners", "index"},
 }
 FULL: tuple[Request | Response, ...] = (
+    MetadataRequest(configuration="{}"),
     MetadataResponse(
-        begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind"
+        begin_index=0, end_index=-1, committed_index=-1, role="leader", admin="h:1", health="behind",
+        configuration="{}",
     ),
     AppendResponse(count=2),
     GetRequest(consistency=Consistency.COMMITTED),
@@ -172,6 +182,8 @@ FULL: tuple[Request | Response, ...] = (
     VoteRequest(pre_vote=True, transfer=True),
     VoteResponse(pre_vote=True),
     HeartBeatRequest(heart_beat_interval_ms=100),
+    MembershipRequest(change="add", member_id="n3", address="h:1", is_dry=True, is_forced=True),
+    MembershipResponse(reason="done", voters={"n0": "h:1"}, learners={"n3": "h:2"}, index=7),
 )
 
 

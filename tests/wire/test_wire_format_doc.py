@@ -13,10 +13,13 @@ from dledger.broker.store.checkpoint import CHECKPOINT_DECLARATION
 from dledger.broker.store.consume_queue import UNIT_DECLARATION
 from dledger.broker.store.log_mark import LOG_MARK_DECLARATION
 from dledger.storage.commit_mark import COMMIT_MARK_DECLARATION
+from dledger.storage.configurations import MEMBERS_DECLARATION
 from protocols.wire.ledger.codes import RequestCode
+from protocols.wire.ledger.configuration import CONFIGURATION_DECLARATION
 from protocols.wire.ledger.entry import BLANK_DECLARATION, ENTRY_HEADER_DECLARATION, INDEX_UNIT_DECLARATION
 from protocols.wire.ledger.messages import MESSAGES
 from protocols.wire.ledger.push_layout import (
+    JSON_ONLY,
     KINDS,
     METADATA_REQUEST_DECLARATION,
     PEER_DECLARATION,
@@ -67,6 +70,8 @@ DECLARED = {
     "One member": fields_of(PEER_DECLARATION),
     "Records": fields_of(ENTRY_HEADER_DECLARATION),
     "Blank": fields_of(BLANK_DECLARATION),
+    "Configuration entries": fields_of(CONFIGURATION_DECLARATION),
+    "List of members": fields_of(MEMBERS_DECLARATION),
     "Index units": fields_of(INDEX_UNIT_DECLARATION),
     "Commit mark": fields_of(COMMIT_MARK_DECLARATION),
     "Message head": fields_of(HEAD_DECLARATION),
@@ -78,7 +83,7 @@ DECLARED = {
     **{
         f"{kind.name} {word}": fields_of(declarations[kind])[len(BASE) :]
         for word, declarations in (("request", REQUEST_DECLARATIONS), ("answer", RESPONSE_DECLARATIONS))
-        for kind in RequestCode
+        for kind in set(RequestCode) - JSON_ONLY
     },
     **{
         f"Broker: {kind.name} {word}": fields_of(declarations[kind])

@@ -22,6 +22,8 @@ from protocols.wire.ledger.messages import (
     HeartBeatResponse,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
+    MembershipRequest,
+    MembershipResponse,
     MetadataRequest,
     MetadataResponse,
     PullRequest,
@@ -33,6 +35,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
+from protocols.wire.ledger.push_layout import JSON_ONLY
 
 #: The same examples in every run, however slow the machine is.
 house = settings(
@@ -151,7 +154,24 @@ RESPONSES: dict[RequestCode, st.SearchStrategy[Any]] = {
     RequestCode.LEADERSHIP_TRANSFER: st.builds(LeadershipTransferResponse, **_answer()),
 }  # fmt: skip
 
+#: Messages that only JSON carries.
+JSON_REQUESTS = {
+    RequestCode.MEMBERSHIP: st.builds(
+        MembershipRequest, **_base(), change=texts, member_id=texts, address=texts, is_dry=st.booleans(),
+        is_forced=st.booleans(),
+    ),
+}
+JSON_RESPONSES = {
+    RequestCode.MEMBERSHIP: st.builds(
+        MembershipResponse, **_answer(), reason=texts, index=indexes,
+        voters=st.dictionaries(texts, texts, max_size=3), learners=st.dictionaries(texts, texts, max_size=3),
+    ),
+}
+
 requests: st.SearchStrategy[Request] = st.one_of(*REQUESTS.values())
 responses: st.SearchStrategy[Response] = st.one_of(*RESPONSES.values())
+json_requests: st.SearchStrategy[Request] = st.one_of(*REQUESTS.values(), *JSON_REQUESTS.values())
+json_responses: st.SearchStrategy[Response] = st.one_of(*RESPONSES.values(), *JSON_RESPONSES.values())
 
-assert REQUESTS.keys() == RESPONSES.keys() == MESSAGES.keys()
+assert REQUESTS.keys() == RESPONSES.keys() == MESSAGES.keys() - JSON_ONLY
+assert JSON_REQUESTS.keys() == JSON_RESPONSES.keys() == JSON_ONLY

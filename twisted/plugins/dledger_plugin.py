@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.twistd.test_member,tests.twistd.test_broker,tests.spark.test_sidecar -*-
-"""C{twistd dledger}, C{twistd dledger-broker} and C{twistd dledger-export}."""
+"""C{twistd dledger}, C{twistd dledger-broker}, C{twistd dledger-namesrv} and C{twistd dledger-export}."""
 
 from twisted.application.service import ServiceMaker
 
@@ -7,6 +7,10 @@ dledger = ServiceMaker("DLedger", "dledger.twistd.member", "A member of a replic
 broker = ServiceMaker(
     "DLedger broker", "dledger.twistd.broker", "A broker that RocketMQ's clients and brokers understand.",
     "dledger-broker",
+)
+namesrv = ServiceMaker(
+    "DLedger name server", "dledger.twistd.namesrv", "A name server for RocketMQ's brokers and clients.",
+    "dledger-namesrv",
 )
 export = ServiceMaker(
     "DLedger export", "dledger.twistd.export", "Writes a log into files beside a member.", "dledger-export"

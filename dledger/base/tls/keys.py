@@ -134,20 +134,27 @@ class TlsKeys:
             raise
         return True
 
-    def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
-        """An endpoint for C{endpoint} by TLS, whose other end must prove that it is C{name}."""
+    def dial(self, endpoint: IStreamClientEndpoint, name: str | None) -> IStreamClientEndpoint:
+        """
+        An endpoint for C{endpoint} by TLS, whose other end must prove that it is C{name}.
+
+        @param name: None: any certificate of the authority will do.
+        """
         return _Dialled(self, endpoint, name)
 
     def listen(
-        self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
+        self, factory: IProtocolFactory, *, plain_hosts: Iterable[str], clock: IReactorTime,
+        demands_certificate: bool = True,
     ) -> ServerFactory:
         """
         A factory whose connections speak TLS with those of C{factory}.
 
         @param plain_hosts: IP addresses or networks from which connections without TLS are taken.
+        @param demands_certificate: False: the other end need not show a certificate, nor is one checked.
         @raise ValueError: C{plain_hosts} is malformed.
         """
-        return _Listening(self, factory, networks_of(plain_hosts), clock)
+        server = _Server(self, demands_certificate=demands_certificate)
+        return _Listening(server, factory, networks_of(plain_hosts), clock)
 
     def rights_of(self, transport: object, member_ids: Iterable[str]) -> Rights:
         """
@@ -262,7 +269,7 @@ def _stamps(files: TlsFiles) -> tuple[tuple[int, int, int], ...]:
 class _Dialled:
     """Connects with the keys of the time at which it connects."""
 
-    def __init__(self, keys: TlsKeys, endpoint: IStreamClientEndpoint, name: str) -> None:
+    def __init__(self, keys: TlsKeys, endpoint: IStreamClientEndpoint, name: str | None) -> None:
         self._keys = keys
         self._endpoint = endpoint
         self._name = name
@@ -282,9 +289,9 @@ def _inner(secure: Any) -> IProtocol:
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _Client:
-    """Makes the client's side of a connection, which ends unless the other end is C{name}."""
+    """Makes the client's side of a connection, which ends unless the other end is C{name}; None: anyone."""
 
-    def __init__(self, keys: TlsKeys, name: str) -> None:
+    def __init__(self, keys: TlsKeys, name: str | None) -> None:
         self._keys = keys
         self._name = name
 
@@ -296,7 +303,7 @@ class _Client:
             if not is_sound or depth:
                 return bool(is_sound)
             dns_names, _uris, subject = _read_names(shown)
-            if self._name not in dns_names:
+            if self._name is not None and self._name not in dns_names:
                 tlsProtocol.failVerification(Failure(VerifyError(f"{subject} is not {self._name}")))
                 return False
             return True
@@ -310,12 +317,16 @@ class _Client:
 class _Server:
     """Makes the server's side of a connection, with the present keys."""
 
-    def __init__(self, keys: TlsKeys) -> None:
+    def __init__(self, keys: TlsKeys, *, demands_certificate: bool) -> None:
         self._keys = keys
+        self._demands_certificate = demands_certificate
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
         """See L{IOpenSSLServerConnectionCreator}."""
-        return SSL.Connection(self._keys.context, None)
+        connection = SSL.Connection(self._keys.context, None)
+        if not self._demands_certificate:
+            connection.set_verify(SSL.VERIFY_NONE)
+        return connection
 
 
 class _Listening(ServerFactory):
@@ -324,13 +335,13 @@ class _Listening(ServerFactory):
     noisy = False
 
     def __init__(
-        self, keys: TlsKeys, factory: ServerFactory, plain: tuple[Network, ...], clock: IReactorTime
+        self, server: _Server, factory: IProtocolFactory, plain: tuple[Network, ...], clock: IReactorTime
     ) -> None:
         self._inner = factory
         self._plain = plain
         self._clock = clock
         self._waiting: dict[_FirstByte, None] = {}  # oldest first
-        self._secure = TLSMemoryBIOFactory(_Server(keys), False, factory)
+        self._secure = TLSMemoryBIOFactory(server, False, factory)
         # (Twisted's default gathers writes until the next turn; our connections have done so already.)
         self._secure.protocol, self._secure.noisy = TLSMemoryBIOProtocol, False
 
@@ -352,7 +363,7 @@ class _Listening(ServerFactory):
 
     def chosen(self, addr: IAddress | None, *, is_secure: bool) -> Protocol | None:
         """The protocol of a connection by its first byte; None if the listening side has no room."""
-        inner = self._inner.buildProtocol(addr)
+        inner = self._inner.buildProtocol(cast("IAddress", addr))
         if inner is None or not is_secure:
             return cast("Protocol | None", inner)
         return self._secure.protocol(self._secure, inner)

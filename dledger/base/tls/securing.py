@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import attrs
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import ServerFactory
 
 from dledger.base.rights import Rights
@@ -20,8 +20,8 @@ from dledger.base.tls_files import TlsFiles
 class Dialling(Protocol):
     """See L{TlsKeys <dledger.base.tls.keys.TlsKeys>}."""
 
-    def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
-        """An endpoint by TLS, whose other end must prove that it is C{name}."""
+    def dial(self, endpoint: IStreamClientEndpoint, name: str | None) -> IStreamClientEndpoint:
+        """An endpoint by TLS, whose other end must prove that it is C{name}; None: of the authority."""
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class MembersDialling:
     keys: Dialling
     plain_members: Collection[str]
 
-    def dial(self, endpoint: IStreamClientEndpoint, name: str) -> IStreamClientEndpoint:
+    def dial(self, endpoint: IStreamClientEndpoint, name: str | None) -> IStreamClientEndpoint:
         """See L{Dialling.dial}."""
         return endpoint if name in self.plain_members else self.keys.dial(endpoint, name)
 
@@ -57,7 +57,8 @@ class Securing(Dialling, Protocol):
         """The DNS names of the own certificate: the members for which it may speak."""
 
     def listen(
-        self, factory: ServerFactory, *, plain_hosts: Iterable[str], clock: IReactorTime
+        self, factory: IProtocolFactory, *, plain_hosts: Iterable[str], clock: IReactorTime,
+        demands_certificate: bool = True,
     ) -> ServerFactory:
         """A factory whose connections speak TLS with those of C{factory}."""
 

@@ -26,6 +26,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.java_json import read_document, wire_json
+from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
 from dledger.broker.admin.ha_info import ha_counters, ha_runtime_info
@@ -33,11 +35,9 @@ from dledger.broker.admin.info import broker_options, runtime_info
 from dledger.broker.admin.runtime_stats import RuntimeStats
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import GROUP_CHARACTERS_MAX, is_group
-from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.pulls import PullCommands
 from dledger.broker.ha.service import HAStatus
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.java_json import read_document, wire_json
 from dledger.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.broker.sending.topic_checks import refuse_name
 from dledger.broker.store.store import MessageStore

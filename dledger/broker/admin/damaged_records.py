@@ -15,10 +15,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.java_json import wire_json
+from dledger.base.commands.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import DLedgerError, StoreError
-from dledger.broker.common.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.ha.service import HAService
-from dledger.broker.metadata.java_json import wire_json
 from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.remoting import RemotingCommand

@@ -17,12 +17,12 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.java_json import wire_json
+from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.disk.disk import Disk
-from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.broker.ha.slave_session import Difference
-from dledger.broker.metadata.java_json import wire_json
 from dledger.broker.store.queries import count_records
 from dledger.broker.store.set_aside import directories
 from dledger.broker.store.store import MessageStore

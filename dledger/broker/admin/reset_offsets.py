@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 from twisted.logger import Logger
 
+from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import StoreError
 from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE, queue_table
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import TopicConfig

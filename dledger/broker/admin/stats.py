@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dledger.base.commands.java_json import wire_json
+from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.java_json import wire_json
 from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer
 from dledger.broker.metadata.tables import TopicConfig
 from dledger.broker.store.records import store_timestamp_of

@@ -12,11 +12,13 @@ from dledger.broker.client.native_tail import NativeTail
 from dledger.broker.client.producer import BrokerProducer, PutLimits
 from dledger.broker.client.pull_tail import PullTail
 from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRefused, PutUnknown, Stored
+from protocols.rocketmq.signing import Credentials
 
 __all__ = (
     "Broker",
     "BrokerLink",
     "BrokerProducer",
+    "Credentials",
     "DLedgerError",
     "LogOffsets",
     "LogRecords",

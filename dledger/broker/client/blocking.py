@@ -29,15 +29,17 @@ from twisted.python.failure import Failure
 
 from dledger.base.addresses import parse_address
 from dledger.base.bodies import BytesLike, as_body
-from dledger.base.endpoints import tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.reactor_thread import ReactorThread
 from dledger.base.timing import Backoff
-from dledger.broker.client.link import BrokerLink
+from dledger.base.tls.securing import dialling
+from dledger.base.tls_files import TlsFiles
+from dledger.broker.client.link import BrokerLink, broker_endpoints
 from dledger.broker.client.native_tail import From, NativeTail, Reading, log_offsets
 from dledger.broker.client.producer import BrokerProducer, PutLimits
 from dledger.broker.client.pull_tail import PullTail
 from dledger.broker.client.values import LogOffsets, LogRecords, PutError, PutRefused, PutUnknown, Stored
+from protocols.rocketmq.signing import Credentials
 from protocols.wire.fastjson import JsonObject
 from protocols.wire.ledger.codes import ResponseCode
 
@@ -96,13 +98,21 @@ class _Stream:
 class Broker:
     """A client of one broker. Use it as a context manager, or L{close} it."""
 
-    def __init__(self, address: str, timeout: float = 10.0, limits: PutLimits | None = None) -> None:
+    def __init__(
+        self, address: str, timeout: float = 10.0, limits: PutLimits | None = None,
+        credentials: Credentials | None = None, tls: TlsFiles | None = None,
+    ) -> None:
         """
         @param address: C{host:port} of the broker's listen port.
         @param timeout: seconds in which a call has an outcome.
-        @raise ValueError: C{address} is malformed.
+        @param credentials: of an account of a broker with access control.
+        @param tls: connect by TLS; None: without.
+        @raise ValueError: C{address} is malformed, or a file of C{tls} is not sound.
         """
         parse_address(address)
+        dialling(tls)  # before a thread is started
+        self._tls = tls
+        self._credentials = credentials
         self.address = address
         self._timeout_s = timeout
         self._rng = random.Random()
@@ -115,8 +125,8 @@ class Broker:
 
     def _link(self) -> BrokerLink:
         reactor = self._thread.reactor
-        endpoint = tcp_endpoints(reactor, _CONNECT_TIMEOUT_S)(self.address)
-        return BrokerLink(self.address, endpoint, clock=reactor)
+        endpoint = broker_endpoints(reactor, _CONNECT_TIMEOUT_S, self._tls)(self.address)
+        return BrokerLink(self.address, endpoint, clock=reactor, credentials=self._credentials)
 
     # -- putting ---------------------------------------------------------------------------------
 

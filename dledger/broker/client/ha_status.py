@@ -27,6 +27,7 @@ from twisted.python.failure import Failure
 from dledger.base.endpoints import EndpointFor, connect_with
 from dledger.base.errors import DLedgerError
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
+from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import LONG_BITS, JsonObject, read_object, shown, to_int
@@ -324,8 +325,15 @@ def sentence(error: BaseException) -> str:
 class BrokerAsker(OnlyAsking):
     """Sends each request over its own connection."""
 
-    def __init__(self, clock: IReactorTime, endpoint_for: EndpointFor, timeout_s: float) -> None:
-        """@param timeout_s: seconds for connecting and the answer together."""
+    def __init__(
+        self, clock: IReactorTime, endpoint_for: EndpointFor, timeout_s: float,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """
+        @param timeout_s: seconds for connecting and the answer together.
+        @param credentials: of an account of the brokers.
+        """
+        self._credentials = credentials
         self._clock = clock
         self._endpoint_for = endpoint_for
         self._timeout_s = timeout_s
@@ -337,7 +345,7 @@ class BrokerAsker(OnlyAsking):
         return asking.addTimeout(self._timeout_s, self._clock)
 
     async def _ask(self, address: str, command: RemotingCommand) -> RemotingCommand:
-        connection = CommandConnection(self, self.turn)
+        connection = CommandConnection(self, self.turn, credentials=self._credentials)
         await connect_with(self._endpoint_for(address), connection)
         try:
             return await connection.ask(command)

@@ -19,17 +19,32 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.base.endpoints import connect_with
+from dledger.base.endpoints import EndpointFor, connect_with, tcp_endpoints
 from dledger.base.errors import DLedgerError
 from dledger.base.keeper import Keeper
+from dledger.base.reactor import Reactor
+from dledger.base.tls.securing import dialling
+from dledger.base.tls_files import TlsFiles
 from protocols.rocketmq.broker import AnswerLost, BrokerConnection
 from protocols.rocketmq.commands import CommandConnection, NotAsked, OnlyAsking
+from protocols.rocketmq.signing import Credentials
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.remoting import REQUEST_CODE_NOT_SUPPORTED, RemotingCommand
 from protocols.wire.rocketmq.broker_frames import BrokerAnswer, BrokerRequest
 from protocols.wire.rocketmq.broker_layout import WIRE_VERSION_CODE, WIRE_VERSION_FIELD
+
+
+def broker_endpoints(reactor: Reactor, timeout_s: float, tls: TlsFiles | None) -> EndpointFor:
+    """
+    From C{host:port} of a broker to its endpoint.
+
+    @param tls: connect by TLS; the broker must show a certificate of the authority, with any name.
+    @raise ValueError: a package or a file is missing, or a file is not sound.
+    """
+    plain, keys = tcp_endpoints(reactor, timeout_s), dialling(tls)
+    return plain if keys is None else lambda address: keys.dial(plain(address), None)
 
 
 class BrokerLink(OnlyAsking):
@@ -45,9 +60,10 @@ class BrokerLink(OnlyAsking):
 
     def __init__(
         self, address: str, endpoint: IStreamClientEndpoint, *, clock: IReactorTime,
-        answer_timeout_s: float = 3.0,
+        answer_timeout_s: float = 3.0, credentials: Credentials | None = None,
     ) -> None:
         """
+        @param credentials: of an account of the broker; None: without one.
         @param answer_timeout_s: seconds for connecting, and again for the first answer.
         """
         self.address = address
@@ -57,6 +73,7 @@ class BrokerLink(OnlyAsking):
         self._endpoint = endpoint
         self._clock = clock
         self._answer_timeout_s = answer_timeout_s
+        self._credentials = credentials
         self._probed: BrokerConnection | None = None
         self._keeper: Keeper[BrokerConnection] = Keeper(self._attempt)
 
@@ -77,7 +94,7 @@ class BrokerLink(OnlyAsking):
 
     async def _connect(self) -> BrokerConnection:
         connecting: Deferred[BrokerConnection] = connect_with(
-            self._endpoint, BrokerConnection(self, self.turn)
+            self._endpoint, BrokerConnection(self, self.turn, credentials=self._credentials)
         )
         connection = await connecting.addTimeout(self._answer_timeout_s, self._clock)
         self._probed = connection

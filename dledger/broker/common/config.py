@@ -18,10 +18,11 @@ from ipaddress import ip_address
 from typing import Any
 
 import attrs
-from attrs.validators import ge, instance_of, le
+from attrs.validators import ge, in_, instance_of, le
 
 from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
+from dledger.base.tls_files import TlsFiles, tls_files
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
@@ -93,6 +94,16 @@ class BrokerConfig:
     @ivar offset_check_in_slave: a slave corrects offsets that its log does not have.
     @ivar region_id, trace_on: part of each answer to producers.
     @ivar max_transfer_bytes_on_message_in_memory, max_transfer_count_on_message_in_memory: limits of a pull.
+    @ivar tls_mode: its ports take connections by TLS: none, beside plain ones, or no others.
+    @ivar tls_client_auth: C{require}: clients must show a certificate of C{tls_authority}. The port for
+        slaves demands one of each connection by TLS in any case.
+    @ivar tls_enable: a slave connects to its master by TLS.
+    @ivar tls_namesrv_enable: it connects to name servers by TLS.
+    @ivar tls_certificate, tls_key, tls_authority: PEM files, see L{dledger.base.tls_files.TlsFiles}.
+    @ivar acl_enable: requests must be signed with an account of C{acl_file}.
+    @ivar acl_file: a file in the form of C{plain_acl.yml}, or a directory of them.
+    @ivar acl_credentials_file: a file in the form of C{tools.yml}; the broker signs its own requests, such as
+        a slave's to its master, with this account. Empty: they are not signed.
     @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
     """
@@ -127,6 +138,16 @@ class BrokerConfig:
     max_transfer_bytes_on_message_in_memory: int = _number(256 * 1024, 1, 8 * 1024 * 1024)
     max_transfer_count_on_message_in_memory: int = _number(32, 1, 65535)
     stop_timeout: int = _number(5_000, 0, 600_000)
+    tls_mode: str = attrs.field(default="disabled", validator=in_(("disabled", "permissive", "enforcing")))
+    tls_client_auth: str = attrs.field(default="none", validator=in_(("none", "require")))
+    tls_enable: bool = _flag(False)
+    tls_namesrv_enable: bool = _flag(False)
+    tls_certificate: str = _text()
+    tls_key: str = _text()
+    tls_authority: str = _text()
+    acl_enable: bool = _flag(False)
+    acl_file: str = _text()
+    acl_credentials_file: str = _text()
     ignored: tuple[str, ...] = ()
 
     @broker_name.validator
@@ -167,6 +188,33 @@ class BrokerConfig:
     @namesrv_addr.validator
     def _are_addresses(self, attribute: attrs.Attribute[str], value: str) -> None:
         _addresses(attribute.name, value)
+
+    @tls_authority.validator
+    def _tls_is_whole(self, _attribute: attrs.Attribute[str], value: str) -> None:
+        files = tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=value)
+        uses = [name for name, is_used in (
+            (f"tls_mode={self.tls_mode}", self.tls_mode != "disabled"), ("tls_enable=true", self.tls_enable),
+            ("tls_namesrv_enable=true", self.tls_namesrv_enable),
+        ) if is_used]
+        if uses and files is None:
+            raise ValueError(f"{uses[0]} needs tls_certificate, tls_key and tls_authority")
+        if files is not None and not uses:
+            raise ValueError("tls_certificate is given, but nothing uses it: say tls_mode=permissive or "
+                             "enforcing for the ports, tls_enable=true for a slave's connections")
+        if self.tls_client_auth != "none" and self.tls_mode == "disabled":
+            raise ValueError("tls_client_auth=require needs tls_mode=permissive or enforcing")
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """Its keys; None without TLS."""
+        return tls_files(certificate=self.tls_certificate, key=self.tls_key, authority=self.tls_authority)
+
+    @acl_file.validator
+    def _has_accounts(self, attribute: attrs.Attribute[str], value: str) -> None:
+        if self.acl_enable and not value:
+            raise ValueError("acl_enable=true needs acl_file: a file like RocketMQ's plain_acl.yml")
+        if value and not self.acl_enable:
+            raise ValueError(f"acl_file={value!r}, but acl_enable is false: requests would not be checked")
 
     @property
     def is_slave(self) -> bool:
@@ -291,25 +339,4 @@ def _value(name: str, value: object, default: object) -> object:
     found = converted(name, value, default)
     if name in _SHARES and isinstance(found, float) and found > 1:
         found /= 100  # 5.x writes percent
-    return found
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """
-    Read lines of C{name=value}, RocketMQ's format; C{#} and C{!} begin comments.
-
-    @raise ValueError: a line has no C{=}, or a name occurs twice.
-    """
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        name, equals, value = line.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise ValueError(f"line {number}: {line!r} is not name=value")
-        if name in found:
-            raise ValueError(f"line {number}: {name} is given twice")
-        found[name] = value.strip()
     return found

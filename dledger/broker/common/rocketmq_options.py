@@ -160,10 +160,9 @@ _EARLIER = frozenset("""
 
 #: Properties with the only values that agree with what we do, in lower case, and the reason.
 PROMISES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "aclEnable": (("false",), "there are no access control lists: everyone who connects may do everything"),
     "authenticationEnabled": (("false",), "clients are not authenticated"),
     "authorizationEnabled": (("false",), "clients are not authorized"),
-    "useTLS": (("false",), "connections are not encrypted"),
+    "useTLS": (("false",), "say tls_enable=true for a slave's connections, tls_mode for the ports"),
     "enableDLegerCommitLog": (("false",), "the log is not replicated by raft; use broker_role"),
     "enableControllerMode": (("false",), "there is no controller; use broker_role"),
     "enableSlaveActingMaster": (("false",), "a slave never acts as its master"),

@@ -26,9 +26,10 @@ from typing import Protocol
 import attrs
 from twisted.logger import Logger
 
+from dledger.base.commands.java_json import read_document, to_object, wire_json
+from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group, retry_topic
-from dledger.broker.common.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.subscriptions import (
     ConsumerData,
     Subscription,
@@ -37,7 +38,6 @@ from dledger.broker.consuming.subscriptions import (
     refuse_expression,
 )
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.metadata.java_json import read_document, to_object, wire_json
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import shown

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.store.consume_queue import ConsumeQueue
 from dledger.broker.store.queries import offset_at, record_at

@@ -29,11 +29,11 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import StoreError
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.groups import find_group
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import (
     BROADCASTING,

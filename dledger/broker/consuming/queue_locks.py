@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import attrs
 
-from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
-from dledger.broker.metadata.java_json import read_document, to_object, wire_json
+from dledger.base.commands.java_json import read_document, to_object, wire_json
+from dledger.base.commands.refusals import Code, CommandGroup, Handlers, Refused
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, JsonObject, shown, to_int
@@ -64,7 +64,7 @@ class QueueLocks(CommandGroup):
         self._locks = {at: one for at, one in self._locks.items() if now_ms - one.asked_ms <= EXPIRED_MS}
 
     def _lock(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        group, client_id, queues = _read(request.body)
+        group, client_id, queues = read_queues(request.body)
         now_ms = self._wall_ms()
         mine = [queue for queue in queues if self._take(group, queue, client_id, now_ms)]
         connection.answer(request, body=wire_json({"lockOKMQSet": [
@@ -84,7 +84,7 @@ class QueueLocks(CommandGroup):
         return True
 
     def _unlock(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        group, client_id, queues = _read(request.body)
+        group, client_id, queues = read_queues(request.body)
         for queue in queues:
             found = self._locks.get((group, queue))
             if found is not None and found.client_id == client_id:
@@ -92,8 +92,13 @@ class QueueLocks(CommandGroup):
         connection.answer(request)
 
 
-def _read(body: bytes) -> tuple[str, str, list[_Queue]]:
-    """@return: group, client and queues. @raise Refused: the body is malformed."""
+def read_queues(body: bytes) -> tuple[str, str, list[_Queue]]:
+    """
+    Read the body of requests 41 and 42.
+
+    @return: group, client and queues.
+    @raise Refused: SYSTEM_ERROR: it is malformed.
+    """
     try:
         document = read_document(body)
         queues = document.get("mqSet")

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from dledger.broker.common.refusals import Code, Refused
-from dledger.broker.metadata.java_json import read_document, to_object
+from dledger.base.commands.java_json import read_document, to_object
+from dledger.base.commands.refusals import Code, Refused
 from protocols.wire.errors import BodyError
 from protocols.wire.fastjson import INT_BITS, LONG_BITS, JsonObject, shown, to_int
 from protocols.wire.rocketmq.message import java_hash

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
-from dledger.broker.metadata.java_json import (
+from dledger.base.commands.java_json import (
     DataVersion,
     FileText,
     file_json,

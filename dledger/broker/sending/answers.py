@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dledger.base.commands.refusals import RefusalCounts
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.common.refusals import RefusalCounts
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.puts import NotPut
 from dledger.broker.store.plain_records import Placed

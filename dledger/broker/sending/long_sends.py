@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import attrs
 
+from dledger.base.commands.refusals import INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.common.refusals import INT_MIN, LONG_MAX, LONG_MIN, Code, Fields, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import RETRY_PREFIX
 from dledger.broker.sending.rules import PutRules, host_of

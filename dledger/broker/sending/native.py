@@ -17,9 +17,9 @@ from typing import NamedTuple
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from dledger.base.commands.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.common.refusals import Code, CommandGroup, Handlers, Refused
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.sending.rules import PutRules, host_of

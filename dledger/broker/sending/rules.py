@@ -25,8 +25,8 @@ from functools import lru_cache
 
 import attrs
 
+from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.sending.send_properties import (
     cluster_property,
     for_schedule,

@@ -17,10 +17,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group
 from dledger.broker.common.own_address import OwnAddress
-from dledger.broker.common.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.broker.sending.puts import NotPut, PutPipeline

@@ -21,7 +21,7 @@ import attrs
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from dledger.broker.common.refusals import Code, Refused
+from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.sending.answers import LongSend, PlainSend, SendAnswers, told_of
 from dledger.broker.sending.long_sends import SEND_CODES, LongSends

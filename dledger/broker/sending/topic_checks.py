@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
+from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.common.groups import may_add_retries
-from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
 from dledger.broker.store.consume_queues import is_topic

@@ -10,7 +10,8 @@ disk, its tables have bounds. That members agree with each other is not asked fo
 from __future__ import annotations
 
 from dledger.core.member_state import MemberState
-from dledger.testing.group.invariants import CheckedMember, GroupInvariants, Mirror
+from dledger.testing.group.invariants import CheckedMember, GroupInvariants
+from dledger.testing.group.mirror import Mirror
 from protocols.wire.ledger.messages import Request, Response
 
 

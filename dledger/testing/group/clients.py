@@ -180,7 +180,7 @@ class SimClient:
         """A member that is asked past the client, if any is now."""
         if self._rng.random() >= self._load.wander:
             return None
-        return self._rng.choice(list(self._cluster.members))
+        return self._rng.choice(sorted(self._members.addresses))
 
     async def _ask(self, member_id: str, request: Request) -> Response:
         link: MemberLink = await self._members.connection(member_id)

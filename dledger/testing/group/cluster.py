@@ -17,6 +17,7 @@ import attrs
 
 from dledger.base.errors import DamagedEntryError
 from dledger.base.holes import Hole
+from dledger.base.membership import ADD
 from dledger.config import DLedgerConfig
 from dledger.core.member_state import Role
 from dledger.node.appends import AppendResult
@@ -32,9 +33,11 @@ from dledger.testing.machine import MachineDisk
 from dledger.testing.trace import Trace
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.ledger.entry import CHAIN_CRC_AT, INDEX_UNIT_SIZE
-from protocols.wire.ledger.messages import Response
+from protocols.wire.ledger.messages import MembershipRequest, Response
 
 SECOND_US = 1_000_000
+#: Machines on which members can be added to a group.
+SPARES = 2
 
 #: C{chainCrc} and the body's checksum in a record.
 _CHECKSUMS = slice(CHAIN_CRC_AT, CHAIN_CRC_AT + 8)
@@ -119,12 +122,13 @@ class SimCluster:
         self.history = History()
         ids = [f"n{number}" for number in range(options.members)]
         self.addresses = {member_id: f"{member_id}.sim:20911" for member_id in ids}
+        spare_ids = [f"n{options.members + number}" for number in range(SPARES)]
         self.wire = "auto" if options.is_native and not options.hides_wire_version else "remoting"
-        self.network = GroupNetwork(self.clock, self.random("network"), frozenset(ids))
+        self.network = GroupNetwork(self.clock, self.random("network"), frozenset((*ids, *spare_ids)))
         self.network.hides_make = options.hides_wire_version
         self.network.delay_us, self.network.spread_us = options.delay_us, options.spread_us
         self.bugs = BugWatch()
-        configs = {member_id: self._config(member_id, ids) for member_id in ids}
+        configs = {member_id: self._config(member_id) for member_id in ids}
         self.is_sync = all(config.is_sync for config in configs.values())
         self.invariants = make_invariants(ids, is_sync=self.is_sync)
         self.world = World(
@@ -132,18 +136,54 @@ class SimCluster:
             bugs=self.bugs, ending=self, flush_us=options.flush_us, turn_us=options.turn_us,
         )
         self.members: dict[str, SimMember] = {}
-        for number, member_id in enumerate(ids):
-            disk = MachineDisk(self.random(f"disk {member_id}"))
-            disk.keeps_failed_writes = not self.is_sync
-            disk.makedirs(configs[member_id].store_base_dir)
-            rng = self.random(f"member {member_id}")
-            member = SimMember(self.world, number, configs[member_id], disk, rng)
-            self.members[member_id] = member
-            self.invariants.add(member)
+        for member_id in ids:
+            self._install(member_id, configs[member_id])
+        self._spare_ids = spare_ids
         self.restarts_us: int | None = 1_500_000
         self.clients: list[Caller] = []
 
-    def _config(self, member_id: str, ids: list[str]) -> DLedgerConfig:
+    def _install(self, member_id: str, config: DLedgerConfig) -> SimMember:
+        disk = MachineDisk(self.random(f"disk {member_id}"))
+        disk.keeps_failed_writes = not self.is_sync
+        disk.makedirs(config.store_base_dir)
+        rng = self.random(f"member {member_id}")
+        member = SimMember(self.world, len(self.members), config, disk, rng)
+        self.members[member_id] = member
+        self.invariants.add(member)
+        return member
+
+    def install_spare(self) -> SimMember | None:
+        """Start a member on a new machine; it joins the group. @return: None without such a machine."""
+        if not self._spare_ids:
+            return None
+        member_id = self._spare_ids.pop(0)
+        self.addresses[member_id] = f"{member_id}.sim:20911"
+        member = self._install(member_id, self._config(member_id, join=True))
+        self._start(member)
+        return member
+
+    @property
+    def active(self) -> list[SimMember]:
+        """The members of the group, as its log tells: not those that were removed, or not yet added."""
+        known = self.invariants.membership.addresses
+        return [member for member in self.members.values() if member.member_id in known]
+
+    def change_members(
+        self, change: str, member_id: str, *, is_forced: bool = False,
+        done: Callable[[Response], None] | None = None,
+    ) -> None:
+        """Ask the leader for a change of the members, as an operator would."""
+        leader = self.leader
+        if leader is None:
+            return
+        config, told = leader.config, done or _nobody_waits
+        request = MembershipRequest(
+            group=config.group, remote_id=config.self_id, change=change, member_id=member_id,
+            address=self.addresses.get(member_id, "") if change == ADD else "", is_forced=is_forced,
+        )
+        leader.call(lambda node: node.router.ask(request).addCallbacks(told, lambda _: None))
+
+    def _config(self, member_id: str, **more: object) -> DLedgerConfig:
         settings: dict[str, object] = {
             **TIMING,
             "mapped_file_size_for_entry_data": 4096,
@@ -153,9 +193,11 @@ class SimCluster:
             "bootstrap": self.options.hides_wire_version,
             **self.options.settings,
             **self.options.member_settings.get(member_id, {}),
+            **more,
         }
         settings.setdefault("wire", self.wire)
-        return DLedgerConfig(self_id=member_id, peers=self.addresses, **settings)  # type: ignore[arg-type]
+        settings["peers"] = dict(self.addresses)
+        return DLedgerConfig(self_id=member_id, **settings)  # type: ignore[arg-type]
 
     def random(self, name: str) -> random.Random:
         """An independent random generator, from the seed and a name."""
@@ -225,7 +267,7 @@ class SimCluster:
     def is_converged(self) -> bool:
         """Whether every member runs, is whole, and holds and has committed the same end."""
         ends = set()
-        for member in self.members.values():
+        for member in self.active:
             if not member.is_up:
                 return False
             state = member.core._member
@@ -291,7 +333,7 @@ class SimCluster:
 
     def _progress(self) -> int:
         """Number of entries that the members lack together; while it falls, a slow member is catching up."""
-        ends = [self.invariants.mirror(member_id).end_index for member_id in self.members]
+        ends = [self.invariants.mirror(member.member_id).end_index for member in self.active]
         return sum(max(ends) - end for end in ends)
 
     def _probe(self, leader: SimMember, probes: list[ResponseCode]) -> None:
@@ -326,7 +368,7 @@ class SimCluster:
         check(self.history.calls, invariants.body_of, invariants.last_committed)
 
     def _compare_files(self) -> None:
-        members = [member for member in self.members.values() if member.config.store_type == "file"]
+        members = [member for member in self.active if member.config.store_type == "file"]
         sound = [member for member in members if not member.damaged]
         first = max([self.invariants.mirror(member.member_id).begin_index for member in sound], default=0)
         contents = {member.member_id: self._content(member, first) for member in sound}

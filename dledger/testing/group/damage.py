@@ -36,18 +36,22 @@ class Rot:
 
     @ivar minority: the ids of members that may lose records or small files.
     @ivar away: the ids of members whose directory is at another machine now: they are spared.
+    @ivar older_terms: members one of whose two files of the term is an older one, with their C{boots}: until
+        they start, the other file must stay sound.
     @ivar rots_small: those of them that may lose small files, and no records.
     """
 
-    def __init__(self, cluster: SimCluster, rng: random.Random) -> None:
+    def __init__(self, cluster: SimCluster, rng: random.Random, *, changes_members: bool) -> None:
+        """@param changes_members: members leave, so that a minority may become a majority."""
         self._cluster = cluster
         self._rng = rng
         self._members = list(cluster.members.values())
-        most = (len(self._members) - 1) // 2
+        most = 1 if changes_members else (len(self._members) - 1) // 2
         self.minority = {
             member.member_id for member in rng.sample(self._members, int(rng.random() * (most + 1)))
         }
         self.away: set[str] = set()
+        self.older_terms: dict[str, int] = {}
         self._deletes = any(
             member.config.retention_bytes or member.config.file_reserved_hours
             or member.config.enable_disk_force_clean for member in self._members
@@ -92,6 +96,10 @@ class Rot:
         stays sound, and nothing is pending that a power cut could tear.
         """
         name, decode = self._rng.choice(list(_SLOTS.items()))
+        if name in (TERM_FILE_NAME, TERM_TWIN_NAME) and (
+            self.older_terms.get(member.member_id) == member.boots
+        ):  # fmt: skip
+            return False
         path = f"{member.config.self_path}/{name}"
         if not member.disk.exists(path):
             return False

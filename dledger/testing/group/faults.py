@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from dledger.base.membership import ADD, PROMOTE, REMOVE
 from dledger.testing.disk import PowerLoss, ProcessKilled, SimDisk
 from dledger.testing.group.cluster import SECOND_US, SimCluster
 from dledger.testing.group.damage import Rot
@@ -39,10 +40,13 @@ class Nemesis:
         self._cluster = cluster
         self._rng = rng
         self._clock = cluster.clock
-        self._members = list(cluster.members.values())
+        self._changes_members = (
+            not only and not cluster.options.hides_wire_version and rng.random() < 0.7
+            and all(member.config.store_type == "file" for member in cluster.members.values())
+        ) or "change_members" in only
         self.until_us = int(seconds * SECOND_US)
-        self.damage = Rot(cluster, rng)
-        self.misfortunes = Misfortunes(cluster, rng, self.damage)
+        self.damage = Rot(cluster, rng, changes_members=self._changes_members)
+        self.misfortunes = Misfortunes(cluster, rng, self.damage, changes_members=self._changes_members)
         self._stranger = Stranger(cluster)
         self._mean_us = int((pace_s or rng.choice((0.7, 1.5, 3.0, 6.0))) * SECOND_US)
         self._kinds: list[Callable[[], None]] = [self._kind(name) for name in only] or self._mix()
@@ -73,7 +77,12 @@ class Nemesis:
         rng = self._rng
         share = rng.choice((0.2, 0.5, 0.5, 0.8))
         chosen = [kind for kind in kinds if rng.random() < share]
-        return chosen or kinds
+        chosen = chosen or kinds
+        return [*chosen, self._change_members] if self._changes_members else chosen
+
+    @property
+    def _members(self) -> list[SimMember]:
+        return list(self._cluster.members.values())
 
     def start(self) -> None:
         """Begin; the first fault leaves time for the first election."""
@@ -307,6 +316,30 @@ class Nemesis:
 
     def _transfer(self) -> None:
         self._cluster.transfer(self._rng.choice(self._members).member_id)
+
+    # -- the members of the group ---------------------------------------------------------------
+
+    def _change_members(self) -> None:
+        """An operator adds, promotes or removes a member; three voters stay at least."""
+        cluster, rng = self._cluster, self._rng
+        now = cluster.invariants.membership
+        chance, is_forced = rng.random(), rng.random() < 0.3
+        if now.learners and chance < 0.5:
+            cluster.change_members(PROMOTE, rng.choice(sorted(now.learners)), is_forced=is_forced)
+        elif len(now.voters) > 3 and chance < 0.75:
+            leader = cluster.leader
+            member_id = rng.choice(sorted(now.addresses))
+            if leader is not None and rng.random() < 0.2:
+                member_id = leader.member_id
+            cluster.change_members(REMOVE, member_id, is_forced=is_forced)
+        elif now.learners and chance < 0.8:
+            cluster.change_members(REMOVE, rng.choice(sorted(now.learners)))
+        else:
+            away = [one for one in self._members if one.member_id not in now.addresses]
+            added = rng.choice(away) if away and rng.random() < 0.5 else cluster.install_spare()
+            added = added or (rng.choice(away) if away else None)
+            if added is not None:
+                cluster.change_members(ADD, added.member_id)
 
     # -- disks --------------------------------------------------------------------------------
 

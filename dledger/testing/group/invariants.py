@@ -17,12 +17,15 @@ import attrs
 
 from dledger.base.errors import DamagedEntryError
 from dledger.base.holes import Hole
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.core.elector import PROBE_TERM
 from dledger.core.member_state import MemberState, Role
 from dledger.storage.term_file import TermVote, decode_term, decode_term_twin, later_term
 from dledger.testing.disk import SimDisk
-from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
+from dledger.testing.group.mirror import Mirror
+from protocols.wire.ledger.codes import WIRE_FLAG_UNSURE_VOTE, PushType, ResponseCode, VoteResult
+from protocols.wire.ledger.configuration import CONFIGURATION_CHANNEL, decode_configuration
 from protocols.wire.ledger.entry import ENTRY_HEADER
 from protocols.wire.ledger.messages import (
     HeartBeatRequest,
@@ -87,37 +90,6 @@ class CheckedMember(Protocol):
 
 
 @attrs.define
-class Mirror:
-    """
-    The content of one member's store: the terms of its entries, from C{begin_index} on, and the stream
-    offset behind each record. C{lost} are the indexes that it cannot read because of damage, and has not got
-    back.
-    """
-
-    begin_index: int = 0
-    terms: list[int] = attrs.Factory(list)
-    ends: list[int] = attrs.Factory(list)
-    lost: set[int] = attrs.Factory(set)
-
-    @property
-    def end_index(self) -> int:
-        """Last index, -1 when empty."""
-        return self.begin_index + len(self.terms) - 1 if self.terms else -1
-
-    def term_of(self, index: int) -> int:
-        """Term of an entry, -1 if the member does not hold it."""
-        at = index - self.begin_index
-        return self.terms[at] if 0 <= at < len(self.terms) else -1
-
-    def cut_to(self, end_index: int) -> None:
-        """Forget all entries behind C{end_index}."""
-        self.lost = {index for index in self.lost if index <= end_index}
-        keep = max(end_index + 1 - self.begin_index, 0)
-        del self.terms[keep:]
-        del self.ends[keep:]
-
-
-@attrs.define
 class _Seen:
     """The last values of one member; C{committed_index} and C{led_term} since its process started."""
 
@@ -154,11 +126,13 @@ class GroupInvariants:
         self.is_sync = is_sync
         self._has_forgotten = False
         self._wiped: set[str] = set()
-        self._needed = len(member_ids) // 2 + 1
+        self.configurations: dict[tuple[int, int], Membership] = {}
+        self._start = Membership(voters=dict.fromkeys(member_ids, "any:1"))
         self._seen = {member_id: _Seen() for member_id in member_ids}
         self._members: dict[str, CheckedMember] = {}
         self._leaders: dict[int, str] = {}
         self._votes: dict[tuple[str, int], str] = {}
+        self._unsure_votes: set[tuple[str, int]] = set()
 
     @property
     def elections(self) -> int:
@@ -168,6 +142,7 @@ class GroupInvariants:
     def add(self, member: CheckedMember) -> None:
         """Register a member."""
         self._members[member.member_id] = member
+        self._seen.setdefault(member.member_id, _Seen())
 
     def forget(self, member: CheckedMember) -> None:
         """A member has lost its directory: it knows neither its entries nor its votes any more."""
@@ -195,6 +170,46 @@ class GroupInvariants:
     def record_size(self, member_id: str, index: int) -> int:
         """Bytes of the record that a member holds at C{index}."""
         return len(self.records[index, self._seen[member_id].mirror.term_of(index)][0])
+
+    # -- the members ----------------------------------------------------------------------------
+
+    def membership_of(self, member_id: str) -> Membership:
+        """The membership of the last configuration entry that a member holds; that of the start if none."""
+        mirror = self._seen[member_id].mirror
+        held = [one for (index, term), one in self.configurations.items()
+                if mirror.term_of(index) == term
+                or (index < mirror.begin_index and self.committed.get(index) == term)]
+        return max(held, key=lambda one: one.index, default=self._start)
+
+    @property
+    def membership(self) -> Membership:
+        """The last one that is committed."""
+        found = [
+            one for (index, term), one in self.configurations.items() if self.committed.get(index) == term
+        ]
+        return max(found, key=lambda one: one.index, default=self._start)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a member holds a configuration entry that is not committed."""
+        return any(self.membership_of(one).index > self.membership.index for one in self._seen)
+
+    def _note_configuration(self, member: CheckedMember, index: int, term: int, body: bytes) -> None:
+        """
+        A configuration entry was written for the first time. No two of one log that follow each other may
+        differ by more than one voter; its leader has committed the one before, and an entry of its term (9).
+        """
+        before, told = self.membership_of(member.member_id), f"the configuration entry ({index}, t{term})"
+        if member.core._member.role is Role.LEADER and member.core._member.term == term:
+            require(before.index < 0 or self.committed.get(before.index) == before.term, 9,
+                    f"{told} was written while that of {before.index} is not committed")
+            committed = self._seen[member.member_id].mirror.term_of(member.core.committed_index)
+            require(committed == term, 9, f"{told} was written before an entry of its term was committed")
+        now = Membership(index=index, term=term, **decode_configuration(body)._asdict())
+        known = self.configurations.setdefault((index, term), now)
+        require(known == now, 9, f"two configuration entries at ({index}, t{term})")
+        others = now.voters.keys() ^ before.voters.keys()
+        require(len(others) <= 1, 9, f"the entry ({index}, t{term}) changes {sorted(others)} at once")
 
     # -- the ledger ---------------------------------------------------------------------------
 
@@ -313,7 +328,7 @@ class GroupInvariants:
             require(batch.first_index == at, 3, f"{member.member_id} read {batch.first_index} for {at}")
             data, offset = batch.records, 0
             while offset < len(data):
-                _, size, index, term, pos, _, _, _, _ = ENTRY_HEADER.unpack_from(data, offset)
+                _, size, index, term, pos, channel, _, _, _ = ENTRY_HEADER.unpack_from(data, offset)
                 require(index == at and term >= before, 3,
                         f"{member.member_id} holds entry {index} of term {term} at {at} after term {before}")
                 record = data[offset : offset + size]
@@ -326,6 +341,8 @@ class GroupInvariants:
                     require(before in (known[1], -2), 3,
                             f"{member.member_id}: before ({index}, t{term}) is t{before}, "
                             f"elsewhere t{known[1]}")
+                if channel == CONFIGURATION_CHANNEL and (index, term) not in self.configurations:
+                    self._note_configuration(member, index, term, record[ENTRY_HEADER.size :])
                 mirror.terms.append(term)
                 mirror.ends.append(pos + size)
                 before = term
@@ -342,7 +359,9 @@ class GroupInvariants:
             seen.led_term = state.term
             other = self._leaders.setdefault(state.term, member_id)
             require(other == member_id, 1, f"{other} and {member_id} both lead term {state.term}")
+            self._is_elected(member_id, state)
             self._leader_is_complete(member_id, state.term, seen.mirror)
+        self._follows_its_log(member_id, state)
         if state.repair_end_index != seen.repair_end_index:
             self._is_whole(member_id, state, seen)
         committed = state.committed_index
@@ -354,6 +373,24 @@ class GroupInvariants:
                 f"{member_id} committed {committed} beyond its end {seen.mirror.end_index}")
         self._committed(member, state, max(seen.committed_index + 1, seen.mirror.begin_index), committed)
         seen.committed_index = committed
+
+    def _follows_its_log(self, member_id: str, state: MemberState) -> None:
+        """A member goes by the last configuration entry that it holds."""
+        known, now = self.membership_of(member_id), state.membership
+        require((known.index, known.term) == (now.index, now.term) or max(known.index, now.index) < 0, 9,
+                f"{member_id} follows the members of ({now.index}, t{now.term}), its ledger has those of "
+                f"({known.index}, t{known.term})")
+
+    def _is_elected(self, member_id: str, state: MemberState) -> None:
+        """The voters of the leader's own list have elected it: a majority, or all with the unsure ones."""
+        term, voters = state.term, self.membership_of(member_id).voters
+        require(member_id in voters, 9, f"{member_id} leads term {term}, and is no voter of {sorted(voters)}")
+        unsure = {one for one in voters if (one, term) in self._unsure_votes}
+        gave = {one for one in voters if self._votes.get((one, term)) == member_id} - unsure
+        if len(voters) == 1 or not (gave or unsure):
+            return  # it asked nobody
+        require(2 * len(gave) > len(voters) or len(gave | unsure) == len(voters), 9,
+                f"{member_id} leads term {term} by votes of {sorted(gave)}; voters are {sorted(voters)}")
 
     def _leader_is_complete(self, member_id: str, term: int, mirror: Mirror) -> None:
         for index, committed_term in self.committed.items():
@@ -398,7 +435,8 @@ class GroupInvariants:
         # An entry that is committed now must not lie in a hole of those who make the majority.
         holders = [member_id for member_id in holders
                    if not any(first_new <= lost <= index for lost in self._seen[member_id].mirror.lost)]
-        require(len(holders) >= self._needed, 6,
+        voters = self.membership_of(leader.member_id).voters
+        require(2 * len(set(holders) & voters.keys()) > len(voters), 6,
                 f"{leader.member_id} committed ({index}, t{term}), which only {holders} hold safely")
 
     def _owes(self, member_id: str, index: int) -> bool:
@@ -432,6 +470,11 @@ class GroupInvariants:
             if request.pre_vote or request.term == PROBE_TERM:
                 return
             self._votes_for(member, request.term, member.member_id)
+            if member.core._member.is_unsure:
+                self._unsure_votes.add((member.member_id, request.term))
+            voters = self.membership_of(member.member_id).voters
+            require(member.member_id in voters, 9,
+                    f"{member.member_id} stands in term {request.term}, and is no voter of {sorted(voters)}")
         require(request.term <= member.persisted_term, 6,
                 f"{member.member_id} speaks in term {request.term}, its disk has {member.persisted_term}")
 
@@ -452,6 +495,8 @@ class GroupInvariants:
                 require(member.ledger.repair_end_index < 0, 6, f"{member.member_id} votes while repairing")
                 require(not member.ledger.identity.is_unsure, 6, f"{member.member_id} votes while unsure")
                 self._votes_for(member, request.term, request.leader_id)
+            elif response.wire_version & WIRE_FLAG_UNSURE_VOTE:
+                self._unsure_votes.add((member.member_id, request.term))
 
     def _holds(self, member: CheckedMember, request: Request) -> None:
         """A member that answers SUCCESS to a push holds its entries: these bytes, as safely as promised."""
@@ -514,7 +559,7 @@ class GroupInvariants:
     def bounded(self, member: CheckedMember) -> None:
         """Tables and queues of a member keep their bounds."""
         core, config = member.core, member.config
-        followers = len(config.peers) - 1
+        followers = len(core._member.peer_ids) + 2  # (some were removed a moment ago)
         asked = followers * (config.max_inflight_pushes + 8) + 64
         for what, size, most in (
             ("pending appends", len(core._appends), config.max_pending_requests_num),

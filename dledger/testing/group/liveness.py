@@ -35,21 +35,29 @@ class LivenessWatch:
     """
 
     def __init__(self, cluster: SimCluster) -> None:
-
-        def is_patient(chosen: tuple[SimMember, ...]) -> bool:
-            return cluster.options.hides_wire_version or any(one.config.never_lead for one in chosen)
-
         self._cluster = cluster
-        members = list(cluster.members.values())
-        quorum = members[0].config.quorum
+        self._voters: list[SimMember] = []
+        self._quorum = 0
+        self._majorities: list[tuple[SimMember, ...]] = []
+        self._bounds_us: list[int] = []
+        self._since_us: list[int] = []
+        self.longest_us = 0
+        known = cluster.invariants.membership.voters
+        self._follow([member for member in cluster.members.values() if member.member_id in known])
+
+    def _follow(self, voters: list[SimMember]) -> None:
+        """The voters of the group are others: begin anew."""
+        self._voters, self._quorum = voters, len(voters) // 2 + 1
         self._majorities = [
-            chosen for chosen in combinations(members, quorum)
+            chosen for chosen in combinations(voters, self._quorum)
             if not all(member.config.never_lead for member in chosen)
         ]
-        self._bounds_us = [LEADERLESS_US * (1 + is_patient(chosen)) for chosen in self._majorities]
-        self._quorum = quorum
-        self._since_us = [cluster.clock.now_us] * len(self._majorities)
-        self.longest_us = 0
+        self._bounds_us = [LEADERLESS_US * (1 + self._is_patient(chosen)) for chosen in self._majorities]
+        self._since_us = [self._cluster.clock.now_us] * len(self._majorities)
+
+    def _is_patient(self, chosen: tuple[SimMember, ...]) -> bool:
+        hides = self._cluster.options.hides_wire_version
+        return hides or any(member.config.never_lead for member in chosen)
 
     def start(self) -> None:
         """Begin to look."""
@@ -59,7 +67,11 @@ class LivenessWatch:
         cluster = self._cluster
         now_us = cluster.clock.now_us
         cluster.clock.after(LOOK_US, self._look)
-        well = {member for member in cluster.members.values() if self._is_well(member)}
+        known = cluster.invariants.membership.voters
+        voters = [member for member in cluster.members.values() if member.member_id in known]
+        if voters != self._voters or cluster.invariants.is_changing:
+            self._follow(voters)
+        well = {member for member in voters if self._is_well(member)}
         is_led = len(well) < self._quorum or cluster.network.spike > 0 or self._is_led()
         for at, majority in enumerate(self._majorities):
             if is_led or not (well.issuperset(majority) and self._is_linked(majority)):
@@ -95,7 +107,7 @@ class LivenessWatch:
         for leader in members:
             if leader.is_serving and leader.core._member.role is Role.LEADER:
                 reached = [
-                    member for member in members if member.is_serving and not (
+                    member for member in self._voters if member.is_serving and not (
                         network.is_cut(leader.member_id, member.member_id)
                         or network.is_cut(member.member_id, leader.member_id))
                 ]

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import attrs
-from twisted.internet.interfaces import IStreamClientEndpoint
 
 from dledger.config import DLedgerConfig
 from dledger.core.replica import DLedgerCore
@@ -131,13 +130,10 @@ class SimMember:
             process, self.disk, rng, took_us=world.flush_us, slow_us=self._slow_us
         )
         network = world.network
-        others: dict[str, IStreamClientEndpoint] = {
-            peer_id: StreamClient(network, host, process, peer_id)
-            for peer_id in self.config.peers if peer_id != host
-        }
         self.service = MemberService(
             self.config, reactor, disk=self.disk, rng=rng, failed=self._failed,
-            listen=StreamServer(network, host, process), endpoints=others,
+            listen=StreamServer(network, host, process),
+            dial=lambda peer_id, _: StreamClient(network, host, process, peer_id),
             boot_id=f"boot {self.disk.power_cuts}", flush_thread=self.thread, local_time=self._local_time,
             make_driver=self._make_driver,
         )

@@ -54,11 +54,17 @@ class Misfortunes:
     @ivar names: of all kinds that this group can have.
     """
 
-    def __init__(self, cluster: SimCluster, rng: random.Random, damage: Rot) -> None:
+    def __init__(
+        self, cluster: SimCluster, rng: random.Random, damage: Rot, *, changes_members: bool
+    ) -> None:
+        """
+        @param changes_members: members leave, so that a minority may become a majority: one member at a time
+            is in doubt, and none loses its directory.
+        """
         self._cluster = cluster
         self._rng = rng
         self._clock = cluster.clock
-        self._members = list(cluster.members.values())
+        self._most = 1 if changes_members else (len(cluster.members) - 1) // 2
         self._damage = damage
         self._copies: dict[tuple[str, str], bytes] = {}
         self._away = damage.away
@@ -66,12 +72,17 @@ class Misfortunes:
         self.names: tuple[str, ...] = ("limp",)
         if self._members[0].config.store_type == "file":
             self.names += ("exchange", "misconfigure")
-            if not (damage.minority or cluster.options.hides_wire_version) and is_whole:
+            is_sound = not (damage.minority or cluster.options.hides_wire_version)
+            if is_sound and is_whole and not changes_members:
                 self.names += ("wipe", "wipe")
                 if not cluster.is_sync:
                     self.names += ("black_out",)
             elif damage.rots_small:
                 self.names += ("copy_back", "copy_back")
+
+    @property
+    def _members(self) -> list[SimMember]:
+        return list(self._cluster.members.values())
 
     def kind(self, name: str) -> Callable[[], None]:
         """The fault with this name; none if this group cannot have it."""
@@ -89,7 +100,7 @@ class Misfortunes:
         if self._is_rotten(member):
             return False
         doubtful = {one.member_id for one in self._members if one.is_doubtful} | {member.member_id}
-        return len(doubtful) <= (len(self._members) - 1) // 2 and not self._damage.minority
+        return len(doubtful) <= self._most and not self._damage.minority
 
     def _is_rotten(self, *losers: SimMember) -> bool:
         """Whether any other member has a damaged entry, of which C{losers} may have the only sound copy."""
@@ -170,6 +181,8 @@ class Misfortunes:
         self._note(f"{member.member_id} gets an older {name}")
         member.kill()
         member.disk.replace(path, copy)
+        if name in (TERM_FILE_NAME, TERM_TWIN_NAME):
+            self._damage.older_terms[member.member_id] = member.boots
         self._back_later(member)
 
     @staticmethod

@@ -190,6 +190,7 @@ class WatchedAround:
         self.continue_later = around.continue_later
         self.committed = around.committed
         self.report = around.report
+        self.follow_membership = around.follow_membership
         self.stop_member = around.stop_member
         self.broken = around.broken
         self.start_flush = around.start_flush

@@ -46,7 +46,9 @@ _OF_STATE = (
     "flushed_index",
 )
 #: Fields that lead back to the member, or are the same in every state.
-_LEADS_BACK = frozenset(("member", "roles", "rng", "acks", "budget", "elector", "quota", "self_id"))
+_LEADS_BACK = frozenset((
+    "member", "roles", "rng", "acks", "budget", "elector", "quota", "self_id", "membership",
+))
 #: Fields with ids of requests: peer and number are in them.
 _WITH_IDS = frozenset(("_outstanding", "_inflight", "_asked_id"))
 #: Begins a collection without an order.

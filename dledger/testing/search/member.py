@@ -19,6 +19,7 @@ import attrs
 
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole
+from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
 from dledger.core import effects as fx
 from dledger.core import inputs as ev
@@ -110,6 +111,8 @@ class SearchedLedger:
     holes_end_index: int = -1
     is_end_proven: bool = True
     repair_end_index: int = -1
+    membership: None = None
+    memberships: tuple[()] = ()
 
     @property
     def ledger_begin_index(self) -> int:
@@ -159,7 +162,13 @@ class SearchedLedger:
         assert entries.first_index == len(self.entries), "the core let a gap through"
         self.entries += entries_in(entries)
 
-    def truncate_to(self, entry: EntryBatch, *, anew: bool = False) -> None:
+    def append_configuration(self, membership: Membership, term: int) -> tuple[int, ...]:
+        """Never asked for."""
+        raise AssertionError("the members of the search do not change")
+
+    def truncate_to(
+        self, entry: EntryBatch, *, anew: bool = False, told: tuple[Membership, ...] = ()
+    ) -> None:
         """Make it the last one, durably."""
         index = entry.first_index
         assert not anew and index <= len(self.entries), "no ledger of the search begins later"
@@ -299,6 +308,9 @@ class StepRun:
 
     def committed(self, committed_index: int) -> None:
         """The ledger has heard it."""
+
+    def follow_membership(self, membership: Membership) -> None:
+        """The members of the search do not change."""
 
     def report(self, report: fx.Report) -> None:
         """Nobody reads it."""

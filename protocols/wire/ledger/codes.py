@@ -25,6 +25,7 @@ class RequestCode(IntEnum):
     PULL = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
+    MEMBERSHIP = 51901  # ours, only in JSON
 
 
 class ResponseCode(IntEnum):
@@ -94,6 +95,10 @@ class PushType(IntEnum):
     TRUNCATE = 3
 
 
+#: Members of one group, voters and learners together, at most.
+MEMBERS_MAX = 64
+
+
 class Consistency(StrEnum):
     """
     Which entries a read may show.
@@ -117,6 +122,8 @@ WIRE_FLAG_DISK_FULL = 0x100
 #: In an answer UNKNOWN to a vote: the vote is given, but the voter may have lost acknowledged entries. It
 #: counts only if every member of the group gives its vote.
 WIRE_FLAG_UNSURE_VOTE = 0x200
+#: In an answer to a heartbeat: the sender knows configuration entries.
+WIRE_FLAG_MEMBERSHIP = 0x400
 #: In an answer to a heartbeat: the flush time of the sender, see L{flush_time_flags}.
 WIRE_FLUSH_TIME_SHIFT = 16
 WIRE_FLUSH_TIME_MASK = 0x3F

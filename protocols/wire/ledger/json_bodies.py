@@ -45,6 +45,7 @@ from protocols.wire.ledger.bounds import check_bounds
 from protocols.wire.ledger.codes import Consistency, PushType, RequestCode, ResponseCode, VoteResult
 from protocols.wire.ledger.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, check_records, iterate_records
 from protocols.wire.ledger.java_shapes import read_push, write_push_answer
+from protocols.wire.ledger.memberships import TOLD_CHARACTERS_MAX
 from protocols.wire.ledger.messages import (
     MESSAGES,
     EntryBatch,
@@ -144,6 +145,17 @@ def _peers(value: object, name: str) -> dict[str, str] | None:
             raise BodyError(f"{name}: address={shown(address)} is not text")
         peers[to_text(member_id, name) or ""] = to_text(address, name) or ""
     return peers
+
+
+def _told(value: object, name: str) -> str | None:
+    """The text of L{protocols.wire.ledger.memberships}, which may be longer than others."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BodyError(f"{name}={shown(value)} is not text")
+    if len(value) > TOLD_CHARACTERS_MAX:
+        raise BodyError(f"{name} has {len(value)} characters, at most {TOLD_CHARACTERS_MAX} are allowed")
+    return value.encode("utf-8", "replace").decode()
 
 
 def _bodies(value: object, name: str) -> tuple[bytes, ...]:
@@ -255,6 +267,7 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
         _text_key(name="groupId", field="group_id"),
         _text_key(name="members", field="members"),
+        _Key(name="configuration", field="configuration", read=_told),
     ),
     RequestCode.APPEND: (_Key(name="body", field="bodies", read=_bodies, write=_write_bodies),),
     RequestCode.GET: (
@@ -286,6 +299,13 @@ _REQUESTS: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="transfereeId", field="transferee_id"),
         _long_key(name="takeLeadershipLedgerIndex", field="take_leadership_ledger_index", always=True),
     ),
+    RequestCode.MEMBERSHIP: (
+        _text_key(name="change", field="change"),
+        _text_key(name="memberId", field="member_id"),
+        _text_key(name="address", field="address"),
+        _bool_key(name="isDry", field="is_dry"),
+        _bool_key(name="isForced", field="is_forced"),
+    ),
 }
 _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
     RequestCode.METADATA: (
@@ -299,6 +319,7 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _text_key(name="groupId", field="group_id"),
         _long_key(name="groupTerm", field="group_term"),
         _bool_key(name="groupKnown", field="is_group_known"),
+        _Key(name="configuration", field="configuration", read=_told),
     ),
     RequestCode.APPEND: (
         _long_key(name="index", field="index", always=True),
@@ -325,6 +346,12 @@ _RESPONSES: Mapping[RequestCode, tuple[_Key, ...]] = {
         _long_key(name="endIndex", field="end_index", always=True),
     ),
     RequestCode.LEADERSHIP_TRANSFER: (),
+    RequestCode.MEMBERSHIP: (
+        _text_key(name="reason", field="reason"),
+        _Key(name="voters", field="voters", read=_peers, write=dict),
+        _Key(name="learners", field="learners", read=_peers, write=dict),
+        _long_key(name="index", field="index"),
+    ),
 }
 
 
@@ -341,7 +368,7 @@ class _Body:
         self.names = {folded(name): name for name in names}
         fields = attrs.fields_dict(message)
         self.defaults: JsonObject = {
-            key.field: {} if key.field == "peers" else fields[key.field].default for key in keys
+            key.field: {} if key.read is _peers else fields[key.field].default for key in keys
         }
 
     def write(self, message: LedgerMessage) -> JsonObject:

@@ -86,11 +86,13 @@ class MetadataRequest(Request):
     @ivar group_id: I{ours}, only in JSON: the id of the sender's group, if it is a member and knows it.
     @ivar members: I{ours}, only in JSON: ids of the members in the sender's list, C{n0;n1;n2} in order; empty
         if it is no member, or does not tell.
+    @ivar configuration: I{ours}, only in JSON: as of L{MetadataResponse}.
     """
 
     kind: ClassVar[RequestCode] = RequestCode.METADATA
     group_id: str = ""
     members: str = ""
+    configuration: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +104,8 @@ class MetadataResponse(Response):
     @ivar admin: I{ours}, only in JSON: C{host:port} of the member's HTTP administration; empty without one.
     @ivar group_id, group_term, is_group_known: I{ours}, only in JSON: the id of the group, see
         L{dledger.base.group_name.GroupName}.
+    @ivar configuration: I{ours}, only in JSON: the memberships of the group's log, see
+        L{protocols.wire.ledger.memberships.encode_told}; empty in a group that never changed its members.
     @ivar health: I{ours}, only in JSON: reason why it does not serve; empty if it serves, or does not tell.
     """
 
@@ -116,6 +120,7 @@ class MetadataResponse(Response):
     group_id: str = ""
     group_term: int = -1
     is_group_known: bool = False
+    configuration: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -305,6 +310,41 @@ class LeadershipTransferResponse(Response):
     kind: ClassVar[RequestCode] = RequestCode.LEADERSHIP_TRANSFER
 
 
+@attrs.frozen(kw_only=True)
+class MembershipRequest(Request):
+    """
+    I{Ours}, only in JSON: change the members of the group.
+
+    @ivar change: of L{dledger.base.membership.CHANGES}.
+    @ivar member_id: the member that is added, promoted, removed, or moved to another address.
+    @ivar address: C{host:port} of a member that is added or moved.
+    @ivar is_dry: only say what would happen.
+    @ivar is_forced: also if no quorum of the new members is known to be alive and caught up.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.MEMBERSHIP
+    change: str = ""
+    member_id: str = ""
+    address: str = ""
+    is_dry: bool = False
+    is_forced: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class MembershipResponse(Response):
+    """
+    @ivar reason: why it was refused; or what has happened, or would happen.
+    @ivar voters, learners: the members then; empty unless SUCCESS.
+    @ivar index: of the configuration entry; -1 if none was written.
+    """
+
+    kind: ClassVar[RequestCode] = RequestCode.MEMBERSHIP
+    reason: str = ""
+    voters: Mapping[str, str] = attrs.Factory(dict)
+    learners: Mapping[str, str] = attrs.Factory(dict)
+    index: int = -1
+
+
 #: Request code to the classes of the request and of its answer.
 MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.METADATA: (MetadataRequest, MetadataResponse),
@@ -315,4 +355,5 @@ MESSAGES: Mapping[RequestCode, tuple[type[Request], type[Response]]] = {
     RequestCode.HEART_BEAT: (HeartBeatRequest, HeartBeatResponse),
     RequestCode.PUSH: (PushEntryRequest, PushEntryResponse),
     RequestCode.LEADERSHIP_TRANSFER: (LeadershipTransferRequest, LeadershipTransferResponse),
+    RequestCode.MEMBERSHIP: (MembershipRequest, MembershipResponse),
 }

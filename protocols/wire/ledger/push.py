@@ -55,6 +55,7 @@ from protocols.wire.ledger.messages import (
 from protocols.wire.ledger.push_layout import (
     BODIES_MAX,
     BODY_LENGTH_DECLARATION,
+    JSON_ONLY,
     KINDS,
     PEER_DECLARATION,
     PEERS_MAX,
@@ -417,7 +418,7 @@ _RESPONSE_CODECS = {
     kind: _Codec(MESSAGES[kind][1], struct_of(declaration), *_RESPONSES[kind])
     for kind, declaration in RESPONSE_DECLARATIONS.items()
 }
-assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys() == MESSAGES.keys()
+assert _REQUEST_CODECS.keys() == _RESPONSE_CODECS.keys() == KINDS.keys() == MESSAGES.keys() - JSON_ONLY
 
 _BY_NUMBER: Mapping[tuple[int, int], _Codec[Any]] = {
     **{(KINDS[kind], 0): codec for kind, codec in _REQUEST_CODECS.items()},

@@ -28,6 +28,9 @@ KINDS: Mapping[RequestCode, int] = {
     RequestCode.LEADERSHIP_TRANSFER: 8,
 }
 
+#: Messages that are JSON on every connection.
+JSON_ONLY = frozenset({RequestCode.MEMBERSHIP})
+
 #: Bodies in one APPEND, members in one METADATA answer, and bytes of one text, at most.
 BODIES_MAX = 65536
 PEERS_MAX = 1024

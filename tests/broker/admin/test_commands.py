@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.commands.refusals import Code
 from dledger.base.errors import StoreError
 from dledger.broker.admin.commands import (
     DELETE_SUBSCRIPTIONGROUP,
@@ -21,7 +22,6 @@ from dledger.broker.admin.commands import (
     AdminCommands,
     AdminParts,
 )
-from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.pulls import PullCommands
 from dledger.broker.ha.service import HAStatus

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.commands.refusals import Code
 from dledger.broker.admin.reset_offsets import (
     INVOKE_BROKER_TO_RESET_OFFSET,
     RESET_CONSUMER_CLIENT_OFFSET,
     ResetOffsets,
 )
 from dledger.broker.admin.stats import CONSUMER_NOT_ONLINE
-from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData
 from protocols.wire.remoting import RemotingCommand

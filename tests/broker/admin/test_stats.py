@@ -7,6 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.commands.refusals import Code
 from dledger.broker.admin import stats as stats_commands
 from dledger.broker.admin.stats import (
     CONSUMER_NOT_ONLINE,
@@ -19,7 +20,6 @@ from dledger.broker.admin.stats import (
     StatsCommands,
     TableCommands,
 )
-from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.subscriptions import ConsumerData, parse_subscription
 from dledger.broker.metadata.slave_synchronize import ITEMS, metadata_answer

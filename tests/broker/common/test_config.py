@@ -6,7 +6,8 @@ from __future__ import annotations
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.config import BrokerConfig, broker_from_mapping, read_properties
+from dledger.base.option_values import read_properties
+from dledger.broker.common.config import BrokerConfig, broker_from_mapping
 from dledger.broker.ha.config import HAConfig
 from dledger.broker.store.store_config import StoreConfig
 

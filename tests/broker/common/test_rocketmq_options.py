@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.config import broker_from_mapping, read_properties
+from dledger.base.option_values import read_properties
+from dledger.broker.common.config import broker_from_mapping
 from dledger.broker.common.rocketmq_options import PROMISES, is_rocketmq_option
 
 #: What real files set to what we do anyway, or to what does not matter here.

@@ -7,8 +7,8 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.commands.refusals import Code
 from dledger.broker.common.groups import find_group
-from dledger.broker.common.refusals import Code
 from dledger.broker.consuming.consumers import (
     CHECK_CLIENT_CONFIG,
     EXPIRED_MS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import Code
+from dledger.base.commands.refusals import Code
 from dledger.broker.consuming.offset_commands import (
     GET_EARLIEST_MSG_STORETIME,
     GET_MAX_OFFSET,

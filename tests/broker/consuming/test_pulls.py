@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import Code
+from dledger.base.commands.refusals import Code
 from dledger.broker.consuming import pulls
 from dledger.broker.consuming.consumers import ConsumerTable
 from dledger.broker.consuming.pulls import LITE_PULL_MESSAGE, PULL_MESSAGE, PullCommands

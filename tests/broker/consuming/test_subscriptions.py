@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import Code, Refused
+from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.consuming.subscriptions import (
     TAGS_MAX,
     parse_subscription,

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import Code
+from dledger.base.commands.refusals import Code
 from dledger.broker.metadata.tables import GroupConfig, TopicConfig
 from dledger.broker.sending.send_back import CONSUMER_SEND_MSG_BACK
 from dledger.broker.store.records import SCHEDULE_TOPIC

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.commands.refusals import Code, Refused
 from dledger.broker.common.groups import retry_topic
-from dledger.broker.common.refusals import Code, Refused
 from dledger.broker.metadata.tables import GroupConfig
 from protocols.wire.remoting import RemotingCommand, encode_command
 from protocols.wire.rocketmq.message import BatchItem, Host, decode_properties, encode_batch

@@ -11,15 +11,19 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's own producer and consumers beside a master and its slaves: what each message was answered is told
@@ -45,7 +49,7 @@ public final class HaClient {
         PrintStream answers = System.out;
         System.setOut(System.err);
         String nameServer = arguments[0];
-        DefaultMQProducer producer = new DefaultMQProducer("producers");
+        DefaultMQProducer producer = new DefaultMQProducer("producers", keys());
         producer.setNamesrvAddr(nameServer);
         producer.setPollNameServerInterval(1000);
         producer.setSendMsgTimeout(10000);
@@ -78,6 +82,13 @@ public final class HaClient {
             }
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    /** Signs requests with the account of the system properties; null without one. */
+    private static RPCHook keys() {
+        String key = System.getProperty("access.key");
+        return key == null ? null
+            : new AclClientRPCHook(new SessionCredentials(key, System.getProperty("secret.key")));
     }
 
     /** How one message ended: number, status, queue, offset in the queue, the broker's name for it. */
@@ -229,7 +240,8 @@ public final class HaClient {
     private static void consume(String nameServer, String topic, String group, String tag) throws Exception {
         Seen seen = new Seen();
         SEEN.put(group, seen);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(group, keys(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setPollNameServerInterval(1000);
         consumer.setPersistConsumerOffsetInterval(1000);

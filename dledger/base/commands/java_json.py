@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.metadata.test_java_json -*-
+# -*- test-case-name: tests.base.commands.test_java_json -*-
 """
 Documents of RocketMQ's metadata, as fastjson writes them.
 

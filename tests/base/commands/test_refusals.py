@@ -1,11 +1,11 @@
-# -*- test-case-name: tests.broker.common.test_refusals -*-
+# -*- test-case-name: tests.base.commands.test_refusals -*-
 """Fields of requests: what is there, what is missing, what makes no sense."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.common.refusals import Code, Fields, Refused
+from dledger.base.commands.refusals import Code, Fields, Refused
 
 
 class FieldsTests(SynchronousTestCase):

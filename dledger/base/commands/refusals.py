@@ -1,9 +1,9 @@
-# -*- test-case-name: tests.broker.common.test_refusals -*-
+# -*- test-case-name: tests.base.commands.test_refusals -*-
 """
 Groups of commands, the codes of their refusals, and the fields of a request, checked against their limits.
 
-L{dledger.broker.router.CommandRouter} has all groups of a broker, and answers for a handler that raises
-L{Refused}.
+L{dledger.base.commands.answering.AnsweringSide} has all groups of a server, and answers for a handler that
+raises L{Refused}.
 
 Source: ResponseCode.java (RocketMQ), RemotingCommand.decodeCommandCustomHeader (4.9.8).
 """
@@ -45,7 +45,7 @@ class CommandGroup:
 
 
 class Code(IntEnum):
-    """The codes of RocketMQ that our brokers use in answers."""
+    """The codes of RocketMQ that our servers use in answers."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -87,7 +87,7 @@ class Refused(Exception):
 
 class RefusalCounts:
     """
-    Number of refused requests, by request code and code of the answer, for all parts of a broker.
+    Number of refused requests, by request code and code of the answer, for all parts of a server.
 
     The first of each pair is logged. Further pairs beyond L{PAIRS_MAX} are counted together.
 

@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.node.test_key_watch -*-
+# -*- test-case-name: tests.base.test_key_watch -*-
 """New keys are taken, an end that comes near is said."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from typing import Any
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from dledger.base.tls.key_watch import SAY_AGAIN_S, SOON_S, KeyWatch
 from dledger.base.tls_files import TlsFiles
-from dledger.node.key_watch import SAY_AGAIN_S, SOON_S, KeyWatch
 from tests.node.rig import Rig
 
 
@@ -43,7 +43,7 @@ class KeyWatchTests(SynchronousTestCase):
 
         globalLogPublisher.addObserver(observe)
         self.addCleanup(globalLogPublisher.removeObserver, observe)
-        self.watch = KeyWatch(self.keys, "n0")  # type: ignore[arg-type]
+        self.watch = KeyWatch(self.keys, "member n0", member_id="n0")  # type: ignore[arg-type]
 
     def said_at(self, now_s: float) -> list[str]:
         """What is said then."""
@@ -78,12 +78,14 @@ class KeyWatchTests(SynchronousTestCase):
             _, sentence = self.said_at(0)
             self.assertIn(f"(n0.pem) has no DNS name n0, only {told}: members and clients refuse", sentence)
         self.assertEqual(self.said_at(10), [])
-        KeyWatch(self.keys, "n0")  # type: ignore[arg-type]
+        KeyWatch(self.keys, "broker b")  # type: ignore[arg-type]
+        self.assertEqual(self.said, [])
+        KeyWatch(self.keys, "member n0", member_id="n0")  # type: ignore[arg-type]
         self.assertEqual(len(self.said), 1)
 
     def test_without(self) -> None:
         """A member without TLS has no end."""
-        watch = KeyWatch(None, "n0")
+        watch = KeyWatch(None, "member n0", member_id="n0")
         watch.check(1e12)
         self.assertEqual(watch.expires_s, -1.0)
 

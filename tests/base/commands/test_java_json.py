@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.broker.metadata.test_java_json -*-
+# -*- test-case-name: tests.base.commands.test_java_json -*-
 """Documents as Java writes them."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.broker.metadata.java_json import DataVersion, file_json, read_document, wire_json
+from dledger.base.commands.java_json import DataVersion, file_json, read_document, wire_json
 from protocols.wire.errors import BodyError
 
 #: consumerOffset.json of a 4.9.7 broker.

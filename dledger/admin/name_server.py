@@ -1,0 +1,170 @@
+# -*- test-case-name: tests.admin.test_name_server -*-
+"""
+The administration of a name server over HTTP::
+
+    GET /          list of pages
+    GET /status    the numbers of this name server
+    GET /brokers   the brokers that live
+    GET /healthz   200 when it serves, 503 with the reason when it does not
+    GET /metrics   metrics for Prometheus
+
+All pages except C{/metrics} are JSON. No page changes anything. The limits are those of L{AdminSite}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import attrs
+from klein import Klein
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from twisted.application.internet import StreamServerEndpointService
+from twisted.internet.endpoints import serverFromString
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from werkzeug.exceptions import HTTPException
+
+from dledger.admin.pages import METRICS_TYPE, OptionalEndpoint, json_page, loopback_unless_told
+from dledger.admin.site import AdminSite
+from dledger.base.reactor import Reactor
+from dledger.namesrv.status import LiveBrokerStatus, NameServerStatus
+
+_PREFIX = "dledger_namesrv_"
+_PAGES = {
+    "/status": "the numbers of this name server",
+    "/brokers": "the brokers that live",
+    "/healthz": "200 when this name server serves, else 503 and the reason",
+    "/metrics": "metrics for Prometheus",
+}
+
+#: Name and help of the numbers that rise and fall, and of those that only rise.
+NAME_SERVER_GAUGES: tuple[tuple[str, str], ...] = (
+    ("connections", "Open connections."),
+    ("brokers", "Addresses that live."),
+    ("broker_names", "Names of brokers."),
+    ("clusters", "Clusters."),
+    ("topics", "Topics."),
+    ("routes", "Pairs of a topic and a broker name."),
+    ("topic_bytes", "Bytes of the names of topics."),
+    ("kv_entries", "Namespaces and keys of the KV configuration."),
+    ("kv_bytes", "Bytes of its texts."),
+    ("answers_held_bytes", "Bytes of answers that are not read yet."),
+    ("unfinished_frame_bytes", "Bytes of unfinished frames."),
+)
+NAME_SERVER_COUNTERS: tuple[tuple[str, str], ...] = (
+    ("requests", "Requests received."),
+    ("registrations", "Registrations taken."),
+    ("brokers_expired", "Brokers forgotten as they did not register in time."),
+    ("brokers_lost", "Brokers forgotten as their connection ended."),
+    ("unknown_requests", "Requests with an unknown code."),
+    ("failed_requests", "Requests at which this server failed."),
+    ("wire_errors", "Connections ended because of malformed bytes."),
+    ("connections_refused", "Connections refused."),
+    ("connections_replaced", "Connections ended for newer ones."),
+)
+
+
+class NameServerSource(Protocol):
+    """The part of a name server that this module needs."""
+
+    def status(self) -> NameServerStatus:
+        """The present state."""
+
+    def brokers(self) -> tuple[LiveBrokerStatus, ...]:
+        """The brokers that live."""
+
+
+class NameServerCollector(Collector):
+    """Makes the metrics of one name server from one status."""
+
+    def __init__(self, server: NameServerSource) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric family."""
+        status = self._server.status()
+        for name, text in NAME_SERVER_GAUGES:
+            yield GaugeMetricFamily(_PREFIX + name, text, value=float(getattr(status, name)))
+        yield GaugeMetricFamily(_PREFIX + "is_healthy", "1 while it serves.", value=float(not status.problem))
+        yield GaugeMetricFamily(_PREFIX + "uptime_seconds", "Seconds since its start.", value=status.uptime_s)
+        for name, text in NAME_SERVER_COUNTERS:
+            yield CounterMetricFamily(f"{_PREFIX}{name}_total", text, value=float(getattr(status, name)))
+        refusals = CounterMetricFamily(
+            _PREFIX + "refusals_total", "Requests refused, by request code and code of the answer.",
+            labels=("request", "code"),
+        )
+        for pair, number in status.refusals.items():
+            refusals.add_metric(pair.split(":"), float(number))
+        yield refusals
+
+
+class NameServerPages:
+    """The pages."""
+
+    app = Klein()
+    log = Logger()
+
+    def __init__(self, server: NameServerSource) -> None:
+        self._server = server
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(NameServerCollector(server))
+
+    @app.route("/", methods=["GET"])
+    def index(self, request: IRequest) -> bytes:
+        """List of pages."""
+        return json_page(request, 200, {"service": "dledger-namesrv", "pages": _PAGES})
+
+    @app.route("/status", methods=["GET"])
+    def status(self, request: IRequest) -> bytes:
+        """The numbers."""
+        status = self._server.status()
+        return json_page(request, 200, {**attrs.asdict(status), "is_healthy": not status.problem})
+
+    @app.route("/brokers", methods=["GET"])
+    def brokers(self, request: IRequest) -> bytes:
+        """The brokers that live."""
+        return json_page(request, 200, {"brokers": [attrs.asdict(one) for one in self._server.brokers()]})
+
+    @app.route("/healthz", methods=["GET"])
+    def healthz(self, request: IRequest) -> bytes:
+        """Whether it serves."""
+        problem = self._server.status().problem
+        if problem:
+            return json_page(request, 503, {"status": "unavailable", "reason": problem})
+        return json_page(request, 200, {"status": "ok"})
+
+    @app.route("/metrics", methods=["GET"])
+    def metrics(self, request: IRequest) -> bytes:
+        """Metrics for Prometheus."""
+        request.setHeader(b"content-type", METRICS_TYPE.encode("ascii"))
+        return generate_latest(self._registry)
+
+    @app.handle_errors(Exception)
+    def failed(self, request: IRequest, failure: Failure) -> bytes:
+        """No such page, a method other than GET, or an error of ours."""
+        error = failure.value
+        if isinstance(error, HTTPException):
+            facts = {"error": error.name.lower(), "pages": list(_PAGES)}
+            return json_page(request, error.code or 500, facts)
+        self.log.failure("a page of the administration failed", failure)
+        return json_page(request, 500, {"error": "internal error"})
+
+
+def make_name_server_pages(
+    server: NameServerSource, endpoint: str, reactor: Reactor, *, wall_s: Callable[[], float],
+    hosts: Iterable[str] = (),
+) -> StreamServerEndpointService:
+    """
+    The service that serves the pages.
+
+    @param endpoint: endpoint string such as C{tcp:8080}; on the loopback interface unless it names one.
+    @param wall_s: seconds since 1970, for the access log.
+    @param hosts: see L{AdminSite}.
+    """
+    site = AdminSite(NameServerPages(server).app.resource(), reactor, hosts=hosts, wall_s=wall_s)
+    listen = OptionalEndpoint(serverFromString(reactor, loopback_unless_told(endpoint)))
+    return StreamServerEndpointService(listen, site)

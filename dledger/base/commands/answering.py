@@ -1,0 +1,129 @@
+# -*- test-case-name: tests.broker.test_router,tests.namesrv.test_service -*-
+"""
+The listening side of any server of RocketMQ's commands: each request goes to the group that has its code.
+
+Rule 1: every request is answered once. This side answers for a handler that refuses a request or fails.
+Rule 2: a request that fails does not affect other requests.
+
+Source: NettyRemotingAbstract.processRequestCommand (4.9.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twisted.python.failure import Failure
+
+from dledger.base.commands.refusals import Code, CommandGroup, Handler, RefusalCounts, Refused
+from dledger.base.listening import ListeningSide
+from protocols.budgets import Budgets
+from protocols.rocketmq.commands import CommandConnection
+from protocols.turn import Turn
+from protocols.wire.errors import WireError
+from protocols.wire.remoting import RemotingCommand
+
+#: At most this many connections are open.
+CONNECTIONS_MAX = 8192
+
+#: At most this many kinds of failures are logged with their traceback; all are counted.
+_FAILURES_MAX = 256
+
+
+class AnsweringSide(ListeningSide[CommandConnection]):
+    """
+    A L{protocols.rocketmq.commands.CommandSink} for the connections that it makes.
+
+    @ivar budgets: the memory that the connections share.
+    @ivar wire_errors: connections that were aborted because the peer broke the format.
+    @ivar unknown: requests without a handler.
+    @ivar refusals: counts the requests that are refused.
+    @ivar failures: requests at which a handler failed.
+    """
+
+    def __init__(
+        self, turn: Turn, groups: Sequence[CommandGroup], *, refusals: RefusalCounts | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """
+        @param groups: no code is in two of them. They hear of connections in this order.
+        @param refusals: shared with other parts; by default a new one.
+        """
+        super().__init__(turn, connections_max=connections_max)
+        self.budgets = Budgets()
+        self._groups = tuple(groups)
+        self._handlers: dict[int, Handler] = {}
+        for group in groups:
+            handlers = group.handlers()
+            twice = sorted(handlers.keys() & self._handlers.keys())
+            assert not twice, f"codes {twice} have handlers already"
+            self._handlers.update(handlers)
+        self._failed_codes: set[tuple[int, str]] = set()
+        self.wire_errors = 0
+        self.unknown = 0
+        self.refusals = refusals or RefusalCounts()
+        self.failures = 0
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """Request codes that have a handler."""
+        return tuple(sorted(self._handlers))
+
+    def _make_connection(self) -> CommandConnection:
+        return CommandConnection(self, self._turn, budgets=self.budgets)
+
+    # -- CommandSink -----------------------------------------------------------------------------
+
+    def commands_received(self, connection: CommandConnection, commands: list[RemotingCommand]) -> None:
+        """See L{protocols.rocketmq.commands.CommandSink.commands_received}."""
+        for command in commands:
+            self._handle(connection, command)
+
+    def _handle(self, connection: CommandConnection, command: RemotingCommand) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            self.unknown += 1
+            self.refusals.refused(
+                connection.address, command.code, Code.REQUEST_CODE_NOT_SUPPORTED, "not supported"
+            )
+            connection.answer_not_supported(command)
+            return
+        try:
+            handler(connection, command)
+        except Exception as error:
+            self._refuse(connection, command, error)
+
+    def _refuse(self, connection: CommandConnection, command: RemotingCommand, error: Exception) -> None:
+        if isinstance(error, Refused):
+            self.refusals.refused(connection.address, command.code, error.code, error.remark)
+            connection.answer(command, code=error.code, remark=error.remark)
+            return
+        self._failed(connection, command.code, Failure())
+        remark = f"{type(error).__name__}: {error}"[:1000]
+        connection.answer(command, code=Code.SYSTEM_ERROR, remark=remark)
+
+    def _failed(self, connection: CommandConnection, code: int, failure: Failure) -> None:
+        self.failures += 1
+        kind = (code, type(failure.value).__name__)
+        if kind not in self._failed_codes and len(self._failed_codes) < _FAILURES_MAX:
+            self._failed_codes.add(kind)
+            self.log.failure("request {code} of {address} failed (logged once)", failure,
+                             code=code, address=connection.address)  # fmt: skip
+
+    def drained(self, connection: CommandConnection) -> None:
+        """See L{protocols.rocketmq.commands.CommandSink.drained}."""
+        for group in self._groups:
+            group.drained(connection)
+
+    def wire_broken(self, connection: CommandConnection, error: WireError) -> None:
+        """See L{protocols.rocketmq.commands.CommandSink.wire_broken}."""
+        self.wire_errors += 1
+        repeated = self.folding.happened(("format broken",))
+        if repeated is not None:
+            self.log.warn("{address} broke the format, connection aborted: {reason}",
+                          address=connection.address, reason=str(error), **repeated)  # fmt: skip
+
+    def connection_lost(self, connection: CommandConnection, reason: str) -> None:
+        """See L{protocols.rocketmq.commands.CommandSink.connection_lost}."""
+        super().connection_lost(connection, reason)
+        for group in self._groups:
+            group.connection_lost(connection)

@@ -1,0 +1,46 @@
+# -*- test-case-name: tests.node.test_node -*-
+"""The store as a node needs it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dledger.base.disk.set_aside import KeptFile
+from dledger.base.group_flush import Flushable
+from dledger.node.driver import Ledger
+from dledger.node.reads import Readable
+from dledger.storage.store_flush import LedgerFlush
+from dledger.storage.store_room import DeletedSegment
+
+
+class Store(Ledger, Flushable[LedgerFlush], Readable, Protocol):
+    """The store of a node."""
+
+    @property
+    def committed_index(self) -> int:
+        """Last index known to be committed."""
+
+    @property
+    def repair_end_index(self) -> int:
+        """-1, or the end that the ledger of a damaged member must reach again."""
+
+    @property
+    def end_position(self) -> int:
+        """Stream offset in bytes of the end of the last record."""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether appends are refused because the disk is full."""
+
+    @property
+    def set_aside(self) -> list[KeptFile]:
+        """What this process has set aside, in order."""
+
+    def kept_files(self) -> list[KeptFile]:
+        """Everything that was ever set aside."""
+
+    def check_point(self, *, force: bool = False) -> None:
+        """Write mark and checkpoint if they changed."""
+
+    def house_keeping(self, now_s: float, local_hour: int, *, keep_from_index: int) -> list[DeletedSegment]:
+        """Check disk space and delete expired files. @return: the deleted files."""

@@ -1,0 +1,114 @@
+# -*- test-case-name: tests.admin.test_name_server -*-
+"""The pages of a name server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import treq
+from prometheus_client.parser import text_string_to_metric_families
+from treq.testing import StubTreq
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.admin.name_server import (
+    NAME_SERVER_COUNTERS,
+    NAME_SERVER_GAUGES,
+    NameServerPages,
+    make_name_server_pages,
+)
+from dledger.namesrv.status import LiveBrokerStatus, NameServerStatus
+from tests.test_docs import DOCS
+
+
+def picture(**changes: Any) -> NameServerStatus:
+    """Every number differs."""
+    numbers = {
+        field.name: number + 1
+        for number, field in enumerate(attrs.fields(NameServerStatus))
+        if field.name not in ("address", "answers_as", "problem", "refusals")
+    }
+    facts: dict[str, Any] = {
+        "address": "0.0.0.0:9876", "answers_as": "5.3", "problem": "", "refusals": {"101:22": 3}, **numbers,
+    }
+    return NameServerStatus(**{**facts, **changes})
+
+
+class FakeNameServer:
+    """A state."""
+
+    def __init__(self) -> None:
+        self.picture = picture()
+        self.fails = False
+
+    def status(self) -> NameServerStatus:
+        """As it is."""
+        if self.fails:
+            raise ZeroDivisionError
+        return self.picture
+
+    def brokers(self) -> tuple[LiveBrokerStatus, ...]:
+        """One."""
+        return (LiveBrokerStatus(
+            cluster="C", names=("bk",), broker_ids=(0,), address="a:1", ha_address="a:2", heard_s=1.5
+        ),)  # fmt: skip
+
+
+class PageTests(SynchronousTestCase):
+    """GET and the answers."""
+
+    def setUp(self) -> None:
+        self.server = FakeNameServer()
+        self.treq = StubTreq(NameServerPages(self.server).app.resource())
+
+    def document(self, path: str, status: int = 200, method: str = "GET") -> Any:
+        """The JSON of a page."""
+        response = self.successResultOf(self.treq.request(method, f"http://admin.test{path}"))
+        self.assertEqual(response.code, status)
+        return self.successResultOf(treq.json_content(response))
+
+    def test_pages(self) -> None:
+        """Each page has the state."""
+        self.assertIn("/metrics", self.document("/")["pages"])
+        status = self.document("/status")
+        self.assertEqual((status["topics"], status["is_healthy"]), (self.server.picture.topics, True))
+        self.assertEqual(self.document("/brokers")["brokers"][0]["address"], "a:1")
+        self.assertEqual(self.document("/healthz"), {"status": "ok"})
+        self.server.picture = picture(problem="it stops")
+        self.assertEqual(self.document("/healthz", 503)["reason"], "it stops")
+
+    def test_errors(self) -> None:
+        """No page, no other method, and no details of a failure."""
+        self.assertEqual(self.document("/x", 404)["error"], "not found")
+        self.document("/status", 405, "POST")
+        self.server.fails = True
+        self.assertEqual(self.document("/status", 500), {"error": "internal error"})
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_metrics(self) -> None:
+        """Every number of the status, with the names that the documentation has."""
+        response = self.successResultOf(self.treq.get("http://admin.test/metrics"))
+        text = self.successResultOf(treq.text_content(response))
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text) for sample in family.samples
+        }  # fmt: skip
+        for name, _ in NAME_SERVER_GAUGES:
+            self.assertEqual(found[f"dledger_namesrv_{name}",], getattr(self.server.picture, name))
+        for name, _ in NAME_SERVER_COUNTERS:
+            self.assertEqual(found[f"dledger_namesrv_{name}_total",], getattr(self.server.picture, name))
+        self.assertEqual(found["dledger_namesrv_refusals_total", "22", "101"], 3)
+        page = (Path(DOCS) / "namesrv.md").read_text("utf-8")
+        names = {name.removeprefix("dledger_namesrv_") for name, *_ in found}
+        self.assertEqual([name for name in sorted(names) if f"`{name}`" not in page], [])
+
+    def test_service(self) -> None:
+        """It listens on the loopback interface."""
+        reactor: Any = MemoryReactorClock()
+        service = make_name_server_pages(self.server, "8080", reactor, wall_s=lambda: 0.0)
+        service.startService()
+        self.assertEqual(reactor.tcpServers[0][0], 8080)
+        self.assertEqual(reactor.tcpServers[0][3], "127.0.0.1")
+        service.stopService()

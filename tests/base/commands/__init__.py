@@ -1,0 +1,1 @@
+"""Tests of dledger.base.commands."""

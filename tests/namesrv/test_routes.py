@@ -1,0 +1,261 @@
+# -*- test-case-name: tests.namesrv.test_routes -*-
+"""The tables of a name server: how brokers come, change and go, and the bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.commands.java_json import DataVersion
+from dledger.base.commands.refusals import Refused
+from dledger.namesrv.registrations import BrokerTopics, TopicQueues
+from dledger.namesrv.routes import MasterAddresses, Registering, RouteLimits, RouteTable
+
+
+def header(**changes: Any) -> Registering:
+    """The master of bk."""
+    return attrs.evolve(
+        Registering(cluster="C", name="bk", broker_id=0, address="m:1", ha_address="m:2"), **changes
+    )
+
+
+def body(*names: str, counter: int = 1, state: int = 0, perm: int = 6) -> BrokerTopics:
+    """Topics of one version."""
+    return BrokerTopics(
+        version=DataVersion(timestamp=1, counter=counter, state_version=state),
+        topics=dict.fromkeys(names, TopicQueues(perm=perm)),
+    )
+
+
+class RouteCase(SynchronousTestCase):
+    """Tables by the rules of 5.x, and of 4.9."""
+
+    def setUp(self) -> None:
+        self.table = RouteTable(RouteLimits(), is_5=True)
+        self.old = RouteTable(RouteLimits(), is_5=False)
+
+    def check(self, table: RouteTable) -> None:
+        """The tables agree with each other."""
+        names = {name for group in table.groups.values() for name in [group.name] if group.addresses}
+        self.assertEqual(names, set(table.groups))
+        pairs = {(topic, broker) for topic, brokers in table.topics.items() for broker in brokers}
+        self.assertEqual(table.routes, len(pairs))
+        of = table._topics_of
+        self.assertEqual(pairs, {(topic, name) for name, topics in of.items() for topic in topics})
+        self.assertEqual(table.topic_bytes, sum(len(name.encode()) for name in table.topics))
+        self.assertEqual(table._pairs, sum(map(len, table.clusters.values())))
+        self.assertEqual(set().union(*table.clusters.values()), set(table.groups))
+        held = {key for keys in table._keys_of.values() for key in keys}
+        self.assertEqual(held, set(table.live))
+
+
+class RegistrationTests(RouteCase):
+    """What a registration changes."""
+
+    def test_slave_learns_master(self) -> None:
+        """A slave gets both addresses of its master, a master none."""
+        self.assertEqual(self.table.register(header(), body("A", "B"), 1, 0.0), MasterAddresses())
+        told = self.table.register(header(broker_id=1, address="s:1"), body("A", "B"), 2, 0.0)
+        self.assertEqual(told, MasterAddresses(address="m:1", ha_address="m:2"))
+        self.check(self.table)
+
+    def test_only_the_masters_topics(self) -> None:
+        """Topics of a slave count only in 5.x, without a master, if it sends enableActingMaster."""
+        slave = header(broker_id=3, address="s:1")
+        self.table.register(slave, body("A", "B"), 1, 0.0)
+        self.assertIsNone(self.table.route("A"))
+        self.table.register(attrs.evolve(slave, acting=False), body("A", "B"), 1, 0.0)
+        self.assertIsNotNone(self.table.route("A"))
+        self.table.register(attrs.evolve(slave, acting=True), body("A", "B", counter=2), 1, 0.0)
+        route = self.table.route("A")
+        assert route is not None
+        self.assertEqual(route.queues["bk"].perm, 4)
+        self.old.register(attrs.evolve(slave, acting=False), body("A", "B"), 1, 0.0)
+        self.assertIsNone(self.old.route("A"))
+
+    def test_same_version(self) -> None:
+        """4.9 ignores topics of a version that it knows; 5.x adds those that the routes lack."""
+        for table, expected in ((self.table, True), (self.old, False)):
+            table.register(header(), body("A", "B"), 1, 0.0)
+            table.register(header(), body("A", "B", "X", perm=4), 1, 1.0)
+            self.assertEqual("X" in table.topics, expected)
+            self.assertEqual(table.topics["A"]["bk"].perm, 6)
+            table.register(header(), body("A", "B", counter=2, perm=4), 1, 2.0)
+            self.assertEqual(table.topics["A"]["bk"].perm, 4)
+            self.check(table)
+
+    def test_one_topic(self) -> None:
+        """5.x refuses a first registration with one topic, and keeps nothing of it."""
+        self.assertRaises(Refused, self.table.register, header(), body("A"), 1, 0.0)
+        self.assertEqual((self.table.groups, self.table.live, self.table.clusters), ({}, {}, {}))
+        self.old.register(header(), body("A"), 1, 0.0)
+        self.assertIn("A", self.old.topics)
+
+    def test_slave_becomes_master(self) -> None:
+        """An address has one id; the one that lost its id to another address lives, without a name."""
+        for table in (self.table, self.old):
+            table.register(header(), body("A", "B"), 1, 0.0)
+            table.register(header(broker_id=1, address="s:1"), body("A", "B"), 2, 0.0)
+            table.register(header(address="s:1"), body("A", "B", counter=5), 2, 1.0)
+            self.assertEqual(table.groups["bk"].addresses, {0: "s:1"})
+            self.assertEqual(table.channel_lost(1), [("C", "m:1")])
+            self.assertEqual(table.groups["bk"].addresses, {0: "s:1"})
+            self.check(table)
+
+    def test_roles_of_a_raft_member(self) -> None:
+        """A broker in DLedger mode begins with id -1, and changes it with each role."""
+        for table in (self.table, self.old):
+            for counter, number in enumerate((-1, 1, 0, 2, 0)):
+                table.register(header(broker_id=number), body("A", "B", counter=counter), 1, 0.0)
+                self.assertEqual(table.groups["bk"].addresses, {number: "m:1"})
+                self.check(table)
+
+    def test_higher_state(self) -> None:
+        """5.x: an id is not taken from an address with a higher version of the controller's state."""
+        self.table.register(header(), body("A", "B", state=2), 1, 0.0)
+        self.table.register(header(address="x:1"), body("A", "B", state=1), 2, 0.0)
+        self.assertEqual(self.table.groups["bk"].addresses, {0: "m:1"})
+        self.assertEqual(set(self.table.live), {("C", "m:1")})
+
+    def test_versions(self) -> None:
+        """A broker that asks lives; in 4.9 only if its version is known."""
+        for table, expected in ((self.table, 5.0), (self.old, 0.0)):
+            self.assertEqual(table.compare("C", "m:1", DataVersion(), 0.0), (True, None))
+            table.register(header(), body("A", "B"), 1, 0.0)
+            other = DataVersion(timestamp=1, counter=7)
+            self.assertEqual(table.compare("C", "m:1", other, 5.0), (True, body().version))
+            self.assertEqual(table.live["C", "m:1"].heard_s, expected)
+            self.assertEqual(table.compare("C", "m:1", body().version, 6.0)[0], False)
+            self.assertEqual(table.live["C", "m:1"].heard_s, 6.0)
+
+
+class EndTests(RouteCase):
+    """How brokers are forgotten."""
+
+    def test_channel(self) -> None:
+        """All brokers of a connection go with it; the last address takes name, cluster and topics along."""
+        self.table.register(header(), body("A", "B"), 1, 0.0)
+        self.table.register(header(broker_id=1, address="s:1"), body("A", "B"), 2, 0.0)
+        self.assertEqual(self.table.channel_lost(1), [("C", "m:1")])
+        self.assertEqual(self.table.groups["bk"].addresses, {1: "s:1"})
+        self.assertIn("A", self.table.topics)
+        self.table.channel_lost(2)
+        self.assertEqual((self.table.topics, self.table.groups, self.table.clusters), ({}, {}, {}))
+        self.check(self.table)
+
+    def test_newer_channel(self) -> None:
+        """The end of an old connection is nothing to a broker that has registered over another one."""
+        self.table.register(header(), body("A", "B"), 1, 0.0)
+        self.table.register(header(), body("A", "B"), 2, 0.0)
+        self.assertEqual(self.table.channel_lost(1), [])
+        self.assertIn("bk", self.table.groups)
+
+    def test_expiry(self) -> None:
+        """A broker lives for its timeout; a heartbeat renews it."""
+        self.table.register(header(), body("A", "B"), 1, 0.0)
+        self.assertEqual(self.table.expired(120.0), [])
+        self.assertEqual(self.table.expired(120.1), [(("C", "m:1"), 1)])
+        self.table.heartbeat("C", "m:1", 100.0)
+        self.assertEqual(self.table.expired(120.1), [])
+
+    def test_unregister(self) -> None:
+        """An address goes; another one that has its id by now stays, also in 4.9 (Java's 4.9 drops it)."""
+        for table in (self.table, self.old):
+            table.register(header(), body("A", "B"), 1, 0.0)
+            table.register(header(address="n:1"), body("A", "B"), 2, 0.0)
+            table.unregister("C", "m:1", "bk")
+            self.assertEqual(table.groups["bk"].addresses, {0: "n:1"})
+            table.unregister("C", "n:1", "bk")
+            self.assertEqual(table.groups, {})
+            self.check(table)
+
+    def test_two_names(self) -> None:
+        """An address that registers under two names leaves both."""
+        self.table.register(header(), body("A", "B"), 1, 0.0)
+        self.table.register(header(name="other"), body("A", "B"), 1, 0.0)
+        self.table.channel_lost(1)
+        self.assertEqual(self.table.groups, {})
+        self.check(self.table)
+
+
+class TopicTests(RouteCase):
+    """Permissions, deletion, single topics."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.table.register(header(), body("A", "B"), 1, 0.0)
+        self.table.register(header(name="b2", cluster="D", address="d:1"), body("A", "X"), 2, 0.0)
+
+    def test_permissions(self) -> None:
+        """All topics of one broker, and of no other."""
+        self.assertEqual(self.table.set_writable("bk", False), 2)
+        self.assertEqual((self.table.topics["A"]["bk"].perm, self.table.topics["A"]["b2"].perm), (4, 6))
+        self.assertEqual(self.table.set_writable("bk", True), 2)
+        self.assertEqual(self.table.topics["A"]["bk"].perm, 6)
+        self.assertEqual(self.table.set_writable("zz", True), 0)
+
+    def test_delete(self) -> None:
+        """Everywhere, or in one cluster."""
+        self.table.delete_topic("A", "zz")
+        self.table.delete_topic("A", "D")
+        self.assertEqual(set(self.table.topics["A"]), {"bk"})
+        self.table.delete_topic("A", None)
+        self.assertNotIn("A", self.table.topics)
+        self.table.delete_topic("A", None)
+        self.check(self.table)
+
+    def test_put(self) -> None:
+        """One topic, at brokers that are known."""
+        self.table.put_topic("S", {"bk": TopicQueues(), "zz": TopicQueues()})
+        self.assertNotIn("S", self.table.topics)
+        self.table.put_topic("S", {"bk": TopicQueues()})
+        self.table.put_topic("S", {"b2": TopicQueues(), "zz": TopicQueues()})
+        self.assertEqual(set(self.table.topics["S"]), {"bk", "b2"})
+        self.check(self.table)
+
+    def test_lists(self) -> None:
+        """By cluster, and by flag."""
+        self.assertEqual(self.table.topics_of_cluster("D"), {"A", "X"})
+        self.table.put_topic("U", {"bk": TopicQueues(sys_flag=3)})
+        self.table.put_topic("V", {"bk": TopicQueues(sys_flag=2)})
+        self.assertEqual(set(self.table.topics_by_flag(wanted=2)), {"U", "V"})
+        self.assertEqual(set(self.table.topics_by_flag(wanted=2, unwanted=1)), {"V"})
+
+
+class LimitTests(SynchronousTestCase):
+    """Every table has a bound; a registration beyond it changes nothing."""
+
+    def table(self, **limits: int) -> RouteTable:
+        """One broker with two topics of one byte."""
+        table = RouteTable(RouteLimits(**limits), is_5=True)
+        table.register(header(), body("A", "B"), 1, 0.0)
+        return table
+
+    def refused(self, table: RouteTable, asked: Registering, topics: BrokerTopics) -> str:
+        """The reason."""
+        before = (dict(table.topics), dict(table.groups), dict(table.live), {**table.clusters})
+        error = self.assertRaises(Refused, table.register, asked, topics, 2, 0.0)
+        self.assertEqual((table.topics, table.groups, table.live, table.clusters), before)
+        return str(error.remark)
+
+    def test_brokers(self) -> None:
+        """Addresses, names, and clusters of one name."""
+        table = self.table(brokers_max=1)
+        self.assertIn("brokers_max=1", self.refused(table, header(address="x:1"), body("A", "B")))
+        self.assertIn("brokers_max=1", self.refused(table, header(name="other"), body("A", "B")))
+        self.assertIn("brokers_max=1", self.refused(table, header(cluster="other"), body("A", "B")))
+        table.register(header(), body("A", "B", counter=2), 2, 0.0)
+
+    def test_topics(self) -> None:
+        """Topics, pairs, and the bytes of names."""
+        more = body("A", "B", "X", counter=2)
+        self.assertIn("topics_max=2", self.refused(self.table(topics_max=2), header(), more))
+        other = header(name="other", address="o:1")
+        self.assertIn("routes_max=3", self.refused(self.table(routes_max=3), other, body("A", "B")))
+        long = body("A", "x" * 9, counter=2)
+        self.assertIn("topic_bytes_max=10", self.refused(self.table(topic_bytes_max=10), header(), long))
+        table = self.table(topics_max=2)
+        self.assertRaises(Refused, table.put_topic, "X", {"bk": TopicQueues()})
+        table.register(header(), body("A", "B", counter=3), 2, 0.0)

@@ -1,0 +1,251 @@
+# -*- test-case-name: tests.namesrv.test_service -*-
+"""The life of a name server: start, idle and slow connections, hostile bytes, the end."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import CannotListenError
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.disk import Disk
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.namesrv.config import name_server_from_mapping
+from dledger.namesrv.service import NameServerService
+from protocols.wire.remoting import RemotingCommand, encode_command
+from tests.broker.test_service import Endpoint, Threads
+from tests.namesrv.support import KV, header_of
+from tests.namesrv.test_commands import topics
+from tests.protocols.fakes import FakeTransport, plug, sent_commands
+
+
+class _Taken(Endpoint):
+    """A port that another program has."""
+
+    def listen(self, factory: Any) -> Deferred[Any]:
+        """See IStreamServerEndpoint."""
+        return fail(CannotListenError("", 9876, OSError(98, "Address already in use")))
+
+
+class ServiceCase(SynchronousTestCase):
+    """Name servers on one disk."""
+
+    def setUp(self) -> None:
+        self.disk: Disk = MemoryDisk()
+        self.clock = Clock()
+        self.reasons: list[str] = []
+
+    def make(self, endpoint: Endpoint | None = None, **options: Any) -> NameServerService:
+        """Not started."""
+        self.threads = Threads()
+        made: Any = endpoint or Endpoint(9876)
+        reactor: Any = self.clock
+        return NameServerService(
+            name_server_from_mapping({"kv": KV, **options}), reactor, made, disk=self.disk,
+            failed=self.reasons.append, threads=self.threads,
+        )
+
+    def start(self, **options: Any) -> NameServerService:
+        """Started."""
+        service = self.make(**options)
+        service.startService()
+        self.settle()
+        return service
+
+    def settle(self, seconds: float = 0.1) -> None:
+        """The reactor runs."""
+        self.clock.pump([0.01] * round(seconds * 100))
+
+    def stop(self, service: NameServerService) -> None:
+        """In order."""
+        stopped = service.stopService()
+        self.settle(1.5)
+        self.successResultOf(stopped)
+        self.assertFalse(self.threads.is_running)
+
+    def connect(self, service: NameServerService) -> tuple[Any, FakeTransport]:
+        """A connection, which closes as a real one does."""
+        connection: Any = service.side.buildProtocol(None)
+        transport = plug(connection)
+        self.patch(transport, "loseConnection", lambda: connection.abort("closed"))
+        return connection, transport
+
+    def ask(self, peer: tuple[Any, FakeTransport], code: int, fields: Any = None, body: bytes = b"") -> Any:
+        """The last answer."""
+        peer[0].dataReceived(encode_command(RemotingCommand(
+            code=code, opaque=1, version=409, ext_fields=fields or {}, body=body
+        )))  # fmt: skip
+        self.settle()
+        return sent_commands(peer[1].value())[-1]
+
+
+class LifeTests(ServiceCase):
+    """From start to end."""
+
+    def test_restart(self) -> None:
+        """Brokers register again; the KV configuration is kept."""
+        service = self.start()
+        self.assertEqual((service.status().problem, service.port), ("", 9876))
+        peer = self.connect(service)
+        self.ask(peer, 103, header_of(), topics("A", "B"))
+        self.ask(peer, 100, {"namespace": "N", "key": "k", "value": "v"})
+        self.assertEqual((service.status().brokers, service.brokers()[0].broker_ids), (1, (0,)))
+        self.stop(service)
+        self.assertTrue(peer[0].is_lost)
+        again = self.start()
+        self.assertEqual((again.status().brokers, again.values.get("N", "k")), (0, "v"))
+        self.stop(again)
+        self.assertEqual(self.reasons, [])
+
+    def test_stop_waits_for_the_write(self) -> None:
+        """A change that is under way is in the file, and answered."""
+        service = self.start()
+        writes: list[tuple[Any, Deferred[None]]] = []
+
+        def later(call: Any) -> Deferred[None]:
+            writes.append((call, Deferred()))
+            return writes[-1][1]
+
+        self.patch(service.values, "_run_in_thread", later)
+        peer = self.connect(service)
+        peer[0].dataReceived(encode_command(RemotingCommand(
+            code=100, opaque=1, ext_fields={"namespace": "N", "key": "k", "value": "v"}
+        )))  # fmt: skip
+        stopped = service.stopService()
+        self.settle()
+        self.assertNoResult(stopped)
+        call, done = writes.pop()
+        call()
+        done.callback(None)
+        self.settle(1.5)
+        self.successResultOf(stopped)
+        self.assertEqual([one.code for one in sent_commands(peer[1].value())], [0])
+        self.assertIn(b'"k":"v"', self.disk.read_file(KV))
+
+    def test_cannot_start(self) -> None:
+        """A damaged file, a file in use, a port in use: the process ends, with the reason."""
+        first = self.start()
+        second = self.make()
+        second.startService()
+        self.assertIn("another name server uses this KV configuration", self.reasons.pop())
+        self.stop(second)
+        self.stop(first)
+        taken = self.make(_Taken(9876))
+        taken.startService()
+        self.settle()
+        self.assertIn("cannot listen", self.reasons.pop())
+        self.assertIn("cannot listen", taken.status().problem)
+        self.stop(taken)
+        self.disk.write_file(KV, b"{")
+        damaged = self.make()
+        damaged.startService()
+        self.assertIn("move the file away", self.reasons.pop())
+        self.stop(damaged)
+
+    def test_expiry(self) -> None:
+        """A broker that is connected and silent is forgotten after 120 s; its connection was idle, too."""
+        service = self.start()
+        peer = self.connect(service)
+        self.ask(peer, 103, header_of(), topics("A", "B"))
+        for _ in range(119):
+            self.clock.advance(1)
+        self.assertEqual(service.status().brokers, 1)
+        for _ in range(8):
+            self.clock.advance(1)
+        self.assertEqual(service.status().brokers, 0)
+        self.assertTrue(peer[0].is_lost)
+        self.stop(service)
+
+    def test_idle(self) -> None:
+        """A connection without traffic ends after the option's time."""
+        service = self.start(serverChannelMaxIdleTimeSeconds=10)
+        peer = self.connect(service)
+        self.ask(peer, 206)
+        for _ in range(9):
+            self.clock.advance(1)
+        self.assertFalse(peer[0].is_lost)
+        for _ in range(3):
+            self.clock.advance(1)
+        self.assertTrue(peer[0].is_lost)
+        self.stop(service)
+
+    def test_traffic_is_no_registration(self) -> None:
+        """A broker whose connection is used, but that does not register, is forgotten all the same."""
+        service = self.start()
+        peer = self.connect(service)
+        self.ask(peer, 103, header_of(), topics("A", "B"))
+        for _ in range(127):
+            self.clock.advance(1)
+            if not peer[0].is_lost:
+                peer[0].dataReceived(encode_command(RemotingCommand(code=106, opaque=1)))
+        self.assertEqual((service.status().brokers, service.status().brokers_expired), (0, 1))
+        self.stop(service)
+
+    def test_tick_fails(self) -> None:
+        """A bug there ends the process instead of letting brokers live for ever."""
+        service = self.start()
+        self.patch(service.side, "sweep", lambda now_s: 1 // 0)
+        self.settle(1.0)
+        self.assertIn("tick of the name server", self.reasons[0])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.stop(service)
+
+
+class HostileTests(ServiceCase):
+    """Bytes of strangers."""
+
+    def test_bodies(self) -> None:
+        """Bombs, counts, nesting: each is refused with a sentence, and the next request is answered."""
+        service = self.start()
+        peer = self.connect(service)
+        packed = {**header_of(), "compressed": "true"}
+        for fields, body in (
+            (packed, zlib.compress(bytes(20 << 20))), (packed, zlib.compress(b"\0\0\0\0\x7f\xff\xff\xff")),
+            (packed, b"x"), (header_of(), b"[" * 100_000), (header_of(), b'{"a":' * 100_000),
+            (header_of(), b'{"topicConfigSerializeWrapper":{"dataVersion":{"counter":1e999999999}}}'),
+            (header_of(), b"\xff" * 1000),
+        ):  # fmt: skip
+            answer = self.ask(peer, 103, fields, body)
+            self.assertEqual(answer.code, 1)
+            self.assertIn("Failed to decode RegisterBrokerBody", answer.remark)
+        self.assertEqual(service.status().brokers, 0)
+        self.assertEqual(self.ask(peer, 206).body, b'{"topicList":[]}')
+        self.assertEqual(service.status().failed_requests, 0)
+        self.stop(service)
+
+    def test_frames(self) -> None:
+        """Half frames and no frames end their own connection only."""
+        service = self.start()
+        half = self.connect(service)
+        half[0].dataReceived(encode_command(RemotingCommand(code=206, opaque=1))[:-1])
+        with capturedLogs():
+            for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x04\x7f\xff\xff\xff", b"\xff" * 8):
+                peer = self.connect(service)
+                peer[0].dataReceived(data)
+                self.settle()
+                self.assertTrue(peer[0].is_lost, data)
+        self.assertFalse(half[0].is_lost)
+        for _ in range(40):
+            self.clock.advance(1)
+        self.assertTrue(half[0].is_lost)  # its frame was not complete in time
+        self.stop(service)
+
+    def test_pipelined_lists(self) -> None:
+        """Many requests for a large list in one read: answers beyond the budget are refusals."""
+        service = self.start()
+        peer = self.connect(service)
+        names = [f"{number:05}" + "x" * 200 for number in range(20_000)]
+        self.assertEqual(self.ask(peer, 103, header_of(), topics(*names)).code, 0)
+        other = self.connect(service)
+        other[0].dataReceived(b"".join(
+            encode_command(RemotingCommand(code=206, opaque=number)) for number in range(100)
+        ))  # fmt: skip
+        self.settle()
+        codes = [one.code for one in sent_commands(other[1].value())]
+        self.assertEqual((len(codes), set(codes)), (100, {0, 2}))
+        self.assertLess(codes.count(0), 5)
+        self.stop(service)

@@ -1,0 +1,124 @@
+# -*- test-case-name: tests.twistd.test_namesrv -*-
+"""Options of C{twistd dledger-namesrv}, and of a broker with a name server of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.application.service import IServiceMaker, Service
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.plugin import getPlugins
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.twistd import broker
+from dledger.twistd.broker import BrokerWithNameServer
+from dledger.twistd.namesrv import Options, make_service
+
+
+def parsed(*words: str) -> Options:
+    """What these words describe."""
+    options = Options()
+    options.parseOptions(words)
+    return options
+
+
+class OptionTests(SynchronousTestCase):
+    """From words to a configuration."""
+
+    def test_none(self) -> None:
+        """RocketMQ's port on all interfaces."""
+        options = parsed()
+        self.assertEqual((options["listen"], options["admin"]), ("tcp:9876", None))
+        self.assertEqual(options.name_server.kv_config_path, "./dledger-namesrv-data/kvConfig.json")
+
+    def test_all(self) -> None:
+        """The command line is above the file."""
+        path = self.mktemp()
+        with open(path, "w") as file:
+            file.write("listenPort=1\nkvConfigPath=a\norderMessageEnable=true\nbindAddress=::1\n")
+        options = parsed("--config", path, "--kv", "b", "--set", "answersAs=4.9", "--admin", "8080")
+        config = options.name_server
+        self.assertEqual((options["listen"], options["admin"]), ("tcp6:1:interface=\\:\\:1", "tcp:8080"))
+        self.assertEqual((config.kv_config_path, config.answers_as), ("b", "4.9"))
+        self.assertTrue(config.order_message_enable)
+        options = parsed("--listen", "tcp:7:interface=127.0.0.1")
+        self.assertEqual(options["listen"], "tcp:7:interface=127.0.0.1")
+        self.assertEqual(options.name_server.listen_port, 7)
+        toml = self.mktemp() + ".toml"
+        with open(toml, "w") as file:
+            file.write("topics_max = 5\n")
+        self.assertEqual(parsed("-c", toml).name_server.topics_max, 5)
+
+    def test_refused(self) -> None:
+        """One line each."""
+        for words, reason in (
+            (["--listen", "x"], "write a port"), (["--listen", "65536"], "write a port"),
+            (["--set", "listenPrt=1"], "did you mean 'listen_port'"),
+            (["--config", "/no/file"], "No such file"),
+            (["--set", "bindAddress=10.0.0.1", "--listen", "1"], "give one of them"),
+            (["--admin", "9876"], "has the port of the name server"), (["--admin", "tcp:x:y"], "no endpoint"),
+            (["more"], "is not an option"), (["--set", "topics_max=0"], "a number of at least 1"),
+            (["--set", "answersAs=6"], "write one of '4.9', '5.3'"),
+        ):  # fmt: skip
+            self.assertIn(reason, str(self.assertRaises(UsageError, parsed, *words)))
+
+    def test_plugin(self) -> None:
+        """twistd finds it; making the service touches nothing."""
+        found = {maker.tapname: maker.module for maker in getPlugins(IServiceMaker)}
+        self.assertEqual(found["dledger-namesrv"], "dledger.twistd.namesrv")
+        clock: Any = Clock()
+        self.assertFalse(make_service(parsed("--admin", "0"), clock).running)
+
+
+class TogetherTests(SynchronousTestCase):
+    """twistd dledger-broker --with-namesrv."""
+
+    def options(self, *words: str) -> broker.Options:
+        """Parsed."""
+        options = broker.Options()
+        options.parseOptions(list(words))
+        return options
+
+    def test_registers(self) -> None:
+        """At its own name server first; the KV configuration is in the store."""
+        options = self.options("--with-namesrv", "--listen", "tcp:1234:interface=127.0.0.1", "--store", "d",
+                               "--namesrv", "n:1")  # fmt: skip
+        self.assertEqual(options.broker.name_servers, ("127.0.0.1:9876", "n:1"))
+        assert options.name_server is not None
+        self.assertEqual(options.name_server.kv_config_path, "d/namesrv/kvConfig.json")
+        self.assertEqual(options["namesrv-listen"], "tcp:9876:interface=127.0.0.1")
+        self.assertIsNone(self.options().name_server)
+
+    def test_refused(self) -> None:
+        """A port that the broker has, none, and an option without the other."""
+        for words, reason in (
+            (("--with-namesrv", "--namesrv-listen", "10911"), "the broker itself has the ports"),
+            (("--with-namesrv", "--namesrv-listen", "0"), "write a port"),
+            (("--namesrv-listen", "1"), "belongs to --with-namesrv"),
+        ):  # fmt: skip
+            self.assertIn(reason, str(self.assertRaises(UsageError, self.options, *words)))
+
+    def test_order(self) -> None:
+        """The name server ends when the broker has."""
+        ended: list[str] = []
+        waits: Deferred[None] = Deferred()
+
+        class Part(Service):
+            def stopService(self) -> Any:
+                super().stopService()
+                ended.append(self.name or "")
+                return waits if self.name == "broker" else None
+
+        name_server, one = Part(), Part()
+        name_server.setName("namesrv")
+        one.setName("broker")
+        both = BrokerWithNameServer(name_server, one)
+        both.startService()
+        self.assertTrue(name_server.running and one.running)
+        stopped = both.stopService()
+        self.assertEqual(ended, ["broker"])
+        waits.callback(None)
+        self.successResultOf(stopped)
+        self.assertEqual(ended, ["broker", "namesrv"])
