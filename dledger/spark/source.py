@@ -23,13 +23,14 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from dledger.spark.arrival import Shipped
 from dledger.spark.columns import ddl_of
-from dledger.spark.executor import batches_in_task, pack, unpack
+from dledger.spark.executor import batches_in_task
 from dledger.spark.log import (
     DataLossError,
     Extent,
@@ -98,15 +99,7 @@ def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
     return batches_in_task(scan, partition.value)
 
 
-def _reader_of(build: str, packed: bytes) -> object:
-    """A pickled reader, in another process. @raise BuildMismatch: another version of this package made it."""
-    kind, state = cast(tuple[type[Any], JsonObject], unpack(build, packed))
-    found = kind.__new__(kind)
-    found.__dict__.update(state)
-    return found
-
-
-class DLedgerDataSource(DataSource):
+class DLedgerDataSource(Shipped, DataSource):
     """See docs/spark.md for options and columns."""
 
     @classmethod
@@ -133,14 +126,11 @@ class DLedgerDataSource(DataSource):
         return dict(self.options)
 
 
-class LogBatchReader(DataSourceReader):
+class LogBatchReader(Shipped, DataSourceReader):
     """A range of committed records that is fixed when it is planned."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-
-    def __reduce__(self) -> tuple[Callable[[str, bytes], object], tuple[str, bytes]]:
-        return _reader_of, pack((type(self), self.__dict__))
 
     def partitions(self) -> list[InputPartition]:
         """Asked once for each loaded data frame: all actions on it see the same range."""
@@ -151,7 +141,7 @@ class LogBatchReader(DataSourceReader):
         return _read(self._scan, partition)
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
     Committed records as they are written. Offsets are C{{group: next, "proof.<group>": proof}}: the next
     offset to read, and the facts by which the log before it is recognised. Offsets of earlier versions have
@@ -173,8 +163,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Offsets that the log did not reach in time; with failOnDataLoss=false it is not awaited again.
         self._awaited: set[int] = set()
 
-    def __reduce__(self) -> tuple[Callable[[str, bytes], object], tuple[str, bytes]]:
-        return _reader_of, pack((type(self), {**self.__dict__, "_log": None}))
+    def shipped_state(self) -> JsonObject:
+        """All but the open log, which the other machine does not need."""
+        return {**self.__dict__, "_log": None}
 
     def _open(self) -> ScannedLog:
         if self._log is None:
