@@ -102,14 +102,14 @@ class Job:
             os.rename(f"{self.path}.away", self.path)
 
     def errors(self) -> list[str]:
-        """
-        The errors of a batch, one for each Python that executors may take: C{DLEDGER_TEST_PYTHONS} has the
-        file that names the one to take, and all of them.
-        """
-        chosen, *pythons = os.environ["DLEDGER_TEST_PYTHONS"].split(os.pathsep)
+        """The errors of a batch, one for each Python of workers in C{DLEDGER_TEST_PYTHONS}."""
+        import dledger.spark
+
         found = []
-        for python in pythons:
-            Path(chosen).write_text(python)
+        for python in os.environ["DLEDGER_TEST_PYTHONS"].split(os.pathsep):
+            # A source keeps the Python with which it was registered.
+            self.spark.sparkContext.pythonExec = python
+            dledger.spark.register(self.spark)
             found.append(_error_of(self._load("path", self.path)))
         return found
 

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
-import attrs
 import pyspark
 
 from dledger.spark.session import prepare
@@ -39,10 +38,10 @@ SPARK_HOME = Path(pyspark.__file__).parent
 _PACKAGES = ("dledger", "protocols", "pyspark_dledger")
 _MACHINE = "DLEDGER_TEST_MACHINE"
 _JOB = ROOT / "tests" / "spark" / "cluster_job.py"
-#: A Python that is another one on a machine of the cluster: there a file names it.
+#: A Python that is another one on a machine of the cluster.
 _SWITCH = f"""\
 #!/bin/sh
-if [ -n "${_MACHINE}" ]; then unset PYTHONPATH; exec "$(cat %s)" "$@"; fi
+if [ -n "${_MACHINE}" ]; then unset PYTHONPATH; exec %s "$@"; fi
 exec %s "$@"
 """
 
@@ -143,26 +142,12 @@ def other_python() -> Path:
     return python
 
 
-@attrs.frozen
-class SwitchedPython:
-    """
-    A Python for C{PYSPARK_PYTHON}: one on the machines of the cluster, another on the driver's.
-
-    @ivar program: what Spark starts.
-    @ivar chosen: a file with the path of the Python for the machines, read whenever one is started.
-    """
-
-    program: Path
-    chosen: Path
-
-    @classmethod
-    def make(cls, name: str, *, machines: Path, driver: Path | str = sys.executable) -> SwitchedPython:
-        """Both Pythons are given by their paths."""
-        made = cls(place() / f"python-{name}", place() / f"python-{name}.chosen")
-        made.chosen.write_text(str(machines))
-        made.program.write_text(_SWITCH % (shlex.quote(str(made.chosen)), shlex.quote(str(driver))))
-        made.program.chmod(0o755)
-        return made
+def switched(name: str, *, machines: Path, driver: Path | str = sys.executable) -> str:
+    """A Python for Spark's workers: C{machines} on the machines of the cluster, C{driver} on the driver's."""
+    program = place() / f"python-{name}"
+    program.write_text(_SWITCH % (shlex.quote(str(machines)), shlex.quote(str(driver))))
+    program.chmod(0o755)
+    return str(program)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ from tests.spark.clusters import (
     SPARK_HOME,
     Found,
     SparkServer,
-    SwitchedPython,
     archive,
     bare_python,
     job_alone,
@@ -28,6 +27,7 @@ from tests.spark.clusters import (
     other_python,
     run_job,
     standalone,
+    switched,
 )
 from tests.spark.ledgers import Ledger
 from tests.spark.members import FakeMember, records_of
@@ -116,11 +116,9 @@ class ClusterTests(SynchronousTestCase):
         machine, its Python and both versions, and says what to do.
         """
         bare, other = bare_python(), other_python()
-        switched = SwitchedPython.make("wrong", machines=bare)
-        pythons = os.pathsep.join(map(str, (switched.chosen, bare, other)))
+        pythons = (switched("bare", machines=bare), switched("other", machines=other))
         found = self.job(
-            standalone(), "errors", settings={"spark.python.use.daemon": "false", **_ONE_EXECUTOR},
-            PYSPARK_PYTHON=str(switched.program), DLEDGER_TEST_PYTHONS=pythons,
+            standalone(), "errors", settings=_ONE_EXECUTOR, DLEDGER_TEST_PYTHONS=os.pathsep.join(pythons)
         )
         without, mismatch = cast(list[str], found["errors"])
         self.assertRegex(
@@ -140,7 +138,6 @@ class ClusterTests(SynchronousTestCase):
         C{--jars} the extension. Streams need the archive in the driver's C{PYTHONPATH}, too.
         """
         bare = bare_python()
-        switched = SwitchedPython.make("alone", machines=bare, driver=bare)
         command = [
             str(SPARK_HOME / "bin" / "spark-submit"), "--master", standalone(), "--py-files", str(archive()),
             *_WITH_EXTENSION, *_options({**CONFIG, **_ONE_EXECUTOR}), job_alone(),
@@ -148,7 +145,7 @@ class ClusterTests(SynchronousTestCase):
         parts = ("columnar", "directory", "members_stream")
         found = run_job(
             "spark-submit", command, self.data, *parts, PYTHONPATH=str(archive()),
-            PYSPARK_DRIVER_PYTHON=str(bare), PYSPARK_PYTHON=str(switched.program),
+            PYSPARK_DRIVER_PYTHON=str(bare), PYSPARK_PYTHON=switched("alone", machines=bare, driver=bare),
         )
         self.assertEqual(found, self.some(*parts))
 

@@ -107,7 +107,7 @@ class ExecutorTests(SynchronousTestCase):
             (other / package / "__init__.py").touch()
         told.append(_told(load, other))
         begin = f"ImportError: the driver has dledger {build_of_package()}, but "
-        for line, missing in zip(told, ("import of dledger halted", "dledger.spark.executor"), strict=True):
+        for line, missing in zip(told, ("'dledger.spark'", "'dledger.spark.executor'"), strict=True):
             self.assertTrue(line.startswith(begin), line)
             for part in (sys.executable, socket.gethostname(), missing, "--py-files"):
                 self.assertIn(part, line)
