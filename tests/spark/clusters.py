@@ -27,7 +27,7 @@ from zipfile import ZipFile
 import pyspark
 
 from dledger.spark.session import prepare
-from tests.processes.children import Child, ChildError, wait_until
+from tests.processes.children import Child, ChildError, end_all, wait_until
 from tests.processes.members import ROOT
 
 #: The longest time for a job, and for the start of a server, in seconds: a machine with busy cores.
@@ -50,9 +50,14 @@ Found = dict[str, object]
 
 @functools.cache
 def place() -> Path:
-    """A directory for all that is here; removed at the end."""
+    """A directory for all that is here; removed at the end, behind the processes that write to it."""
     found = Path(tempfile.mkdtemp(prefix="dledger-cluster-"))
-    atexit.register(shutil.rmtree, found, ignore_errors=True)
+
+    def remove() -> None:
+        end_all()
+        shutil.rmtree(found, ignore_errors=True)
+
+    atexit.register(remove)
     return found
 
 
