@@ -51,7 +51,7 @@ processes: $(LIGHT) ## real members, killed and paused under load
 hostile: $(LIGHT) ## attacks on running members and brokers
 	@$(BIN)/python -m twisted.trial tests.hostile
 
-spark: $(READY) ## the Spark source and export, in one local session
+spark: $(READY) ## the Spark source and export, in a local session and on small clusters
 	@$(BIN)/python -m tests.run_all --only spark
 
 interop: $(LIGHT) ## groups with Java DLedger (needs a JDK and Maven)
@@ -81,5 +81,5 @@ $(LIGHT): setup.py setup.cfg pyproject.toml
 
 $(READY): $(LIGHT)
 	@echo "installing PySpark into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,connect]'
 	@touch $(READY)

