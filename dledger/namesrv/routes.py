@@ -396,10 +396,15 @@ class RouteTable:
     def set_writable(self, broker: str, is_writable: bool) -> int:
         """Take the permission to write from all topics of a broker, or give it. @return: their number."""
         topics = self._topics_of.get(broker, ())
+        changed: dict[TopicQueues, TopicQueues] = {}  # most topics of a broker have the same numbers
         for topic in topics:
-            queues = self.topics[topic][broker]
-            perm = PERM_READ_WRITE if is_writable else queues.perm & ~PERM_WRITE
-            self._put(topic, broker, attrs.evolve(queues, perm=perm))
+            pairs = self.topics[topic]
+            before = pairs[broker]
+            after = changed.get(before)
+            if after is None:
+                perm = PERM_READ_WRITE if is_writable else before.perm & ~PERM_WRITE
+                after = changed[before] = attrs.evolve(before, perm=perm)
+            pairs[broker] = after
         return len(topics)
 
     # -- answers ---------------------------------------------------------------------------------

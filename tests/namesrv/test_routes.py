@@ -190,7 +190,12 @@ class TopicTests(RouteCase):
 
     def test_permissions(self) -> None:
         """All topics of one broker, and of no other."""
+        self.table.register(header(), BrokerTopics(version=DataVersion(counter=9), topics={
+            "B": TopicQueues(read_queue_nums=3),
+        }), 1, 0.0)  # fmt: skip
         self.assertEqual(self.table.set_writable("bk", False), 2)
+        wiped = self.table.topics["B"]["bk"]
+        self.assertEqual((wiped.perm, wiped.read_queue_nums), (4, 3))
         self.assertEqual((self.table.topics["A"]["bk"].perm, self.table.topics["A"]["b2"].perm), (4, 6))
         self.assertEqual(self.table.set_writable("bk", True), 2)
         self.assertEqual(self.table.topics["A"]["bk"].perm, 6)
