@@ -246,9 +246,7 @@ class NameServerService(Service):
             groups = [routes.groups[name] for name in sorted(live.names) if name in routes.groups]
             found.append(LiveBrokerStatus(
                 cluster=cluster, names=tuple(group.name for group in groups), address=address,
-                broker_ids=tuple(
-                    number for group in groups for number, held in group.addresses.items() if held == address
-                ),
+                broker_ids=tuple(group.ids[address] for group in groups if address in group.ids),
                 ha_address=live.ha_address, heard_s=now_s - live.heard_s,
             ))  # fmt: skip
         return tuple(found)
