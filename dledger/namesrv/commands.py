@@ -136,7 +136,8 @@ class NameServerCommands(CommandGroup):
             raise Refused(Code.SYSTEM_ERROR, "crc32 not match")
         try:
             topics = read_registration(
-                request.body, version=request.version, is_compressed=fields.flag("compressed", False)
+                request.body, version=request.version, is_compressed=fields.flag("compressed", False),
+                topics_max=self._options.config.topics_max,
             )
         except BodyError as error:
             raise Refused(Code.SYSTEM_ERROR, f"Failed to decode RegisterBrokerBody: {error}") from None

@@ -83,10 +83,10 @@ class KeyValues:
         """
         try:
             self._disk.makedirs(os.path.dirname(os.path.abspath(self._path)))
-            data = self._disk.read_file(self._path) if self._disk.exists(self._path) else b""
+            data = self._disk.read_file(self._path) if self._disk.exists(self._path) else None
         except OSError as error:
             raise DirectoryError(f"{self._path} cannot be read: {error.strerror or error}") from error
-        if data:
+        if data is not None:
             try:
                 self._tables = _read_tables(data)
             except BodyError as error:
@@ -226,6 +226,8 @@ def _size(tables: _Tables) -> tuple[int, int]:
 
 def _read_tables(data: bytes) -> _Tables:
     """@raise BodyError: no document of ours."""
+    if not data:
+        raise BodyError("the file is empty")
     found: _Tables = {}
     for namespace, table in to_object(read_document(data).get("configTable"), "configTable").items():
         values = found[namespace] = {}

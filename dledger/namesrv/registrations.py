@@ -98,24 +98,27 @@ def read_data_version(value: object) -> DataVersion:
     )
 
 
-def read_registration(body: bytes, *, version: int, is_compressed: bool) -> BrokerTopics:
+def read_registration(
+    body: bytes, *, version: int, is_compressed: bool, topics_max: int
+) -> BrokerTopics:
     """
     The body of REGISTER_BROKER.
 
     @param version: version of the sender, from its header.
+    @param topics_max: a body with more topics is refused before they are read, which would take seconds.
     @raise BodyError: malformed, or beyond a bound of this module.
     """
     if not body:
         return BrokerTopics(filter_servers=() if version >= BODY_VERSION else None)
     if version < BODY_VERSION:
-        return _topics_of(read_object(body), None)
+        return _topics_of(read_object(body), None, topics_max)
     if is_compressed:
-        return _read_compressed(body)
+        return _read_compressed(body, topics_max)
     document = read_object(body)
     wrapper = document.get("topicConfigSerializeWrapper")
     return _topics_of(
         {} if wrapper is None else to_object(wrapper, "topicConfigSerializeWrapper"),
-        _filter_servers(document.get("filterServerList")),
+        _filter_servers(document.get("filterServerList")), topics_max,
     )
 
 
@@ -139,11 +142,20 @@ def read_topic_route(body: bytes) -> dict[str, TopicQueues]:
     return found
 
 
-def _topics_of(wrapper: JsonObject, filter_servers: tuple[str, ...] | None) -> BrokerTopics:
-    table = wrapper.get("topicConfigTable")
+def _check_count(count: int, topics_max: int) -> None:
+    if count > topics_max:
+        raise BodyError(f"it has {count} topics; topics_max={topics_max}")
+
+
+def _topics_of(
+    wrapper: JsonObject, filter_servers: tuple[str, ...] | None, topics_max: int
+) -> BrokerTopics:
+    said = wrapper.get("topicConfigTable")
+    table = {} if said is None else to_object(said, "topicConfigTable")
+    _check_count(len(table), topics_max)
     topics = {}
     known: dict[tuple[object, ...], TopicQueues] = {}
-    for key, value in ({} if table is None else to_object(table, "topicConfigTable")).items():
+    for key, value in table.items():
         topic = to_object(value, "topicConfigTable")
         name = topic.get("topicName")
         topics[read_name(key if name is None else name, "topicName")] = _shared_queues(topic, known)
@@ -189,16 +201,21 @@ def _filter_servers(value: object) -> tuple[str, ...]:
 # -- the compressed form -----------------------------------------------------------------------------
 
 
-def _read_compressed(body: bytes) -> BrokerTopics:
+def _read_compressed(body: bytes, topics_max: int) -> BrokerTopics:
     pieces = _Pieces(_unpacked(body))
     version = read_data_version(_json(pieces.piece("the data version"), "the data version"))
     count = pieces.number("the count of topics")
     if not 0 <= count <= pieces.left // _INT_SIZE:
         raise BodyError(f"{count} topics are announced, {pieces.left} bytes follow")
+    _check_count(count, topics_max)
     topics = {}
+    known: dict[str, TopicQueues] = {}
     for _ in range(count):
-        name, queues = _read_line(pieces.piece("a topic"))
-        topics[name] = queues
+        name, _, rest = _text_of(pieces.piece("a topic")).partition(" ")
+        queues = known.get(rest)  # most topics of a broker have the same numbers
+        if queues is None:
+            queues = known[rest] = _read_rest(name, rest)
+        topics[read_name(name, "topicName")] = queues
     servers = _filter_servers(_json(pieces.piece("the filter servers"), "the filter servers"))
     # Mappings of static topics may follow: we have none.
     return BrokerTopics(version=version, topics=topics, filter_servers=servers)
@@ -252,16 +269,18 @@ def _json(piece: bytes, what: str) -> object:
     return read_object(b'{"value":' + piece + b"}").get("value") if piece[:1] == b"[" else read_object(piece)
 
 
-def _read_line(piece: bytes) -> tuple[str, TopicQueues]:
+def _text_of(piece: bytes) -> str:
     try:
-        text = piece.decode("utf-8")
+        return piece.decode("utf-8")
     except UnicodeDecodeError:
         raise BodyError("the text of a topic is not UTF-8") from None
-    # 4.9 has five fields. The attributes of 5.x follow, and may have blanks.
-    fields = text.split(" ", 5)
-    if len(fields) < 5:
-        raise BodyError(f"the topic {shown(text)} has {len(fields)} fields, at least 5 are needed")
-    read, write, perm = (to_int(field, INT_BITS, "a number of a topic") or 0 for field in fields[1:4])
-    return read_name(fields[0], "topicName"), TopicQueues(
-        read_queue_nums=read, write_queue_nums=write, perm=perm
-    )
+
+
+def _read_rest(name: str, rest: str) -> TopicQueues:
+    """The text of a topic behind its name. @raise BodyError: malformed."""
+    # 4.9 has four fields here. The attributes of 5.x follow, and may have blanks.
+    fields = rest.split(" ", 4) if rest else []
+    if len(fields) < 4:
+        raise BodyError(f"the topic {shown(name)} has {len(fields) + 1} fields, at least 5 are needed")
+    read, write, perm = (to_int(field, INT_BITS, "a number of a topic") or 0 for field in fields[:3])
+    return TopicQueues(read_queue_nums=read, write_queue_nums=write, perm=perm)

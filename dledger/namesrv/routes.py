@@ -81,13 +81,35 @@ class MasterAddresses:
 
 @attrs.define(kw_only=True)
 class BrokerGroup:
-    """The brokers of one name, by id."""
+    """
+    The brokers of one name, by id.
+
+    Invariant: an address has one id; C{ids} has the ids of C{addresses}.
+
+    @ivar cluster: the one that it is shown in: of its first registration. @ivar clusters: all of them.
+    """
 
     cluster: str
     name: str
     addresses: dict[int, str] = attrs.Factory(dict)
+    ids: dict[str, int] = attrs.Factory(dict)
+    clusters: set[str] = attrs.Factory(set)
     acting: bool = False
     zone: str | None = None
+
+    def give(self, number: int, address: str) -> None:
+        """An address has this id now, and no other: a slave may have become the master."""
+        self.drop(address)
+        before = self.addresses.get(number)
+        if before is not None:
+            del self.ids[before]
+        self.addresses[number], self.ids[address] = address, number
+
+    def drop(self, address: str) -> None:
+        """An address has no id now."""
+        number = self.ids.pop(address, None)
+        if number is not None:
+            del self.addresses[number]
 
 
 @attrs.define(kw_only=True)
@@ -237,11 +259,9 @@ class RouteTable:
         names = self.clusters.setdefault(asked.cluster, set())
         if asked.name not in names:
             names.add(asked.name)
+            group.clusters.add(asked.cluster)
             self._pairs += 1
-        # An address has one id: a slave may have become the master.
-        for number in [one for one, address in group.addresses.items() if address == asked.address]:
-            del group.addresses[number]
-        group.addresses[asked.broker_id] = asked.address
+        group.give(asked.broker_id, asked.address)
         return group
 
     def _keep_alive(
@@ -334,12 +354,11 @@ class RouteTable:
         group = self.groups.get(name)
         if group is None:
             return
-        for number in [one for one, held in group.addresses.items() if held == address]:
-            del group.addresses[number]
+        group.drop(address)
         if group.addresses:
             return
         del self.groups[name]
-        for cluster in [one for one, names in self.clusters.items() if name in names]:
+        for cluster in group.clusters:
             self.clusters[cluster].discard(name)
             self._pairs -= 1
             if not self.clusters[cluster]:
@@ -396,10 +415,15 @@ class RouteTable:
     def set_writable(self, broker: str, is_writable: bool) -> int:
         """Take the permission to write from all topics of a broker, or give it. @return: their number."""
         topics = self._topics_of.get(broker, ())
+        changed: dict[TopicQueues, TopicQueues] = {}  # most topics of a broker have the same numbers
         for topic in topics:
-            queues = self.topics[topic][broker]
-            perm = PERM_READ_WRITE if is_writable else queues.perm & ~PERM_WRITE
-            self._put(topic, broker, attrs.evolve(queues, perm=perm))
+            pairs = self.topics[topic]
+            before = pairs[broker]
+            after = changed.get(before)
+            if after is None:
+                perm = PERM_READ_WRITE if is_writable else before.perm & ~PERM_WRITE
+                after = changed[before] = attrs.evolve(before, perm=perm)
+            pairs[broker] = after
         return len(topics)
 
     # -- answers ---------------------------------------------------------------------------------

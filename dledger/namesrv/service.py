@@ -38,7 +38,7 @@ from protocols.turn import Turn
 from protocols.wire.remoting import RemotingCommand
 
 TICK_S = 0.5
-#: More ticks at once than these are logged: the reactor was busy elsewhere.
+#: More ticks at once than these are logged: the reactor was busy elsewhere, or the process was frozen.
 STALL_TICKS = 6
 #: Seconds that connections may take to send their last output.
 CLOSE_TIME_OUT_S = 1.0
@@ -98,6 +98,7 @@ class NameServerService(Service):
         self._ticking = LoopingCall.withCount(self._tick)
         self._ticking.clock = reactor
         self._expire_s = 0.0
+        self._was_stalled = False
         self._started_s = reactor.seconds()
         self._port: IListeningPort | None = None
         self._lock: File | None = None
@@ -156,8 +157,14 @@ class NameServerService(Service):
         )  # fmt: skip
 
     def _tick(self, count: int) -> None:
-        if count > STALL_TICKS:
+        is_stalled, was_stalled = count > STALL_TICKS, self._was_stalled
+        self._was_stalled = is_stalled
+        if is_stalled:
             self.log.warn("reactor stalled for {seconds} s", seconds=count * TICK_S)
+            if not was_stalled:
+                # What brokers sent meanwhile is not read yet: their silence is judged at the next search.
+                self._expire_s = 0.0
+                return
         now_s = self._reactor.seconds()
         self.side.sweep(now_s)
         self.commands.sweep(now_s)
@@ -246,9 +253,7 @@ class NameServerService(Service):
             groups = [routes.groups[name] for name in sorted(live.names) if name in routes.groups]
             found.append(LiveBrokerStatus(
                 cluster=cluster, names=tuple(group.name for group in groups), address=address,
-                broker_ids=tuple(
-                    number for group in groups for number, held in group.addresses.items() if held == address
-                ),
+                broker_ids=tuple(group.ids[address] for group in groups if address in group.ids),
                 ha_address=live.ha_address, heard_s=now_s - live.heard_s,
             ))  # fmt: skip
         return tuple(found)

@@ -51,7 +51,9 @@ def fuzz_name_server(rng: random.Random) -> None:
         pass
     version = rng.choice((0, 36, 37, 409, 479))
     try:
-        topics = read_registration(body, version=version, is_compressed=is_compressed)
+        topics = read_registration(
+            body, version=version, is_compressed=is_compressed, topics_max=RouteLimits().topics_max
+        )
     except BodyError:
         return
     _check_tables(topics, rng)

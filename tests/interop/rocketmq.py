@@ -366,7 +366,7 @@ class BrokerGroup:
         try:
             wait_until(agreed, seconds=seconds, what="one leader of brokers and member", every=0.1)
         except ChildError as error:
-            raise ChildError(f"{error}\n{self._tails()}") from None
+            raise ChildError(f"{error}\n{self.tails()}") from None
         return found[0]
 
     def _leader_of(self, peer_id: str) -> str | None:
@@ -384,12 +384,15 @@ class BrokerGroup:
         except ChildError as error:
             said = {peer_id: self._leader_of(peer_id) for peer_id in self.running()}
             raise ChildError(f"{error}\nleaders as named: {said}, ours: {self.ours.metadata()}\n"
-                             f"{self._tails()}") from None
+                             f"{self.tails()}") from None
         for sent in produced:
             self.sent[sent.number] = sent
 
-    def _tails(self) -> str:
-        return "\n".join(child.log_tail() for child in (self.name_server, *self.brokers.values(), self.ours))
+    def tails(self) -> str:
+        """How processes ended that do not run, and the last lines of all logs."""
+        children = (self.name_server, *self.brokers.values(), self.ours)
+        ended = {child.name: child.exit_status for child in children if child.exit_status is not None}
+        return "\n".join([f"ended, with exit status: {ended}", *(child.log_tail() for child in children)])
 
     def check(self) -> int:
         """
@@ -417,7 +420,7 @@ class BrokerGroup:
         try:
             wait_until(equal, seconds=PATIENCE, what="members that hold the same", every=0.3)
         except ChildError as error:
-            raise ChildError(f"{error}: {why}\n{self._tails()}") from None
+            raise ChildError(f"{error}: {why}\n{self.tails()}") from None
         return compared[-1]
 
     def records(self, end_index: int) -> list[Record]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.interop.java import JavaMissing
-from tests.interop.name_servers import VERSIONS, Asking, JavaNameServer, OurNameServer, mqadmin, play
+from tests.interop.name_servers import VERSIONS, Asking, JavaNameServer, OurNameServer, Said, mqadmin, play
 from tests.interop.rocketmq import PATIENCE, TOPIC, BrokerGroup, Messages, Server, broker_port, class_path
 from tests.processes.brokers import Broker, free_triple
-from tests.processes.children import wait_until
+from tests.processes.children import ChildError, wait_until
 
 CLUSTER = "tests"
 
@@ -187,11 +187,9 @@ class GroupTests(NameServerCase):
         group.messages.wait_started(seconds=PATIENCE)
         group.send(40)
         self.assertEqual(group.messages.received(40), (40, 0))
-        asking = Asking(server.port)
-        self.addCleanup(asking.close)
 
         def ids() -> list[str]:
-            body = asking.ask(105, {"topic": TOPIC}).body
+            body = self.route(server.port).body
             assert isinstance(body, tuple)
             return sorted(body[1]["brokerDatas"][0]["brokerAddrs"])
 
@@ -199,9 +197,20 @@ class GroupTests(NameServerCase):
                    every=0.2)  # fmt: skip
         self.wait_replaceable(group)
         group.brokers[group.leader()].kill()
-        group.send(40)
+        try:
+            group.send(40)
+        except ChildError as error:
+            raise ChildError(f"{error}\nroute: {self.route(server.port)}") from None
         self.assertEqual(group.messages.received(80)[0], 80)
         self.assertEqual(ids(), ["0"])
+
+    def route(self, port: int) -> Said:
+        """The answer of the name server, over a connection that was not idle for minutes."""
+        asking = Asking(port)
+        try:
+            return asking.ask(105, {"topic": TOPIC})
+        finally:
+            asking.close()
 
     def wait_replaceable(self, group: BrokerGroup) -> None:
         """
@@ -213,12 +222,17 @@ class GroupTests(NameServerCase):
         topics = group.directory / survivor / "store" / "config" / "topics.json"
 
         def is_replaceable() -> bool:
+            if not all(broker.is_running for broker in group.brokers.values()):
+                raise ChildError("a broker ended, and this test did not end it")
             said = group.ours.metadata()
             return (said is not None and "unsure" not in said.health
                     and topics.exists() and f'"{TOPIC}"' in topics.read_text(errors="replace"))
 
         what = f"the topic at {survivor}, and a sure {group.ours.self_id}"
-        wait_until(is_replaceable, seconds=PATIENCE, what=what, every=0.2)
+        try:
+            wait_until(is_replaceable, seconds=PATIENCE, what=what, every=0.2)
+        except ChildError as error:
+            raise ChildError(f"{error}\n{group.tails()}") from None
 
     def test_4_9(self) -> None:
         """Brokers of 4.9."""

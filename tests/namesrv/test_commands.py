@@ -182,6 +182,21 @@ class RouteTests(NameServerCase):
         self.assertEqual(self.ask(105, {"topic": "S"}).code, 17)
 
 
+class FewTopicsTests(NameServerCase):
+    """A name server for two topics."""
+
+    options = {"topicsMax": "2"}  # noqa: RUF012
+
+    def test_too_many(self) -> None:
+        """More topics than the table may have are refused unread, with the name of the bound."""
+        answer = self.ask(103, header_of(), topics("A", "B", "C"))
+        self.assertEqual((answer.code, answer.remark), (
+            1, "Failed to decode RegisterBrokerBody: it has 3 topics; topics_max=2",
+        ))  # fmt: skip
+        self.assertEqual(self.routes.live, {})
+        self.assertEqual(self.ask(103, header_of(), topics("A", "B")).code, 0)
+
+
 class OldTests(NameServerCase):
     """Answers of 4.9."""
 

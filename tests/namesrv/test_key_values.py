@@ -55,7 +55,7 @@ class KeyValueTests(SynchronousTestCase):
 
     def test_damaged_file(self) -> None:
         """It is refused, and stays as it is."""
-        for data in (b'{"configTable":{"N":{"k":1}}}', b"{", b'{"configTable":[]}', b"{}"):
+        for data in (b'{"configTable":{"N":{"k":1}}}', b"", b"{", b'{"configTable":[]}', b"{}"):
             self.disk = MemoryDisk()
             self.disk.makedirs("kv")
             self.disk.write_file(KV, data)

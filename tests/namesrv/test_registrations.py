@@ -42,7 +42,7 @@ class ReadTests(SynchronousTestCase):
 
     def read(self, body: bytes, *, version: int = 479, is_compressed: bool = False) -> BrokerTopics:
         """Any form."""
-        return read_registration(body, version=version, is_compressed=is_compressed)
+        return read_registration(body, version=version, is_compressed=is_compressed, topics_max=2)
 
     def refused(self, body: bytes, *, is_compressed: bool = False) -> str:
         """The reason."""
@@ -94,6 +94,24 @@ class ReadTests(SynchronousTestCase):
         """A small body that is large when unpacked is refused before it is."""
         self.patch(registrations, "BODY_BYTES_MAX", 1000)
         self.assertIn("more than 1000 bytes", self.refused(zlib.compress(b"x" * 1001), is_compressed=True))
+
+    def test_too_many_topics(self) -> None:
+        """More topics than the table may have are refused unread: half a megabyte could hold a million."""
+        wrong = b"A x 5 6 T"
+        self.assertEqual(self.refused(packed(wrong, wrong, wrong), is_compressed=True),
+                         "it has 3 topics; topics_max=2")  # fmt: skip
+        table = '{"A":1,"B":1,"C":1}'
+        for version, text in ((479, '{"topicConfigSerializeWrapper":{"topicConfigTable":%s}}'),
+                              (36, '{"topicConfigTable":%s}')):  # fmt: skip
+            error = self.assertRaises(BodyError, self.read, (text % table).encode(), version=version)
+            self.assertEqual(str(error), "it has 3 topics; topics_max=2")
+        self.assertEqual(len(self.read(packed(b"A 4 5 6 T", b"B 4 5 6 T"), is_compressed=True).topics), 2)
+
+    def test_each_has_its_numbers(self) -> None:
+        """Topics with the same numbers share them, and others do not."""
+        found = self.read(packed(b"A 4 5 6 T", b"B 4 5 4 T"), is_compressed=True).topics
+        self.assertEqual([found[name].perm for name in "AB"], [6, 4])
+        self.assertIn("topicName", self.refused(packed(b"A 4 5 6 T", b" 4 5 6 T"), is_compressed=True))
 
     def test_json_refused(self) -> None:
         """Wrong types, long names, deep nesting, half texts."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import attrs
@@ -40,6 +42,10 @@ class RouteCase(SynchronousTestCase):
         """The tables agree with each other."""
         names = {name for group in table.groups.values() for name in [group.name] if group.addresses}
         self.assertEqual(names, set(table.groups))
+        for group in table.groups.values():
+            self.assertEqual(group.ids, {address: number for number, address in group.addresses.items()})
+            holding = {cluster for cluster, held in table.clusters.items() if group.name in held}
+            self.assertEqual(group.clusters, holding)
         pairs = {(topic, broker) for topic, brokers in table.topics.items() for broker in brokers}
         self.assertEqual(table.routes, len(pairs))
         of = table._topics_of
@@ -180,6 +186,78 @@ class EndTests(RouteCase):
         self.check(self.table)
 
 
+class ChangeOfMasterTests(RouteCase):
+    """
+    The master m:1 of a raft group is lost; s:1, a slave with id 2, becomes master, and registers so first
+    one-way, then again. Also: m:1 comes back as slave 1 over another connection. Whatever the order in which
+    the name server hears of it, s:1 is the master in the end.
+    """
+
+    def events(self, table: RouteTable, counter: int) -> dict[str, Callable[[], object]]:
+        """What happens, by name. @param counter: version of the topics of s:1, in each role."""
+        def survivor(number: int, now_s: float) -> Callable[[], object]:
+            asked = header(address="s:1", broker_id=number)
+            return lambda: table.register(asked, body("A", "B", counter=counter), "of s", now_s)
+
+        def expire() -> None:
+            for key, _channel in table.expired(125.0):
+                table.forget(key)
+
+        return {
+            "slave": survivor(2, 10.0), "master": survivor(0, 20.0), "again": survivor(0, 50.0),
+            "end": lambda: table.channel_lost("of m"), "expiry": expire,
+            "unregistered": lambda: table.unregister("C", "m:1", "bk"),
+            "back": lambda: table.register(
+                header(broker_id=1), body("A", "B", counter=7), "of m, later", 60.0
+            ),
+        }  # fmt: skip
+
+    def play(self, *, is_5: bool, order: Sequence[str], counter: int, was_slave: bool) -> None:
+        """One order of events, each of them once."""
+        table = RouteTable(RouteLimits(), is_5=is_5)
+        table.register(header(), body("A", "B"), "of m", 0.0)
+        events = self.events(table, counter)
+        if was_slave:
+            events["slave"]()
+        for name in order:
+            events[name]()
+            self.check(table)
+        expected = {0: "s:1", 1: "m:1"} if "back" in order else {0: "s:1"}
+        said = f"5.x={is_5}, counter={counter}, was_slave={was_slave}: {order}"
+        self.assertEqual(table.groups["bk"].addresses, expected, said)
+        self.assertEqual(set(table.topics), {"A", "B"}, said)
+        route = table.route("A")
+        assert route is not None
+        self.assertEqual((route.queues["bk"].perm, len(route.groups)), (6, 1), said)
+        self.assertEqual(set(table.live), {("C", address) for address in expected.values()}, said)
+
+    def test_every_order(self) -> None:
+        """Connection, expiry and new roles in every order that keeps what one broker says in its order."""
+        count = 0
+        for ends in (("end",), ("expiry",), ("end", "expiry"), ("unregistered", "end")):
+            for own in (("master",), ("master", "again"), ("slave", "master", "again")):
+                for back in ((), ("back",)):
+                    for order in orders(own, ends, back):
+                        if "back" in order and "unregistered" in order and (
+                            order.index("back") < order.index("unregistered")
+                        ):
+                            continue  # m:1 says that it goes, then that it is back
+                        for is_5, counter, was_slave in product((False, True), (1, 4), (False, True)):
+                            self.play(is_5=is_5, order=order, counter=counter, was_slave=was_slave)
+                            count += 1
+        self.assertGreater(count, 500)
+
+
+def orders(*stories: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """All ways to put stories together, each in its own order."""
+    left = [story for story in stories if story]
+    if not left:
+        yield ()
+    for number, story in enumerate(left):
+        for rest in orders(*left[:number], story[1:], *left[number + 1 :]):
+            yield (story[0], *rest)
+
+
 class TopicTests(RouteCase):
     """Permissions, deletion, single topics."""
 
@@ -190,7 +268,12 @@ class TopicTests(RouteCase):
 
     def test_permissions(self) -> None:
         """All topics of one broker, and of no other."""
+        self.table.register(header(), BrokerTopics(version=DataVersion(counter=9), topics={
+            "B": TopicQueues(read_queue_nums=3),
+        }), 1, 0.0)  # fmt: skip
         self.assertEqual(self.table.set_writable("bk", False), 2)
+        wiped = self.table.topics["B"]["bk"]
+        self.assertEqual((wiped.perm, wiped.read_queue_nums), (4, 3))
         self.assertEqual((self.table.topics["A"]["bk"].perm, self.table.topics["A"]["b2"].perm), (4, 6))
         self.assertEqual(self.table.set_writable("bk", True), 2)
         self.assertEqual(self.table.topics["A"]["bk"].perm, 6)

@@ -173,6 +173,30 @@ class LifeTests(ServiceCase):
         self.assertTrue(peer[0].is_lost)
         self.stop(service)
 
+    def test_frozen(self) -> None:
+        """What brokers sent while this process was frozen is read before they are judged; then they are."""
+        service = self.start()
+        peer, silent = self.connect(service), self.connect(service)
+        self.ask(peer, 103, header_of(), topics("A", "B"))
+        self.ask(silent, 103, header_of(address="s:1", broker_id=1), topics("A", "B"))
+        self.clock.advance(500)
+        self.assertEqual((service.status().brokers, peer[0].is_lost), (2, False))
+        self.ask(peer, 103, header_of(), topics("A", "B"))
+        for _ in range(6):
+            self.clock.advance(1)
+        self.assertEqual((list(service.routes.live), peer[0].is_lost), ([("C", "127.0.0.1:1")], False))
+        self.assertTrue(silent[0].is_lost)
+        self.stop(service)
+
+    def test_always_late(self) -> None:
+        """Only the first of several late ticks waits: a silent broker does not live for ever."""
+        service = self.start()
+        self.ask(self.connect(service), 103, header_of(), topics("A", "B"))
+        for _ in range(40):
+            self.clock.advance(5)
+        self.assertEqual(service.status().brokers, 0)
+        self.stop(service)
+
     def test_traffic_is_no_registration(self) -> None:
         """A broker whose connection is used, but that does not register, is forgotten all the same."""
         service = self.start()

@@ -144,6 +144,15 @@ class Child:
         """Whether it was started and has not ended (a paused child runs)."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_status(self) -> int | None:
+        """
+        As of L{subprocess.Popen}: -9 after SIGKILL; None while it runs, or if it was not started.
+
+        A JVM that got SIGTERM ends with 143.
+        """
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
         """Start the process; its log is appended to."""
         assert not self.is_running, f"{self.name} runs already"

@@ -71,11 +71,11 @@ class ChildTests(SynchronousTestCase):
         child = self.child(_SLEEPER)
         for times in (1, 2):
             wait_until(partial(self.said, child, times), seconds=10, what="its output")
-            self.assertTrue(child.is_running)
+            self.assertEqual((child.is_running, child.exit_status), (True, None))
             self.assertGreater(child.rss_bytes(), 0)
             pid = child.pid
             child.kill()
-            self.assertFalse(child.is_running)
+            self.assertEqual((child.is_running, child.exit_status), (False, -signal.SIGKILL))
             self.assertTrue(is_gone(pid))
             child.start()
 
