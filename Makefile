@@ -23,7 +23,7 @@ venv: $(LIGHT) ## .venv for unit tests and lint, without PySpark
 demo: $(READY) ## three members on this machine, the leader killed half-way, nothing lost (under a minute)
 	@$(BIN)/python -m demo.run
 
-test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers, attacks (under 40 minutes when idle)
+test: $(READY) ## every check: style, types, unit, simulation, fuzz, real processes, Java peers, attacks (under 45 minutes when idle)
 	@$(BIN)/python -m tests.run_all $(if $(ONLY),--only $(ONLY))
 
 unit: $(LIGHT) ## unit tests: failures and one line; make unit SUITE=tests.core for some
