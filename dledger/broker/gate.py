@@ -23,7 +23,7 @@ Source: PlainPermissionManager, PlainAccessValidator (4.9.8).
 from __future__ import annotations
 
 import os
-import random
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 
 from twisted.logger import Logger
@@ -124,17 +124,15 @@ class AccessGate(CommandGroup):
 
     log = Logger()
 
-    def __init__(self, path: str, *, topic_at: Callable[[int], str], rng: random.Random) -> None:
+    def __init__(self, path: str, *, topic_at: Callable[[int], str]) -> None:
         """
         @param path: a file of accounts, or a directory of them.
         @param topic_at: from an offset of the log to the topic of the message that begins there; empty: none
             does. Not called before the first request.
-        @param rng: makes challenges, none twice.
         @raise ValueError: a file is missing or not sound.
         """
         self._path = path
         self._topic_at = topic_at
-        self._rng = rng
         self._stamps = _stamps(path)
         self._accounts = read_accounts(path)
         self._native: dict[CommandConnection, str] = {}
@@ -166,7 +164,7 @@ class AccessGate(CommandGroup):
         return {CHALLENGE_CODE: self._challenge}
 
     def _challenge(self, connection: CommandConnection, request: RemotingCommand) -> None:
-        challenge = self._challenges[connection] = f"{self._rng.getrandbits(128):032x}"
+        challenge = self._challenges[connection] = secrets.token_hex(16)
         connection.answer(request, ext_fields={CHALLENGE_FIELD: challenge})
 
     def connection_lost(self, connection: CommandConnection) -> None:

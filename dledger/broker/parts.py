@@ -128,10 +128,7 @@ class BrokerParts(BrokerEvents):
         self._has_ceased = False
         self.refusals = RefusalCounts()
         self.turn = Turn(clock, self._turn_failed)
-        self.gate = (
-            AccessGate(config.acl_file, topic_at=self._topic_at, rng=around.rng)
-            if config.acl_enable else None
-        )
+        self.gate = AccessGate(config.acl_file, topic_at=self._topic_at) if config.acl_enable else None
         own = config.acl_credentials_file
         self.client = CommandClient(
             clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,

@@ -147,10 +147,14 @@ class Refusals:
     def refusal_of(self, request: Request, error: DLedgerError) -> Response:
         """The answer that carries C{error}."""
         response_class = MESSAGES[request.kind][1]
-        return response_class(
+        refusal = response_class(
             code=error.code, group=request.group, remote_id=request.remote_id, local_id=request.local_id,
             leader_id=self._core.leader_id, term=request.term, wire_version=WIRE_VERSION,
         )
+        if isinstance(refusal, MetadataResponse) and error.code is ResponseCode.NOT_LEADER:
+            # This member stops: it may be the last one of those that the client knows.
+            return attrs.evolve(refusal, peers=self._core.members.membership.addresses)
+        return refusal
 
 
 class RequestRouter:
@@ -202,7 +206,6 @@ class RequestRouter:
         self._rights: dict[ServerConnection, Rights] = {}
         self._rights_of: RightsOf | None = None
         self._refuse = refusals.refuse
-        self._refusal_of = refusals.refusal_of
         self._appends = appends
         self._reads = reads
         self._claim: Claim = lambda connection, peer_id: True
@@ -372,13 +375,6 @@ class RequestRouter:
             code = ResponseCode.ILLEGAL_MEMBER_STATE
         else:
             code = ResponseCode.NOT_LEADER
-        if code is ResponseCode.NOT_LEADER and isinstance(request, MetadataRequest):
-            # This member stops: it may be the last one of those that the client knows.
-            count(self._counters.refusals, code.name)
-            refusal = self._refusal_of(request, DLedgerError(code))
-            assert isinstance(refusal, MetadataResponse)
-            connection.answer(ticket, attrs.evolve(refusal, peers=self._core.members.membership.addresses))
-            return
         self._refuse(connection, ticket, request, DLedgerError(code))
 
     def _may_append(self, bodies: tuple[bytes, ...]) -> bool:

@@ -286,11 +286,11 @@ class KillTests(MembersCase):
         made = threading.Thread(target=self.insist, args=(change, member_id, address), daemon=True)
         self.refusals: list[str] = []
         made.start()
-        self.pass_appends(rng.randrange(30), made)
+        self.pass_appends(rng.randrange(30))
         self.look()
         self.kills.append(f"{time.strftime('%H:%M:%S')} {change} {member_id}, {victim_id} of {self.leaders}")
         victim.kill()
-        self.pass_appends(rng.randrange(30), made)
+        self.pass_appends(rng.randrange(30))
         victim.start()
         self.group.wait_until(lambda: not made.is_alive(), f"{change} {member_id}; {victim_id} was killed",
                               seconds=60.0)  # fmt: skip
@@ -300,7 +300,7 @@ class KillTests(MembersCase):
             self.group.wait_until(lambda: self.is_serving(victim),
                                   f"{victim_id} serves after {change} {member_id}", seconds=60.0)  # fmt: skip
 
-    def pass_appends(self, count: int, made: threading.Thread) -> None:
+    def pass_appends(self, count: int) -> None:
         """Wait for some appends. (They are the clock: what is killed when differs from run to run.)"""
         wanted = len(self.writer.acknowledged) + count
         self.group.wait_until(
