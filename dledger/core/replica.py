@@ -70,13 +70,14 @@ class DLedgerCore:
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
         voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
-        forgot_terms: bool = False, group_name: GroupName = GroupName(),  # noqa: B008
+        forgot_terms: bool = False, term_start_body: bytes = b"",
+        group_name: GroupName = GroupName(),  # noqa: B008
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
         @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
-        @param repair_end_index, is_unsure, group_name: see L{MemberState}.
+        @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
         @param forgot_terms: with its directory it may have lost terms.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
@@ -85,9 +86,9 @@ class DLedgerCore:
         if view.ledger_end_term > term:
             term, voted_for = view.ledger_end_term, None
         self._member = MemberState(
-            config=config, view=view, out=out, term=term, voted_for=voted_for,
-            committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            group_name=group_name, start_term=TERM_MAX if forgot_terms else term,
+            config=config, view=view, out=out, term=term, voted_for=voted_for, is_unsure=is_unsure,
+            committed_index=committed_index, repair_end_index=repair_end_index, group_name=group_name,
+            start_term=TERM_MAX if forgot_terms else term, term_start_body=term_start_body,
         )
         self._member.refresh_end()
         self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
@@ -259,7 +260,7 @@ class DLedgerCore:
         if member.ledger_end_index < self._quorum.term_start_index:
             self._next_term_start_ms = self._out.now_ms + member.config.max_wait_ack_time_ms
             self._out.write(fx.WriteBodies(
-                first_index=member.ledger_end_index + 1, term=member.term, bodies=(b"",)
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=(member.term_start_body,),
             ))
 
     def become_follower(self, leader_id: str | None) -> None:
