@@ -147,6 +147,17 @@ class NameServerRegistrar:
         if self._looping.running and not self._is_stopped:
             self._tick()
 
+    def role_changed(self) -> None:
+        """Register under the new id now: producers and slaves wait for it."""
+        if self._looping.running and not self._is_stopped:
+            for server in self._servers:
+                server.due_s = 0.0
+                if server.asking is not None:
+                    # It tells of the old role; a name server answers in order, so the next one counts.
+                    asking, server.asking = server.asking, None
+                    asking.cancel()
+            self._tick()
+
     @property
     def problems(self) -> dict[str, str]:
         """Name servers at which we are not registered, with the reason."""

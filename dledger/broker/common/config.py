@@ -24,11 +24,9 @@ from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
 from dledger.base.tls_files import TlsFiles, tls_files
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
+from dledger.broker.common.role import MASTER_ID, BrokerRole
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
-
-#: RocketMQ's number of the master.
-MASTER_ID = 0
 
 LISTEN_PORT = 10911
 
@@ -106,6 +104,7 @@ class BrokerConfig:
         a slave's to its master, with this account. Empty: they are not signed.
     @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
+    @ivar role: its role now; the options give the first one.
     """
 
     store: StoreConfig
@@ -149,6 +148,11 @@ class BrokerConfig:
     acl_file: str = _text()
     acl_credentials_file: str = _text()
     ignored: tuple[str, ...] = ()
+    role: BrokerRole = attrs.field(init=False, eq=False, repr=False)
+
+    @role.default
+    def _first_role(self) -> BrokerRole:
+        return BrokerRole(name=self.ha.broker_role, broker_id=self.broker_id)
 
     @broker_name.validator
     @broker_cluster_name.validator
@@ -218,8 +222,8 @@ class BrokerConfig:
 
     @property
     def is_slave(self) -> bool:
-        """Whether it follows another broker."""
-        return self.ha.is_slave
+        """Whether it follows another broker now."""
+        return self.role.is_slave
 
     @property
     def ha_port(self) -> int:

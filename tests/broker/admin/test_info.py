@@ -37,7 +37,7 @@ class OptionTests(SynchronousTestCase):
         ):
             self.assertIn(name, shown)  # mqadmin exportConfigs fails without
         fields = sum(len(attrs.fields(one)) for one in (BrokerConfig, HAConfig, type(config.store)))
-        self.assertEqual(len(shown), fields - 3 + 5)
+        self.assertEqual(len(shown), fields - 4 + 5)
 
 
 class EarliestTests(SynchronousTestCase):
