@@ -109,8 +109,9 @@ class BrokerParts(BrokerEvents):
         self.metadata = self._metadata()
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
         self.replication = kind.replicate(self.store, ReplicationNeeds(
-            config=config, around=around, metadata=self.metadata, client=self.client, own=self.own, events=self
-        ))
+            config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
+            events=self,
+        ))  # fmt: skip
         self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
         self.reads = LogReads(

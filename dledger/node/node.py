@@ -362,6 +362,11 @@ class Node:
         return self._core.committed_index
 
     @property
+    def is_leader(self) -> bool:
+        """Whether this member leads."""
+        return self._core.members.is_leader
+
+    @property
     def is_settled_leader(self) -> bool:
         """Whether this member leads, and all its entries are committed: none of an earlier term is lost."""
         core = self._core

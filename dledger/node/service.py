@@ -200,6 +200,12 @@ class MemberService(MultiService):
         self._port: IListeningPort | None = None
         self._listening: Deferred[None] = succeed(None)
 
+    @property
+    def store(self) -> ClosableStore:
+        """The ledger; open when C{node} is set."""
+        assert self._store is not None, "not started"
+        return self._store
+
     # -- up -----------------------------------------------------------------------------------
 
     def startService(self) -> None:

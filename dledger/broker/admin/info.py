@@ -27,6 +27,11 @@ VERSION_NAME = "V4_9_8"
 _NAMES = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
+    "enable_dleger_commit_log": "enableDLegerCommitLog",
+    "dleger_group": "dLegerGroup",
+    "dleger_peers": "dLegerPeers",
+    "dleger_self_id": "dLegerSelfId",
+    "store_path_dledger_commit_log": "storePathDLedgerCommitLog",
     "file_reserved_time_h": "fileReservedTime",
     "ha_max_gap_not_in_sync": "haMaxGapNotInSync",
 }
@@ -54,7 +59,7 @@ _FIXED_OPTIONS = {
 def broker_options(config: BrokerConfig) -> dict[str, str]:
     """Every option by RocketMQ's name."""
     found: dict[str, str] = {}
-    for part in (config.store, config.ha, config):
+    for part in (config.store, config.ha, config.raft, config):
         for field in attrs.fields(type(part)):
             if field.name not in ("store", "ha", "raft", "ignored", "role"):
                 found[java_name(field.name)] = _text(getattr(part, field.name))

@@ -23,6 +23,7 @@ from attrs.validators import ge, in_, instance_of, le
 from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
 from dledger.base.tls_files import TlsFiles, tls_files
+from dledger.broker.common.raft_options import RaftOptions
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
 from dledger.broker.common.role import MASTER_ID, BrokerRole
 from dledger.broker.ha.config import SLAVE, HAConfig
@@ -68,7 +69,7 @@ class BrokerConfig:
     """
     The options of one broker. Times are in milliseconds.
 
-    @ivar store, ha: the options of its store, and of replication.
+    @ivar store, ha, raft: the options of its store, of replication by slaves, and of a raft log.
     @ivar broker_name: the same for a master and its slaves.
     @ivar broker_id: 0 for a master, above 0 for a slave.
     @ivar broker_ip1: address for clients, registered with name servers, or a host's name, whose address is
@@ -109,6 +110,7 @@ class BrokerConfig:
 
     store: StoreConfig
     ha: HAConfig = attrs.Factory(HAConfig)
+    raft: RaftOptions = attrs.Factory(RaftOptions)
     broker_name: str = _text("DEFAULT_BROKER")
     broker_cluster_name: str = _text("DefaultCluster")
     broker_id: int = _number(MASTER_ID)
@@ -152,6 +154,8 @@ class BrokerConfig:
 
     @role.default
     def _first_role(self) -> BrokerRole:
+        if self.raft.enable_dleger_commit_log:
+            return BrokerRole(name=SLAVE, broker_id=self.raft.slave_id)
         return BrokerRole(name=self.ha.broker_role, broker_id=self.broker_id)
 
     @broker_name.validator
@@ -250,6 +254,11 @@ class BrokerConfig:
 ALIASES: Mapping[str, str] = {
     "brokerIP1": "broker_ip1",
     "brokerIP2": "broker_ip2",
+    "enableDLegerCommitLog": "enable_dleger_commit_log",
+    "dLegerGroup": "dleger_group",
+    "dLegerPeers": "dleger_peers",
+    "dLegerSelfId": "dleger_self_id",
+    "storePathDLedgerCommitLog": "store_path_dledger_commit_log",
     "fileReservedTime": "file_reserved_time_h",
     "file_reserved_time": "file_reserved_time_h",
     "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
@@ -268,7 +277,7 @@ ALIASES: Mapping[str, str] = {
 
 _ROLES = {"async-master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}
 _FLUSHES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
-_OWN = ("store", "ha", "ignored")
+_OWN = ("store", "ha", "raft", "ignored", "role")
 #: Shares of the disk: 0.9 in 4.9, 90 in 5.x.
 _SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 
@@ -280,6 +289,7 @@ def _fields() -> dict[str, tuple[type, attrs.Attribute[object]]]:
     return {
         **{name: (StoreConfig, one) for name, one in attrs.fields_dict(StoreConfig).items()},
         **{name: (HAConfig, one) for name, one in attrs.fields_dict(HAConfig).items()},
+        **{name: (RaftOptions, one) for name, one in attrs.fields_dict(RaftOptions).items()},
         **own,
     }
 
@@ -309,7 +319,9 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     @raise ValueError: a name is unknown (the nearest known one is named), a value does not fit, an option is
         given twice, or C{store_path_root_dir} is missing.
     """
-    given: dict[type, dict[str, object]] = {StoreConfig: {}, HAConfig: {}, BrokerConfig: {}}
+    given: dict[type, dict[str, object]] = {
+        StoreConfig: {}, HAConfig: {}, RaftOptions: {}, BrokerConfig: {}
+    }
     ignored = []
     for name, value in values.items():
         target = option_name(name)
@@ -325,10 +337,14 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
         raise ValueError("store_path_root_dir is missing: name the directory that holds the store")
     own = given[BrokerConfig]
     ha = HAConfig(**given[HAConfig])  # type: ignore[arg-type]
+    raft = RaftOptions(**given[RaftOptions])  # type: ignore[arg-type]
+    if raft.enable_dleger_commit_log and ha.is_slave:
+        raise ValueError("broker_role=SLAVE with enableDLegerCommitLog=true: the raft group gives the roles; "
+                         "leave broker_role out")
     if ha.is_slave:
         own.setdefault("broker_id", MASTER_ID + 1)
     store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
-    return BrokerConfig(store=store, ha=ha, ignored=tuple(ignored), **own)  # type: ignore[arg-type]
+    return BrokerConfig(store=store, ha=ha, raft=raft, ignored=tuple(ignored), **own)  # type: ignore[arg-type]
 
 
 def _value(name: str, value: object, default: object) -> object:
