@@ -124,6 +124,7 @@ class BrokerParts(BrokerEvents):
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
             timeout_s=config.register_broker_timeout_mills / 1000, learned=self._learned,
+            seeks_master=self.replication.seeks_master,
         )
 
     # -- parts -----------------------------------------------------------------------------------

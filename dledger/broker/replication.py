@@ -124,6 +124,9 @@ class Replication(Protocol):
     def learned(self, master: str | None, ha_address: str | None) -> None:
         """The master's address and its address for slaves, from a name server."""
 
+    def seeks_master(self) -> bool:
+        """Whether this is a slave that can do nothing before it learns of another master."""
+
 
 class LogKind(Protocol):
     """One way to store and replicate a log."""
@@ -255,3 +258,7 @@ class HAReplication:
         """See L{Replication}."""
         if self.following is not None:
             self.following.learned(master, ha_address)
+
+    def seeks_master(self) -> bool:
+        """See L{Replication}. The address of a master changes by a person's hand."""
+        return False

@@ -38,6 +38,9 @@ from dledger.raft_broker.writer import AppendsEntries, RaftWriter
 LEADER_ROLE = "SYNC_MASTER"
 FOLLOWER_ROLE = "SLAVE"
 
+#: Seconds between two copies of the master's metadata: what is newer may be forgotten by the next master.
+SYNCHRONIZE_S = 3.0
+
 #: Seconds between two looks whether a new leader may become master; dispatching makes no call.
 LOOK_S = 0.02
 
@@ -97,7 +100,7 @@ class RaftReplication:
         )
         self.synchronize = SlaveSynchronize(
             needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
-            run_in_thread=around.run_in_thread,
+            run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S,
             local_topics=lambda: {topic for topic, _ in store.queues.keys()},
         )
 
@@ -237,5 +240,12 @@ class RaftReplication:
         if master and self.synchronize.master_address != master:
             self.events.info("the master is at {address}", address=master)
             self.synchronize.master_address = master
+
+    def seeks_master(self) -> bool:
+        """See L{dledger.broker.replication.Replication}. The address may be that of a lost leader."""
+        if not self._role.is_slave:
+            return False
+        last = self.synchronize.last
+        return self.synchronize.master_address is None or last is None or bool(last.failed)
 
 
