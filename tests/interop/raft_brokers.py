@@ -124,7 +124,8 @@ class RaftBrokers:
             # A busy machine is not an overloaded broker.
             "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
             # Else 5.3 loses units of queues after a crash.
-            **({"recheckReputOffsetFromCq": True} if kind.startswith("5") else {}),
+            # Without the second it answers no pull while it follows.
+            **({"recheckReputOffsetFromCq": True, "slaveReadEnable": True} if kind[0] == "5" else {}),
             **self._options,
         }  # fmt: skip
         if kind == OURS:
