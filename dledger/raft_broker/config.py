@@ -20,6 +20,9 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
     @raise ValueError: options do not fit together; the text says which.
     """
     raft, store = broker.raft, broker.store
+    ids = [part.partition("-")[0].strip() for part in raft.dleger_peers.split(";")]
+    if raft.dleger_self_id not in ids:
+        raise ValueError(f"dLegerSelfId={raft.dleger_self_id} is none of dLegerPeers={raft.dleger_peers}")
     config = from_mapping({
         "group": raft.dleger_group or broker.broker_name, "self_id": raft.dleger_self_id,
         "peers": raft.dleger_peers, "store_base_dir": store.store_path_root_dir,
@@ -31,8 +34,6 @@ def member_config(broker: BrokerConfig) -> DLedgerConfig:
         "disk_space_ratio_to_check_expired": store.disk_max_used_space_ratio / 100,
         "disk_full_ratio": store.disk_space_warning_level_ratio,
     })
-    if config.self_id not in config.peers:
-        raise ValueError(f"dLegerSelfId={config.self_id} is none of dLegerPeers={raft.dleger_peers}")
     _, port = parse_address(config.peers[config.self_id])
     ours = {
         broker.listen_port: "listenPort", broker.listen_port - FAST_PORT_DISTANCE: "listenPort - 2",

@@ -17,15 +17,18 @@ from collections.abc import Callable
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
+from dledger.base.threads import DiskThreads
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.replication import BrokerSurroundings, ReplicationNeeds
 from dledger.broker.service import BrokerPorts, BrokerService
 from dledger.broker.store.store import MessageStore
+from dledger.config import DLedgerConfig
 from dledger.node.embedding import Embedding
 from dledger.node.service import MemberService
 from dledger.raft_broker.config import member_config
@@ -33,6 +36,10 @@ from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
+
+
+#: Makes a member from its options and the program that it is for.
+MakeMember = Callable[[DLedgerConfig, Embedding], MemberService]
 
 
 class RaftLogKind:
@@ -94,24 +101,34 @@ class RaftBrokerService(Service):
     def __init__(
         self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
         wall_s: Callable[[], float], failed: Callable[[str], None], boot_id: str = "",
+        make_member: MakeMember | None = None, threads: DiskThreads | None = None,
+        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}, and with the options of a raft log.
         @param failed: called with the reason when broker or member cannot start or go on; the process should
             then end.
         @param boot_id: of this boot of the machine; empty if not known.
+        @param make_member: makes the member; by default a L{MemberService} with the parts given here.
+        @param threads, endpoint_of: see L{BrokerService}.
         @raise ValueError: options do not fit together.
         """
         of_member = member_config(config)
-        self._kind = RaftLogKind(lambda embedding: MemberService(
-            of_member, reactor, disk=disk, rng=random.Random(rng.random()), failed=failed, boot_id=boot_id,
-            embedding=embedding,
-        ))  # fmt: skip
+
+        def made(embedding: Embedding) -> MemberService:
+            if make_member is not None:
+                return make_member(of_member, embedding)
+            return MemberService(
+                of_member, reactor, disk=disk, rng=random.Random(rng.random()), failed=failed,
+                boot_id=boot_id, embedding=embedding,
+            )
+
+        self._kind = RaftLogKind(made)
         self.member = self._kind.member
         # There are no slaves of RocketMQ's other kind of replication.
         self.broker = BrokerService(
             config, reactor, attrs.evolve(ports, slaves=None), disk=disk, rng=rng, wall_s=wall_s,
-            failed=failed, kind=self._kind,
+            failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
         )
 
     def startService(self) -> None:
