@@ -111,8 +111,7 @@ class Node:
         @param run_in_thread: runs fsyncs, one at a time.
         @param wall_clock: seconds since 1970, and the local hour.
         @param make_driver: the simulator's driver checks each step.
-        @param keys: for TLS; watched here.
-        @param embedding: the program that alone appends.
+        @param keys, embedding: for TLS, watched here; the program that alone appends.
         """
         self.config = config
         self.counters = Counters()
@@ -120,12 +119,11 @@ class Node:
             self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds
         )
         self.turn = Turn(clock, self._turn_failed)
-        self.state = "starting"
-        self.reason = self.listen = ""
+        self.state, self.reason, self.listen = "starting", "", ""
         self.admin = self.told_admin = ""
         self._store = store
         self._terms = terms
-        self._clock = clock
+        self._clock, self._embedding = clock, embedding
         self._wall_clock = wall_clock
         self._disk_space = disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
@@ -140,7 +138,6 @@ class Node:
         self._tokens = self._told_set_aside = 0
         self._last_leader_id: object = None
         self._told: Told | None = None
-        self._embedding = embedding
         self._ticking: LoopingCall | None = None
         self._next_sweep_s = self._next_house_keeping_s = 0.0
         self._next_check_point_s = self._started_s + config.check_point_interval / 1000

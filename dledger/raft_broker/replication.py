@@ -1,4 +1,4 @@
-# -*- test-case-name: tests.raft_broker.test_replication -*-
+# -*- test-case-name: tests.raft_broker.test_service -*-
 """
 The role of a broker whose log is a raft group: its member's.
 

@@ -37,7 +37,6 @@ from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
 
-
 #: Makes a member from its options and the program that it is for.
 MakeMember = Callable[[DLedgerConfig, Embedding], MemberService]
 

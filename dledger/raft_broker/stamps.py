@@ -55,7 +55,7 @@ def term_start_record() -> bytes:
 
 
 @attrs.define(eq=False)
-class Place:
+class PutPlaces:
     """
     The offsets of the messages of one put; filled when they are written.
 
@@ -76,7 +76,7 @@ class UnplacedRecord(bytes):
     """
 
     queue: tuple[str, int] | None
-    place: Place
+    place: PutPlaces
 
 
 class MessageStamps(BodyStamps):
@@ -91,7 +91,7 @@ class MessageStamps(BodyStamps):
         self.queue_offsets: dict[tuple[str, int], int] = {}
         self._is_open = False
         self._taken: dict[tuple[str, int], int] = {}
-        self._stamped: list[tuple[Place, int, int]] = []
+        self._stamped: list[tuple[PutPlaces, int, int]] = []
 
     def open(self, queue_offsets: Mapping[tuple[str, int], int]) -> None:
         """This broker is the master now, and every message before is in its queue."""

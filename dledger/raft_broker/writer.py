@@ -28,7 +28,7 @@ from dledger.broker.sending.puts import NotPut, Put
 from dledger.broker.store.plain_records import Placed, PlainMessage
 from dledger.broker.store.records import NewMessage, size_of
 from dledger.node.appends import AppendResult
-from dledger.raft_broker.stamps import MessageStamps, Place, UnplacedRecord
+from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from protocols.wire.ledger.codes import ResponseCode
 from protocols.wire.rocketmq.layout import PROPERTIES_LENGTH, TOPIC_BYTES_MAX
 
@@ -49,7 +49,7 @@ class AppendsEntries(Protocol):
         """See L{dledger.node.node.Node.append}."""
 
 
-def unplaced(message: PlainMessage, now_ms: int, place: Place) -> UnplacedRecord:
+def unplaced(message: PlainMessage, now_ms: int, place: PutPlaces) -> UnplacedRecord:
     """The record of a message, without its offsets, which C{place} will receive."""
     form, queue_id, born_timestamp, properties, body, _ = message
     body_size, properties_size = len(body), len(properties)
@@ -112,7 +112,7 @@ class RaftWriter:
 
     def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
         """See L{LogWriter.append}. Never raises; the result tells of a refusal."""
-        place = Place()
+        place = PutPlaces()
         placed = Placed(place.offsets, place.queue_offsets, 0, now_ms)
         bodies = [unplaced(message, now_ms, place) for message in messages]
         done = self._node.append(bodies).addCallbacks(_committed, self._not_committed)

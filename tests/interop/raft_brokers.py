@@ -229,7 +229,8 @@ class RaftBrokers:
                 if answer.code != FOUND:
                     return found
                 for message in messages_of(answer):
-                    found.append((message.queue_offset, message.physical_offset, message.properties["UNIQ_KEY"]))
+                    key = message.properties["UNIQ_KEY"]
+                    found.append((message.queue_offset, message.physical_offset, key))
                 offset = int(answer.ext_fields["nextBeginOffset"])
         finally:
             connection.close()

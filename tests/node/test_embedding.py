@@ -53,7 +53,7 @@ class EmbeddingTests(SynchronousTestCase):
         self.node.connect(peers=FakePeers(self.rig), server=self.server)
 
     def test_leads(self) -> None:
-        """The program hears of the roles, then of the commit of the first entry of the term, which it chose."""
+        """The program hears of the roles, then of the commit of the entry that begins the term, its own."""
         self.assertFalse(self.node.is_leader)
         self.rig.lead()
         self.clock.advance(0.1)

@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.raft_broker.test_service -*-
-"""Parts of a broker on a raft log, without sockets: ledgers with messages, and a whole broker in a group of one."""
+"""Parts of a broker on a raft log, without sockets: ledgers with messages, and whole brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dledger.node.service import MemberService
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.service import RaftBrokerService
-from dledger.raft_broker.stamps import MessageStamps, Place, UnplacedRecord
+from dledger.raft_broker.stamps import MessageStamps, PutPlaces, UnplacedRecord
 from dledger.raft_broker.writer import unplaced
 from dledger.storage.file_store import FileStore
 from dledger.storage.term_file import TermFile
@@ -35,7 +35,8 @@ FILE_SIZE = 4096
 def ledger_config(**options: Any) -> DLedgerConfig:
     """Of a ledger with small files, in the directory of a broker."""
     values: dict[str, Any] = {
-        "store_base_dir": "base", "group": "b", "peers": "n0-10.0.0.1:20911", "mapped_file_size_for_entry_data": FILE_SIZE,
+        "store_base_dir": "base", "group": "b", "peers": "n0-10.0.0.1:20911",
+        "mapped_file_size_for_entry_data": FILE_SIZE,
     }
     return DLedgerConfig(**{**values, **options})
 
@@ -54,7 +55,7 @@ class LedgerOfMessages:
         self.stamps = MessageStamps()
         self.store.use(self.stamps)
         self.stamps.open({})
-        self.place = Place()
+        self.place = PutPlaces()
 
     def leave(self) -> None:
         """As a member leaves it that is killed in term 1."""
@@ -110,8 +111,8 @@ class RaftCase(ServiceCase):
         self.raft = RaftBrokerService(
             config, self.clock, BrokerPorts(clients=listen, fast=fast),  # type: ignore[arg-type]
             disk=self.disk, rng=random.Random(1), wall_s=lambda: WALL_S + self.clock.seconds(),
-            failed=self.reasons.append, make_member=make_member, threads=self.threads,  # type: ignore[arg-type]
-            endpoint_of=self.endpoint_of,
+            failed=self.reasons.append, make_member=make_member, endpoint_of=self.endpoint_of,
+            threads=self.threads,  # type: ignore[arg-type]
         )
         self.service = self.raft.broker
         return self.service

@@ -44,7 +44,7 @@ class DispatchTests(SynchronousTestCase):
         return found
 
     def test_any_messages(self) -> None:
-        """Of any kind and size, in slices of any size: every queued one is at its place, and nothing else is."""
+        """Of any kind and size, in slices of any size: queued ones have their places, nothing else has."""
         rng = random.Random(5)
         expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for _ in range(60):

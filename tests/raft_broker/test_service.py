@@ -1,5 +1,5 @@
 # -*- test-case-name: tests.raft_broker.test_service -*-
-"""A whole broker on a raft log, in a group of one: how it starts, serves, loses and gets its role, and ends."""
+"""A whole broker on a raft log, alone in its group: how it starts, serves, changes its role, and ends."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class StampTests(SynchronousTestCase):
         place = self.ledger.place
         for index, offset in enumerate(place.offsets):
             found = self.message(index)
-            self.assertEqual((found.physical_offset, found.queue_offset), (offset, place.queue_offsets[index]))
+            expected = (offset, place.queue_offsets[index])
+            self.assertEqual((found.physical_offset, found.queue_offset), expected)
             self.assertEqual(offset, self.ledger.store.position_of(index) + 48)
         self.assertEqual(place.queue_offsets[::2], [number // 2 for number in range(12)])
         self.assertEqual(set(place.queue_offsets[1::2]), {0})

@@ -99,7 +99,8 @@ class StoreTests(SynchronousTestCase):
         self.fill(10)
         self.close(self.open())
         path = f"base/{DISPATCHED_NAME}"
-        for damage in (lambda: self.ledger.disk.unlink(path), lambda: self.ledger.disk.write_file(path, b"x")):
+        disk = self.ledger.disk
+        for damage in (lambda: disk.unlink(path), lambda: disk.write_file(path, b"x")):
             damage()
             again = self.open()
             self.assertEqual((self.size(again), again._dispatcher.dispatched), (10, 10))

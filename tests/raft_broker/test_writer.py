@@ -56,8 +56,9 @@ class WriterTests(SynchronousTestCase):
         """Committed; certainly not stored; unknown. Never a code that says that a message is stored."""
         self.assertIs(self.outcome(None), PutStatus.PUT_OK)
         for code, expected in (
-            (ResponseCode.NOT_LEADER, 14), (ResponseCode.LEADER_TRANSFERRING, 14), (ResponseCode.DISK_FULL, 14),
-            (ResponseCode.INCONSISTENT_STATE, 14), (ResponseCode.LEADER_PENDING_FULL, 2),
+            (ResponseCode.NOT_LEADER, 14), (ResponseCode.LEADER_TRANSFERRING, 14),
+            (ResponseCode.DISK_FULL, 14), (ResponseCode.INCONSISTENT_STATE, 14),
+            (ResponseCode.LEADER_PENDING_FULL, 2),
             (ResponseCode.TERM_CHANGED, 1), (ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, 1),
             (ResponseCode.INTERNAL_ERROR, 1),
         ):  # fmt: skip
@@ -92,7 +93,8 @@ class WriterTests(SynchronousTestCase):
         """Bodies, records, topics and zero bytes; the text says what is allowed."""
         self.assertEqual(self.check(message(bytes(800))), "")
         self.assertIn("max_message_size=800", self.check(message(bytes(801))))
-        self.assertIn("an entry of the log takes 1000", self.check(message(bytes(800), properties={"a": "b" * 200})))
+        long = message(bytes(800), properties={"a": "b" * 200})
+        self.assertIn("an entry of the log takes 1000", self.check(long))
         self.assertEqual(self.check(message(topic="t" * 127)), "")
         self.assertIn("127 are allowed", self.check(message(topic="t" * 128)))
         self.assertIn("zero byte", self.check(message(topic="a\0b")))

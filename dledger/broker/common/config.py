@@ -344,7 +344,8 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     if ha.is_slave:
         own.setdefault("broker_id", MASTER_ID + 1)
     store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
-    return BrokerConfig(store=store, ha=ha, raft=raft, ignored=tuple(ignored), **own)  # type: ignore[arg-type]
+    parts = {"store": store, "ha": ha, "raft": raft, "ignored": tuple(ignored)}
+    return BrokerConfig(**parts, **own)  # type: ignore[arg-type]
 
 
 def _value(name: str, value: object, default: object) -> object:

@@ -32,7 +32,8 @@ class RaftOptionsTests(SynchronousTestCase):
         """What does not fit together."""
         for changed, words in (
             ({"enableDLegerCommitLog": "false"}, "dLegerPeers is given, but enableDLegerCommitLog is false"),
-            ({"dLegerPeers": ""}, "needs dLegerPeers"), ({"dLegerSelfId": "one"}, "write a letter and a number"),
+            ({"dLegerPeers": ""}, "needs dLegerPeers"),
+            ({"dLegerSelfId": "one"}, "write a letter and a number"),
             ({"dLegerSelfId": ""}, "write a letter and a number"),
             ({"brokerRole": "SLAVE"}, "the raft group gives the roles"),
         ):  # fmt: skip
