@@ -3,8 +3,8 @@
 A broker on a raft log as one Twisted service: a member, and the broker that alone appends to its ledger.
 
     startService   member: ledger open -> broker: queues open, committed messages dispatched, ports
-    stopService    broker: no more messages, waiting ones answered, queues closed -> member: leadership handed
-                   over, ledger closed
+    stopService    leadership handed over -> broker: no more messages, waiting ones answered, queues closed ->
+                   member: ledger closed
 
 Rule: if one of the two cannot go on, neither does.
 """
@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk
 from dledger.base.reactor import Reactor
 from dledger.base.threads import DiskThreads
+from dledger.base.timing import within
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import BrokerEvents
 from dledger.broker.replication import BrokerSurroundings, ReplicationNeeds
@@ -30,12 +31,16 @@ from dledger.broker.service import BrokerPorts, BrokerService
 from dledger.broker.store.store import MessageStore
 from dledger.config import DLedgerConfig
 from dledger.node.embedding import Embedding
+from dledger.node.node import Node
 from dledger.node.service import MemberService
 from dledger.raft_broker.config import member_config
 from dledger.raft_broker.raft_log import RaftLog
 from dledger.raft_broker.replication import RaftReplication
 from dledger.raft_broker.stamps import MessageStamps
 from dledger.raft_broker.store import RaftStore
+
+#: Seconds that a follower may take to become the leader when this broker stops.
+HAND_OVER_S = 3.0
 
 #: Makes a member from its options and the program that it is for.
 MakeMember = Callable[[DLedgerConfig, Embedding], MemberService]
@@ -113,6 +118,7 @@ class RaftBrokerService(Service):
         @raise ValueError: options do not fit together.
         """
         of_member = member_config(config)
+        self._reactor = reactor
 
         def made(embedding: Embedding) -> MemberService:
             if make_member is not None:
@@ -143,6 +149,29 @@ class RaftBrokerService(Service):
 
     async def _stop(self) -> None:
         super().stopService()
+        await self._hand_over()
         if self.broker.running:
             await self.broker.stopService()
         await self.member.stopService()
+
+    async def _hand_over(self) -> None:
+        """
+        Let another broker become the master while this one still answers: so a producer is refused, not cut
+        off, and the name servers know the next master when this one unregisters.
+        """
+        node = self.member.node
+        if node is None or not self._leads(node):
+            return
+        status = node.status().member
+        live = [
+            one for one in status.peers if one.peer_id in status.voters and 0 <= one.last_heard_ms_ago < 1000
+        ]
+        for peer in sorted(live, key=lambda one: -one.match_index)[:2]:
+            asked = node.transfer(peer.peer_id).addCallback(lambda _: None)
+            await within(asked, HAND_OVER_S, self._reactor)
+            if not self._leads(node):
+                return
+
+    @staticmethod
+    def _leads(node: Node) -> bool:
+        return node.is_running and node.is_leader
