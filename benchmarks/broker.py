@@ -70,7 +70,7 @@ class RaftGroup:
             "storePathRootDir": home / "store", "storePathCommitLog": home / "store" / "commitlog",
             "enableDLegerCommitLog": True, "dLegerGroup": GROUP, "dLegerPeers": peers_text(self._peers),
             "dLegerSelfId": peer_id, "defaultTopicQueueNums": QUEUES, "diskMaxUsedSpaceRatio": 95,
-            "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000, "enableBatchPush": True,
+            "brokerFastFailureEnable": False, "osPageCacheBusyTimeOutMills": 60000,
         }  # fmt: skip
         if is_java:
             return Server(f"java {peer_id}", "broker.BrokerStartup", properties, home, VERSION)

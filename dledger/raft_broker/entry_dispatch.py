@@ -41,6 +41,7 @@ class EntryDispatch(Dispatcher):
     def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
         """See L{Dispatcher._slice}."""
         at, end = 0, len(data)
+        put, levels, topics = self._queues.put, self._delay_levels_ms, self._topics
         while end - at >= ENTRY_HEADER_SIZE:
             magic, size = BLANK.unpack_from(data, at)
             if magic == BLANK_MAGIC:
@@ -49,19 +50,27 @@ class EntryDispatch(Dispatcher):
                 raise WireError(f"no entry begins at {base + at}: magic={magic}, size={size}")
             if at and size > end - at:
                 break  # the next read begins here
-            self._entry(data, at, base + at, size, arrived)
+            body_size = size - ENTRY_HEADER_SIZE
+            record = read_plain_record(data, at + ENTRY_HEADER_SIZE, body_size, levels)
+            if record is not None and record[0] == body_size:
+                _, raw, queue_id, index, code, self.store_timestamp, is_queued = record
+                if is_queued:
+                    topic = topics.get(raw) or self._topic(raw)
+                    if put(topic, queue_id, index, base + at + ENTRY_HEADER_SIZE, body_size, code):
+                        arrived.add((topic, queue_id))
+                self.dispatched += 1
+            else:
+                self._entry(data, at, base + at, size, arrived)
             at += size
             self.offset = base + at
         return at
 
     def _entry(self, data: bytes, at: int, offset: int, size: int, arrived: Arrived) -> None:
+        """An entry of any kind."""
         body_at, offset = at + ENTRY_HEADER_SIZE, offset + ENTRY_HEADER_SIZE
         size -= ENTRY_HEADER_SIZE
-        levels = self._delay_levels_ms
         try:
-            record = read_plain_record(data, body_at, size, levels) or read_record(
-                data, body_at, offset, size, levels
-            )
+            record = read_record(data, body_at, offset, size, self._delay_levels_ms)
             problem = "" if record[0] == size else f"its message has {record[0]} of {size} bytes"
         except WireError as error:
             problem = str(error)

@@ -19,12 +19,12 @@ class MemberConfigTests(SynchronousTestCase):
         """Directory, group, sizes and flush, as RocketMQ's broker gives them to DLedger."""
         config = member_config(broker_from_mapping({
             **RAFT, "brokerName": "b", "mappedFileSizeCommitLog": "65536", "flushDiskType": "SYNC_FLUSH",
-            "preferredLeaderId": "n0", "fileReservedTime": "48",
+            "preferredLeaderId": "n0", "fileReservedTime": "48", "enableBatchPush": "false",
         }))  # fmt: skip
         self.assertEqual((config.self_path, config.group, config.self_id), ("s/dledger-n1", "b", "n1"))
         self.assertEqual((config.mapped_file_size_for_entry_data, config.is_sync), (65536, True))
         self.assertEqual((config.preferred_leader_ids, config.file_reserved_hours), (("n0",), 49))
-        self.assertFalse(config.enable_disk_force_clean)
+        self.assertFalse(config.enable_disk_force_clean or config.enable_batch_push)
 
     def test_named(self) -> None:
         """A group and a directory of its own."""
@@ -32,6 +32,7 @@ class MemberConfigTests(SynchronousTestCase):
             **RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "other"
         }))  # fmt: skip
         self.assertEqual((config.group, config.data_store_path, config.is_sync), ("g", "other", False))
+        self.assertTrue(config.enable_batch_push)
 
     def test_refused(self) -> None:
         """Nobody's id; a port that the broker has."""

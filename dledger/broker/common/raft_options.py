@@ -26,7 +26,7 @@ class RaftOptions:
         follows.
     @ivar store_path_dledger_commit_log: directory of the entries; empty: below the store's.
     @ivar preferred_leader_id: members that should lead, separated by semicolons; empty for none.
-    @ivar enable_batch_push: a leader sends Java members several entries at once.
+    @ivar enable_batch_push: a leader sends several entries at once; RocketMQ has false, and understands it.
     """
 
     enable_dleger_commit_log: bool = attrs.field(default=False, validator=instance_of(bool))
@@ -35,7 +35,7 @@ class RaftOptions:
     dleger_self_id: str = attrs.field(default="", validator=instance_of(str))
     store_path_dledger_commit_log: str = attrs.field(default="", validator=instance_of(str))
     preferred_leader_id: str = attrs.field(default="", validator=instance_of(str))
-    enable_batch_push: bool = attrs.field(default=False, validator=instance_of(bool))
+    enable_batch_push: bool = attrs.field(default=True, validator=instance_of(bool))
 
     def __attrs_post_init__(self) -> None:
         if not self.enable_dleger_commit_log:
