@@ -21,7 +21,16 @@ from pathlib import Path
 import attrs
 import click
 
-from benchmarks.common import Machine, console, median, number, probe_machine, table, work_directory, write_json
+from benchmarks.common import (
+    Machine,
+    console,
+    median,
+    number,
+    probe_machine,
+    table,
+    work_directory,
+    write_json,
+)
 from benchmarks.ha_brokers import (
     PATIENCE_S,
     QUEUES,
@@ -195,11 +204,14 @@ def ratio(found: Found, above: Row, below: Row) -> float:
 
 
 def _measure(
-    directory: Path, windows: Sequence[int], bodies: Sequence[int], rounds: int, seconds: float, train_s: float
+    directory: Path, windows: Sequence[int], bodies: Sequence[int], rounds: int, seconds: float,
+    train_s: float,
 ) -> Found:
     java_load, our_load = JavaLoad(directory), OurLoad()
     java_load.start()
-    groups = [RaftGroup(directory, is_java=True), RaftGroup(directory, is_java=False), SyncPair(directory)]
+    groups: list[RaftGroup | SyncPair] = [
+        RaftGroup(directory, is_java=True), RaftGroup(directory, is_java=False), SyncPair(directory),
+    ]
     found: Found = {}
     try:
         for group in groups:
@@ -265,8 +277,9 @@ def _show(found: Found, machine: Machine) -> None:
             aims.append((ratio(found, row, attrs.evolve(row, system=SYNC)), SYNC_AIM, "sync"))
         for value, aim, what in aims:
             if aim is not None and value == value:
-                console.print(f"aim: {row.body_bytes} B x {row.window}: at least {aim:g} of {what}: {value:.2f} "
-                              f"{'reached' if value >= aim else 'MISSED'}")  # fmt: skip
+                verdict = "reached" if value >= aim else "MISSED"
+                console.print(f"aim: {row.body_bytes} B x {row.window}: at least {aim:g} of {what}: "
+                              f"{value:.2f} {verdict}")  # fmt: skip
     console.print(machine.line())
 
 

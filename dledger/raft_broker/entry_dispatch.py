@@ -4,18 +4,22 @@ Dispatches the messages of committed entries into their consume queues.
 
 Rule 1: an entry whose body is no message is passed over, alone; the log names it. RocketMQ passes over all
 entries of the same read.
-Rule 2: bytes that are no entry stop the dispatch, as in L{dledger.broker.store.reput}.
+Rule 2: bytes that are no entry hold the dispatch up until the member has a sound copy from another one. The
+log says so; the broker serves what is dispatched, and does not become master.
 
 Source: DLedgerCommitLog.checkMessageAndReturnSize, ReputMessageService (4.9.8).
 """
 
 from __future__ import annotations
 
+import errno
+
 from twisted.logger import Logger
 
+from dledger.base.errors import StoreError
 from dledger.broker.common.events import Arrived
 from dledger.broker.store.records import read_plain_record, read_record
-from dledger.broker.store.reput import Dispatcher
+from dledger.broker.store.reput import SLICE_BYTES_MAX, Dispatcher
 from protocols.wire.errors import WireError
 from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER_SIZE, MAGIC
 from protocols.wire.rocketmq.layout import START_SIZE
@@ -30,6 +34,15 @@ class EntryDispatch(Dispatcher):
 
     log_events = Logger()
     passed_over = 0
+
+    def step(self, *, bound: int, bytes_max: int = SLICE_BYTES_MAX) -> Arrived:
+        """See L{Dispatcher.step}. @raise OSError: also if the log is damaged here."""
+        try:
+            return super().step(bound=bound, bytes_max=bytes_max)
+        except StoreError as error:
+            if isinstance(error.__cause__, WireError):
+                raise OSError(errno.EBADMSG, str(error.__cause__)) from error
+            raise
 
     def _first(self, data: bytes) -> int:
         """See L{Dispatcher._first}."""

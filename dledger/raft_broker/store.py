@@ -118,6 +118,12 @@ class RaftStore(MessageStore):
         )
         self._entries = dispatcher
 
+    def forget_topic(self, topic: str) -> None:
+        """
+        Keep the queues: other members have them, too, and would take the messages of a new topic of this name
+        for known ones if its offsets began at 0 again. Their files go with the messages in the log.
+        """
+
     def facts(self) -> dict[str, object]:
         """See L{MessageStore.facts}."""
         return {"entriesPassedOver": self._entries.passed_over}

@@ -7,7 +7,6 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from dledger.base.errors import StoreError
 from dledger.broker.store.consume_queues import ConsumeQueues
 from dledger.raft_broker.entry_dispatch import EntryDispatch
 from tests.broker.support import config_of, message, some_message
@@ -85,10 +84,15 @@ class DispatchTests(SynchronousTestCase):
         self.assertEqual(self.units(), {})
 
     def test_no_entry(self) -> None:
-        """Where an entry must begin, there is none: the dispatch fails."""
+        """Where an entry must begin, there is none: the dispatch waits there until it is mended."""
         self.ledger.append(message())
         log = self.ledger.log()
         self.addCleanup(log.close)
-        self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}").pwrite(b"\x07", 3)
+        file = self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}")
+        file.pwrite(b"\x07", 3)
         dispatch = EntryDispatch(log, self.queues, (), offset=0)
-        self.assertRaises(StoreError, dispatch.step, bound=log.record_end)
+        error = self.assertRaises(OSError, dispatch.step, bound=log.record_end)
+        self.assertIn("no entry begins at 0", str(error))
+        file.pwrite(b"\x01", 3)
+        dispatch.step(bound=log.record_end)
+        self.assertEqual(dispatch.dispatched, 1)

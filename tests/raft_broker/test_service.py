@@ -195,6 +195,18 @@ class RoleTests(RaftCase):
         self.stop()
 
 
+    def test_deleted_topic(self) -> None:
+        """A new topic of the same name goes on where the queues of the other members are."""
+        self.start()
+        self.ask(send_of(b"one", topic="New"))
+        self.settle(0.1)
+        (answer,) = self.ask(RemotingCommand(code=215, opaque=1, ext_fields={"topic": "New"}))
+        self.assertEqual(answer.code, 0)
+        (answer,) = self.ask(send_of(b"two", topic="New"))
+        self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
+        self.stop()
+
+
 class DelayTests(RaftCase):
     """Delayed messages, and those that consumers send back: their offsets move when they are committed."""
 

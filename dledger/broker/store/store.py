@@ -142,6 +142,19 @@ class MessageStore:
             self.bad_records.note(offset, problem)
         return not problem
 
+    def forget_topic(self, topic: str) -> None:
+        """
+        Delete the queues of a topic; a new one of its name begins at 0.
+
+        @raise StoreError: deleting failed.
+        """
+        try:
+            self.queues.destroy(topic)
+        except OSError as error:
+            raise StoreError(f"deleting the queues of {topic}: {error}") from error
+        for key in [key for key in self.log.queue_offsets if key[0] == topic]:
+            del self.log.queue_offsets[key]
+
     def facts(self) -> dict[str, object]:
         """What a broker tells of its log besides, by the names of its runtime table."""
         return {}
