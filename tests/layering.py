@@ -331,6 +331,20 @@ LAYERS: tuple[Layer, ...] = (
         third=TWISTED,
         refused=("protocols.ledger", "twisted.web", "logging", "asyncio"),
     ),
+    # -- the one room that sees the broker and the ledger ---------------------------------------------
+    Layer(
+        name="raft broker",
+        covers=("dledger.raft_broker",),
+        ours=(
+            "dledger.base", "dledger.config", "dledger.storage", "dledger.node", "dledger.broker",
+            "protocols.wire.layout", "protocols.wire.errors", *LEDGER_WIRE, *ROCKETMQ_WIRE,
+        ),
+        third=(*TWISTED, "construct"),
+        refused=(
+            "dledger.node.driver", "dledger.broker.client", "protocols.ledger", "twisted.web", "logging",
+            "asyncio",
+        ),
+    ),
     # -- above both -------------------------------------------------------------------------------
     Layer(
         name="spark export",
@@ -414,7 +428,10 @@ LAYERS: tuple[Layer, ...] = (
     Layer(
         name="twistd broker",
         covers=("dledger.twistd.broker",),
-        ours=(*VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.namesrv"),
+        ours=(
+            *VALUES, "dledger.base", "dledger.twistd.common", "dledger.broker", "dledger.raft_broker",
+            "dledger.namesrv",
+        ),
         third=TWISTED,
         refused=("dledger.broker.client", "logging", "asyncio"),
     ),

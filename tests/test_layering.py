@@ -33,7 +33,7 @@ class TreeTests(SynchronousTestCase):
         self.assertEqual(cycle_in(rooms_of(imports)), [])
 
     def test_two_products(self) -> None:
-        """The ledger and the broker do not know each other, by whichever way."""
+        """The ledger and the broker do not know each other, by whichever way; one room puts them together."""
         rooms = rooms_of(imports_of())
         ledger = {"core", "storage", "driver", "node", "node connections", "client", "configuration",
                   "protocols of the ledger", "wire of the ledger"}
@@ -46,6 +46,7 @@ class TreeTests(SynchronousTestCase):
         for room in broker:
             # The response codes are one of the values that both products have in common.
             self.assertEqual(rooms[room] & (ledger - {"wire of the ledger"}), set(), room)
+        self.assertTrue({"node", "storage"} <= rooms["raft broker"] and "broker" in rooms["raft broker"])
 
     def test_packages_are_found(self) -> None:
         """The walk finds packages: with an empty list no rule could be broken."""

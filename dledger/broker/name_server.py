@@ -44,6 +44,8 @@ UNREGISTER_BROKER = 104
 INTERVAL_S, INTERVAL_MIN_S, INTERVAL_MAX_S = 30.0, 10.0, 60.0
 TIMEOUT_S = 6.0
 UNREGISTER_TIMEOUT_S = 3.0
+#: Seconds between two registrations of a slave that does not know its master.
+SEEK_S = 2.0
 TICK_S = 1.0
 #: More ticks at once than these are logged: the reactor was busy elsewhere.
 STALL_TICKS = 3
@@ -117,6 +119,7 @@ class NameServerRegistrar:
         topics: Topics, *,
         clock: IReactorTime, interval_s: float = INTERVAL_S, timeout_s: float = TIMEOUT_S,
         learned: Callable[[str | None, str | None], None] = lambda master, ha: None,
+        seeks_master: Callable[[], bool] = lambda: False,
     ) -> None:
         """
         @param addresses: C{host:port} of each name server; may be empty.
@@ -124,6 +127,8 @@ class NameServerRegistrar:
         @param interval_s: limited to L{INTERVAL_MIN_S}..L{INTERVAL_MAX_S}.
         @param timeout_s: seconds that a name server may take to answer.
         @param learned: called with the master's address and its address for slaves, when they are new.
+        @param seeks_master: whether this broker is a slave that waits for that: then it registers again every
+            L{SEEK_S} until a name server knows the master.
         """
         self._servers = [_Server(address) for address in addresses]
         self._asker = asker
@@ -132,6 +137,7 @@ class NameServerRegistrar:
         self._interval_s = min(max(interval_s, INTERVAL_MIN_S), INTERVAL_MAX_S)
         self._timeout_s = timeout_s
         self._learned = learned
+        self._seeks_master = seeks_master
         self._master: tuple[str | None, str | None] = (None, None)
         self._looping = LoopingCall.withCount(self._loop)
         self._looping.clock = clock
@@ -145,6 +151,18 @@ class NameServerRegistrar:
     def topics_changed(self) -> None:
         """Register now instead of at the next tick, as a client waits for its topic."""
         if self._looping.running and not self._is_stopped:
+            self._tick()
+
+    def role_changed(self) -> None:
+        """Register under the new id now: producers and slaves wait for it."""
+        self._master = (None, None)
+        if self._looping.running and not self._is_stopped:
+            for server in self._servers:
+                server.due_s = 0.0
+                if server.asking is not None:
+                    # It tells of the old role; a name server answers in order, so the next one counts.
+                    asking, server.asking = server.asking, None
+                    asking.cancel()
             self._tick()
 
     @property
@@ -249,6 +267,8 @@ class NameServerRegistrar:
         if found != (None, None) and found != self._master and not self._is_stopped:
             self._master = found
             self._learned(*found)
+        if self._seeks_master():
+            server.due_s = self._clock.seconds() + SEEK_S
 
     def _not_answered(self, failure: Failure, server: _Server) -> None:
         self._failed(server, failure.getErrorMessage() or type(failure.value).__name__)

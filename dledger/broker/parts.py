@@ -4,10 +4,10 @@ All parts of one broker, constructed together when its store is opened, and the 
 events.
 
     store, metadata          files and tables
-    ha, pipeline, sending    storing messages, replicating them to slaves
+    replication, pipeline, sending    storing messages, replicating them
     consuming, admin         delivering messages, administrating the broker
     router                   selects the part that answers a request
-    following, registrar     the master of a slave, the name servers
+    registrar                the name servers
 
 Invariant: no part is replaced. A part that emits events receives the broker, as L{BrokerEvents}, at its
 construction; no event occurs before the constructor has returned.
@@ -19,26 +19,17 @@ Source: BrokerController (4.9.8).
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from functools import partial
 
-import attrs
-from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from dledger.base.commands.answering import CONNECTIONS_MAX
 from dledger.base.commands.refusals import Code, CommandGroup, RefusalCounts, Refused
 from dledger.base.descriptors import connections_allowed
-from dledger.base.disk.disk import Disk
 from dledger.base.errors import StoreError
-from dledger.base.reactor import Reactor
-from dledger.base.threads import RunInThread
 from dledger.broker.access.accounts import read_credentials
 from dledger.broker.admin.commands import AdminCommands, AdminParts
-from dledger.broker.admin.damaged_records import DamagedRecords
-from dledger.broker.admin.ha_resolve import HAResolve
 from dledger.broker.admin.reset_offsets import ResetOffsets
 from dledger.broker.admin.stats import StatsCommands, TableCommands
 from dledger.broker.command_client import CommandClient
@@ -49,14 +40,12 @@ from dledger.broker.consuming.consumers import ConsumerCommands, ConsumerTable
 from dledger.broker.consuming.offset_commands import OffsetCommands
 from dledger.broker.consuming.pulls import PullCommands, usual_slow_bytes
 from dledger.broker.consuming.queue_locks import QueueLocks
-from dledger.broker.following import Following
 from dledger.broker.gate import AccessGate, GuardedNatives
-from dledger.broker.ha.service import HAService
-from dledger.broker.ha.slave import LogRange
 from dledger.broker.lost_topics import lost_topics
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import AUTO_CREATE_TOPIC, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 from dledger.broker.name_server import BrokerIdentity, NameServerRegistrar
+from dledger.broker.replication import BrokerSurroundings, CommitLogKind, LogKind, ReplicationNeeds
 from dledger.broker.router import CommandRouter
 from dledger.broker.sending.answers import SendAnswers
 from dledger.broker.sending.long_sends import LongSends
@@ -68,11 +57,11 @@ from dledger.broker.sending.schedule import ScheduleMessageService
 from dledger.broker.sending.send_back import SendBack
 from dledger.broker.sending.sends import Sends
 from dledger.broker.sending.topic_checks import TopicChecks
+from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.consume_queues import open_queues_max
 from dledger.broker.store.log_reads import LogReads
 from dledger.broker.store.queries import record_at
-from dledger.broker.store.store import MessageStore
-from dledger.broker.upkeep import HouseKeeping, MetadataSaver
+from dledger.broker.upkeep import MetadataSaver
 from protocols.turn import Turn
 from protocols.wire.errors import WireError
 from protocols.wire.rocketmq.message import decode_message
@@ -81,41 +70,22 @@ from protocols.wire.rocketmq.message import decode_message
 HOUSE_KEEPING_TICKS = 10
 
 
-@attrs.frozen(kw_only=True)
-class BrokerSurroundings:
-    """
-    The parts that a process gives to its broker.
-
-    @ivar reactor: its clock should be monotonic.
-    @ivar wall_s: seconds since 1970.
-    @ivar endpoint_of: from C{host:port} to the endpoint of that address.
-    @ivar failed: called with the reason when the broker cannot continue.
-    @ivar ha_listen: the endpoint to which slaves connect; None: no slave can.
-    """
-
-    reactor: Reactor
-    disk: Disk
-    rng: random.Random
-    wall_s: Callable[[], float]
-    run_in_thread: RunInThread
-    endpoint_of: Callable[[str], IStreamClientEndpoint]
-    failed: Callable[[str], None]
-    ha_listen: IStreamServerEndpoint | None = None
-
-
 class BrokerParts(BrokerEvents):
     """
     One broker; the L{BrokerEvents} of its parts.
 
     @ivar own: its address for clients; known when its first port listens.
-    @ivar following: the master that a slave follows; None on a master.
+    @ivar replication: stores and replicates the log.
     """
 
     log = Logger()
 
-    def __init__(self, config: BrokerConfig, around: BrokerSurroundings) -> None:
+    def __init__(
+        self, config: BrokerConfig, around: BrokerSurroundings, kind: LogKind | None = None
+    ) -> None:
         """
         @param config: with C{broker_ip1}.
+        @param kind: how the log is stored and replicated; None: as a L{CommitLogKind}.
         @raise StoreError: the store or the metadata cannot be opened; both are released.
         @raise OSError: reading them failed; both are released.
         @raise ValueError: a file of accounts is missing or not sound; nothing is opened.
@@ -134,18 +104,15 @@ class BrokerParts(BrokerEvents):
             clock=clock, turn=self.turn, endpoint_of=around.endpoint_of,
             credentials=read_credentials(own) if own else None,
         )
-        self.store = MessageStore.open(
-            config.store, around.disk, is_slave=config.is_slave, clock=clock,
-            run_in_thread=around.run_in_thread, failed=self._store_failed, events=self,
-        )  # fmt: skip
+        kind = kind or CommitLogKind()
+        self.store = kind.open_store(config, around, failed=self._store_failed, events=self)
         self.metadata = self._metadata()
         self.saver = MetadataSaver(self.metadata, around.run_in_thread)
-        self.ha = HAService(
-            config.ha, self.store.log, clock, rng=around.rng, failed=around.failed, events=self,
-            listen=around.ha_listen, master_range=self._master_range,
-        )
-        self.house = HouseKeeping(self.store, self.ha, wall_s=around.wall_s, failed=around.failed)
-        self.pipeline = PutPipeline(self.store, self.ha, wall_ms=self.wall_ms, failed=around.failed)
+        self.replication = kind.replicate(self.store, ReplicationNeeds(
+            config=config, around=around, metadata=self.metadata, client=self.client, own=self.own,
+            events=self,
+        ))  # fmt: skip
+        self.pipeline = PutPipeline(self.replication.writer, wall_ms=self.wall_ms, failed=around.failed)
         self.checks = TopicChecks(self.metadata, config, wall_ms=self.wall_ms, events=self)
         self.reads = LogReads(
             self.store.log, clock=clock, turn=self.turn, bad=self.store.bad_records
@@ -153,11 +120,11 @@ class BrokerParts(BrokerEvents):
         self._make_sending()
         self._make_consuming()
         self.router = self._router()
-        self.following = self._following() if config.is_slave else None
         self.registrar = NameServerRegistrar(
             config.name_servers, self.client, self.identity, self.metadata.topics, clock=clock,
             interval_s=config.register_name_server_period / 1000,
             timeout_s=config.register_broker_timeout_mills / 1000, learned=self._learned,
+            seeks_master=self.replication.seeks_master,
         )
 
     # -- parts -----------------------------------------------------------------------------------
@@ -207,7 +174,7 @@ class BrokerParts(BrokerEvents):
         self.admin = AdminCommands(AdminParts(
             config=config, store=store, metadata=metadata, disk=self._around.disk, pulls=self.pulls,
             wall_ms=wall_ms, save=partial(metadata.save, self._around.run_in_thread),
-            topics_changed=self.topics_changed, ha_status=self.ha.status, stored=self._stored,
+            topics_changed=self.topics_changed, ha_status=self.replication.status, stored=self._stored,
             refused=lambda: str(self.refusals),
         ), clock=clock)  # fmt: skip
 
@@ -216,9 +183,7 @@ class BrokerParts(BrokerEvents):
         groups: tuple[CommandGroup, ...] = (
             self.pulls, self.consumers, self.offsets, self.locks, self.admin,
             StatsCommands(config, store, metadata, table), ResetOffsets(config, store, metadata, table),
-            TableCommands(metadata), self.send_back, self.native,
-            HAResolve(self.ha, store, self._around.disk, master_range=self._master_range),
-            DamagedRecords(self.ha, store),
+            TableCommands(metadata), self.send_back, self.native, *self.replication.commands(),
         )  # fmt: skip
         gate = self.gate
         if gate is not None:
@@ -230,26 +195,17 @@ class BrokerParts(BrokerEvents):
             connections_max=connections_allowed(CONNECTIONS_MAX, files=open_queues_max()),
         )
 
-    def _following(self) -> Following:
-        return Following(
-            self.config, self.ha, self.metadata, self.client, own=self.own, clock=self._around.reactor,
-            run_in_thread=self._around.run_in_thread, endpoint_of=self._around.endpoint_of,
-            log=self.store.log, local_topics=lambda: {topic for topic, _ in self.store.queues.keys()},
-        )
-
     # -- events: see dledger.broker.common.events -------------------------------------------------
 
     def grown(self) -> None:
         """See L{BrokerEvents}."""
-        ha = self.ha
-        if ha.master is not None:
-            ha.master.appended()
+        defers = self.replication.grown()
         self.reads.grown()
-        # Slaves and answers have precedence over dispatching.
-        self.store.reput.wake(defers=ha.waits_for_slaves())
+        self.store.reput.wake(defers=defers)
 
     def cut(self, end_offset: int) -> None:
         """See L{BrokerEvents}."""
+        assert isinstance(self.store, CommitLogStore), "a raft log is cut where nothing is dispatched"
         self.store.log_was_cut(end_offset)
 
     def arrived(self, arrived: Arrived) -> None:
@@ -270,11 +226,21 @@ class BrokerParts(BrokerEvents):
 
     def begin(self) -> None:
         """The broker listens: follow the master, tell name servers, deliver delayed messages."""
-        if self.following is not None:
-            self.following.start()
+        self.replication.follow()
         self.registrar.start()
         if not self.config.is_slave:
             self.schedule.start()
+
+    def role_changed(self) -> None:
+        """See L{BrokerEvents}."""
+        if self.config.is_slave:
+            self.schedule.stop()
+        else:
+            add_system_topics(self.metadata, self.config, self.wall_ms())
+            self._topics_ms = self.metadata.topics.version.timestamp
+            self.restore_topics()
+            self.schedule.start()
+        self.registrar.role_changed()
 
     def restore_topics(self) -> None:
         """
@@ -316,11 +282,9 @@ class BrokerParts(BrokerEvents):
         if is_due and self.store.is_ready:  # before, restore_topics needs the file as it is
             self.saver.save()
         if not self._has_ceased:
-            self.store.scrub.tick()
-            if self.following is not None and self.following.offers is not None:
-                self.following.offers.tick()
+            self.replication.tick()
             if self._ticks % HOUSE_KEEPING_TICKS == 0:
-                self.house.keep()
+                self.replication.keep_house()
 
     def cease(self, reason: str) -> None:
         """The broker has failed or stops: refuse messages, begin no work on files. Waiting puts continue."""
@@ -330,8 +294,7 @@ class BrokerParts(BrokerEvents):
 
     def end(self) -> None:
         """Answer the requests that wait for messages; stop following and delivering."""
-        if self.following is not None:
-            self.following.stop()
+        self.replication.unfollow()
         self.pulls.stop()
         self.schedule.stop()
         self.reads.answer_waiting()
@@ -356,25 +319,18 @@ class BrokerParts(BrokerEvents):
 
     def identity(self) -> BrokerIdentity:
         """The identity that name servers receive. Called only when the broker listens."""
-        config, port = self.config, self.config.ha_port
-        if self.ha.port is not None:
-            port = getattr(self.ha.port.getHost(), "port", port)
+        config, port = self.config, self.replication.port
         return BrokerIdentity(
             cluster_name=config.broker_cluster_name, broker_name=config.broker_name,
-            broker_id=config.broker_id, broker_addr=self.own.text,
+            broker_id=config.role.broker_id, broker_addr=self.own.text,
             ha_server_addr=f"{bracketed(config.broker_ip2 or config.broker_ip1)}:{port}",
         )
 
     def _stored(self) -> int:
         return self.pipeline.stored
 
-    async def _master_range(self) -> LogRange:
-        assert self.following is not None, "only a slave asks"
-        return await self.following.master_range()
-
     def _learned(self, master: str | None, ha_address: str | None) -> None:
-        if self.following is not None:
-            self.following.learned(master, ha_address)
+        self.replication.learned(master, ha_address)
 
     def _store_failed(self, failure: Failure) -> None:
         self._around.failed(f"the store has failed: {failure.getErrorMessage()}")

@@ -38,7 +38,8 @@ from dledger.base.threads import DiskThreads
 from dledger.base.timing import within
 from dledger.base.tls.key_watch import KeyWatch
 from dledger.broker.common.config import BrokerConfig
-from dledger.broker.parts import BrokerParts, BrokerSurroundings
+from dledger.broker.parts import BrokerParts
+from dledger.broker.replication import BrokerSurroundings, LogKind
 from dledger.broker.tls_ports import BrokerTls
 
 TICK_S = 1.0
@@ -80,7 +81,7 @@ class BrokerService(Service):
     def __init__(
         self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
         wall_s: Callable[[], float], failed: Callable[[str], None], threads: DiskThreads | None = None,
-        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
+        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None, kind: LogKind | None = None,
     ) -> None:
         """
         @param config: with C{broker_ip1}.
@@ -88,9 +89,11 @@ class BrokerService(Service):
         @param wall_s: seconds since 1970.
         @param failed: called with the reason when the broker cannot start or continue; the process should end
         @param endpoint_of: from C{host:port} to the endpoint of that address; by default resolves host names.
+        @param kind: see L{BrokerParts}.
         """
         self.config = config
         self.broker: BrokerParts | None = None
+        self._kind = kind
         self._reactor = reactor
         self._ports = ports
         self._tell_failed = failed
@@ -109,7 +112,7 @@ class BrokerService(Service):
     @property
     def role(self) -> str:
         """Role and name, for log messages."""
-        return f"{self.config.ha.broker_role} {self.config.broker_name}"
+        return f"{self.config.role.name} {self.config.broker_name}"
 
     def _hostname_endpoint(self, address: str) -> IStreamClientEndpoint:
         host, port = parse_address(address)
@@ -129,7 +132,7 @@ class BrokerService(Service):
             self._give_up(f"cannot start with TLS: {error}")
             return
         try:
-            broker = self.broker = BrokerParts(self.config, self._around)
+            broker = self.broker = BrokerParts(self.config, self._around, self._kind)
         except ValueError as error:
             self._give_up(f"cannot start with access control: {error}")
             return
@@ -164,7 +167,7 @@ class BrokerService(Service):
                 await self._listen(broker, endpoint)
         if not self._is_usable():
             return
-        broker.ha.startService()
+        broker.replication.start()
         if not self._is_usable():
             return
         broker.begin()
@@ -238,8 +241,7 @@ class BrokerService(Service):
             if stopped is not None:
                 await stopped
         broker.end()
-        if broker.ha.running:
-            await broker.ha.stopService()
+        await broker.replication.stop()
         broker.router.close_all()
         waited_s = 0.0
         while broker.router.connections and waited_s < CLOSE_TIME_OUT_S:
@@ -262,7 +264,7 @@ class BrokerService(Service):
                 self.log.warn("{bytes} bytes are not dispatched; the next start dispatches them",
                               bytes=store.reput.behind_bytes)  # fmt: skip
                 await store.checkpoint()
-                await store.log.idle()
+                await store.idle()
                 store.abandon()
                 return
             await store.close()

@@ -5,7 +5,7 @@ Periodic work on the files of a broker: deletes old files of the log, writes cha
 Rule 1: at most one save of metadata is under way. A save that failed is repeated by a later tick.
 Rule 2: a problem is logged when it begins and when it ends.
 
-Source: DefaultMessageStore.cleanFilesPeriodically, BrokerController.initialize (4.9.8).
+Source: DefaultCommitLogStore.cleanFilesPeriodically, BrokerController.initialize (4.9.8).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dledger.base.errors import StoreError
 from dledger.base.threads import RunInThread
 from dledger.broker.ha.service import HAService
 from dledger.broker.metadata.files import Metadata
-from dledger.broker.store.store import MessageStore
+from dledger.broker.store.commit_log_store import CommitLogStore
 
 
 class MetadataSaver:
@@ -73,7 +73,7 @@ class HouseKeeping:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, ha: HAService, *, wall_s: Callable[[], float],
+        self, store: CommitLogStore, ha: HAService, *, wall_s: Callable[[], float],
         failed: Callable[[str], None],
     ) -> None:
         """

@@ -112,7 +112,8 @@ class MembershipChanges:
         if member.committed_index < quorum.term_start_index:
             if member.ledger_end_index < quorum.term_start_index and not is_dry:
                 member.out.write(fx.WriteBodies(
-                    first_index=member.ledger_end_index + 1, term=member.term, bodies=(b"",)
+                    first_index=member.ledger_end_index + 1, term=member.term,
+                    bodies=(member.term_start_body,),
                 ))
             raise ChangeRefused(ResponseCode.LEADER_NOT_READY, "no entry of the leader's term is committed")
         if not member.group_name.is_known:

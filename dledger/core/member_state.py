@@ -196,6 +196,7 @@ class MemberState:
     @ivar pace: flush times of this member and of its peers.
     @ivar seeks_java_leader: this leader has lost an entry to damage, no member of ours has it, and Java
         members give entries only while they lead.
+    @ivar term_start_body: body of the entry that a leader writes when its term begins.
     @ivar incompatible: peers that answered a request in another version of the protocol on the current
         connection, or sent one. They cannot acknowledge pushes; their votes and heartbeats are refused.
     """
@@ -232,6 +233,7 @@ class MemberState:
     _trusted: Mapping[str, str] = attrs.field(init=False)
     capable: dict[str, bool] = attrs.Factory(dict)
     dismissed_index: int = -1
+    term_start_body: bytes = b""
     refused_by: set[str] = attrs.Factory(set)
 
     def __attrs_post_init__(self) -> None:

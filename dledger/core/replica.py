@@ -70,13 +70,14 @@ class DLedgerCore:
     def __init__(
         self, *, config: DLedgerConfig, view: LedgerView, rng: random.Random, term: int,
         voted_for: str | None, committed_index: int, repair_end_index: int = -1, is_unsure: bool = False,
-        forgot_terms: bool = False, group_name: GroupName = GroupName(),  # noqa: B008
+        forgot_terms: bool = False, term_start_body: bytes = b"",
+        group_name: GroupName = GroupName(),  # noqa: B008
     ) -> None:
         """
         @param view: the recovered ledger.
         @param rng: the only source of randomness of this member.
         @param term, voted_for, committed_index: the persisted values; the index is a lower bound.
-        @param repair_end_index, is_unsure, group_name: see L{MemberState}.
+        @param repair_end_index, is_unsure, group_name, term_start_body: see L{MemberState}.
         @param forgot_terms: with its directory it may have lost terms.
         @raise DirectoryError: the recovered term is absurd, see L{dledger.core.admission.check_start}.
         """
@@ -87,7 +88,8 @@ class DLedgerCore:
         self._member = MemberState(
             config=config, view=view, out=out, term=term, voted_for=voted_for,
             committed_index=committed_index, repair_end_index=repair_end_index, is_unsure=is_unsure,
-            group_name=group_name, start_term=TERM_MAX if forgot_terms else term,
+            start_term=TERM_MAX if forgot_terms else term, group_name=group_name,
+            term_start_body=term_start_body,
         )
         self._member.refresh_end()
         self._member.flushed_index = self._member.ledger_end_index  # recovery has flushed all
@@ -105,8 +107,7 @@ class DLedgerCore:
         self._turn_budget = TurnBudget(out)
         self._quorum: QuorumAckChecker | None = None
         self._beats: HeartBeats | None = None
-        self._is_ready = self._is_stopped = False
-        self._next_term_start_ms = 0
+        self._is_ready, self._is_stopped, self._next_term_start_ms = False, False, 0
         self._stop_deadline_ms: int | None = None
         self._on = self._input_table()
 
@@ -259,7 +260,7 @@ class DLedgerCore:
         if member.ledger_end_index < self._quorum.term_start_index:
             self._next_term_start_ms = self._out.now_ms + member.config.max_wait_ack_time_ms
             self._out.write(fx.WriteBodies(
-                first_index=member.ledger_end_index + 1, term=member.term, bodies=(b"",)
+                first_index=member.ledger_end_index + 1, term=member.term, bodies=(member.term_start_body,),
             ))
 
     def become_follower(self, leader_id: str | None) -> None:

@@ -37,13 +37,14 @@ from dledger.core.replica import DLedgerCore
 from dledger.node.appends import AppendGate, AppendResult
 from dledger.node.contacts import Contacts
 from dledger.node.driver import Driver, Ledger, Surroundings, Terms
+from dledger.node.embedding import Embedding
 from dledger.node.flush import LedgerFlusher
 from dledger.node.greeting import Greeting
 from dledger.node.health import told_health
 from dledger.node.peers import Peers
 from dledger.node.reads import Reads
 from dledger.node.reports import Reports
-from dledger.node.router import Refusals, RequestRouter, Told
+from dledger.node.router import NO_APPENDS, Refusals, RequestRouter, Told
 from dledger.node.server import MemberServer
 from dledger.node.status import Counters, NodeStatus
 from dledger.node.store import Store
@@ -103,13 +104,14 @@ class Node:
         disk_space: Callable[[], DiskSpace] | None = None,
         make_driver: MakeDriver = Driver,
         keys: Securing | None = None,
+        embedding: Embedding | None = None,
     ) -> None:
         """
         @param clock: monotonic.
         @param run_in_thread: runs fsyncs, one at a time.
         @param wall_clock: seconds since 1970, and the local hour.
         @param make_driver: the simulator's driver checks each step.
-        @param keys: for TLS; watched here.
+        @param keys, embedding: for TLS, watched here; the program that alone appends.
         """
         self.config = config
         self.counters = Counters()
@@ -117,12 +119,11 @@ class Node:
             self.log, self_id=config.self_id, counts=self.counters.reports, seconds=clock.seconds
         )
         self.turn = Turn(clock, self._turn_failed)
-        self.state = "starting"
-        self.reason = self.listen = ""
+        self.state, self.reason, self.listen = "starting", "", ""
         self.admin = self.told_admin = ""
         self._store = store
         self._terms = terms
-        self._clock = clock
+        self._clock, self._embedding = clock, embedding
         self._wall_clock = wall_clock
         self._disk_space = disk_space
         self.dialling = None if keys is None else MembersDialling(keys, config.tls_plain_members)
@@ -145,6 +146,7 @@ class Node:
             committed_index=store.committed_index, repair_end_index=store.repair_end_index,
             is_unsure=store.identity.is_unsure, forgot_terms=store.identity.forgot_terms,
             group_name=store.identity.group_name,
+            term_start_body=embedding.stamps.term_start_body if embedding is not None else b"",
         )
         self._driver = make_driver(self._core, store, terms, self)
         self._gather(store, run_in_thread)
@@ -171,7 +173,8 @@ class Node:
         )
         self.router = RequestRouter(
             self_id=config.self_id, group=config.group,
-            body_bytes_max=config.body_bytes_max, core=self._core, feed=feed,
+            body_bytes_max=config.body_bytes_max if self._embedding is None else NO_APPENDS,
+            core=self._core, feed=feed,
             is_running=lambda: not self._driver.is_stopped, broken=self.broken,
             report=self._reports.report,
             next_token=self._next_token, counters=self.counters, refusals=self.refusals,
@@ -354,6 +357,17 @@ class Node:
     def committed_index(self) -> int:
         """Highest index known to be committed, inclusive."""
         return self._core.committed_index
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads."""
+        return self._core.members.is_leader
+
+    @property
+    def is_settled_leader(self) -> bool:
+        """Whether this member leads, and all its entries are committed: none of an earlier term is lost."""
+        core = self._core
+        return core.members.is_leader and core.committed_index == core.ledger_end_index
 
     @property
     def leader_id(self) -> str | None:
@@ -540,10 +554,15 @@ class Node:
     def committed(self, committed_index: int) -> None:
         """See L{dledger.node.driver.Surroundings.committed}."""
         self._reads.committed()
+        if self._embedding is not None:
+            self._embedding.committed()
 
     def report(self, report: fx.Report) -> None:
         """See L{dledger.node.driver.Surroundings.report}."""
-        leader_id = report.facts.get("leader_id") if report.event == "role-changed" else None
+        is_role = report.event == "role-changed"
+        if is_role and self._embedding is not None:
+            self._embedding.role_changed()
+        leader_id = report.facts.get("leader_id") if is_role else None
         if leader_id is not None and leader_id != self._last_leader_id:
             self._last_leader_id = leader_id
             self.counters.leader_changes += 1

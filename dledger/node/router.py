@@ -110,6 +110,9 @@ _Asked = tuple[ServerConnection, Ticket | Merged]
 #: The rights of the other end of a connection.
 RightsOf = Callable[[ServerConnection], Rights]
 
+#: As longest body: the member takes no appends of clients.
+NO_APPENDS = -1
+
 #: Claims a connection for a peer. Returns False if it was aborted instead.
 Claim = Callable[[ServerConnection, str], bool]
 
@@ -383,7 +386,11 @@ class RequestRouter:
         return bool(bodies) and max(map(len, bodies)) <= self._body_bytes_max
 
     def _refuse_append(self, connection: ServerConnection, ticket: Ticket, request: AppendRequest) -> None:
-        if request.bodies:
+        if self._body_bytes_max == NO_APPENDS:
+            error = DLedgerError(
+                ResponseCode.UNSUPPORTED, reason="a broker alone appends to this log: send it messages"
+            )
+        elif request.bodies:
             longest = max(map(len, request.bodies))
             self._report(Report(event="append-too-large", facts={
                 "body_bytes": longest, "body_bytes_max": self._body_bytes_max, "address": connection.address,

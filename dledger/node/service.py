@@ -38,6 +38,7 @@ from dledger.base.threads import DiskRunner, DiskThreads
 from dledger.base.tls.securing import Dialling, Securing, secured
 from dledger.config import DLedgerConfig
 from dledger.node.driver import Driver, Terms
+from dledger.node.embedding import Embedding
 from dledger.node.health import UNSURE
 from dledger.node.node import MakeDriver, Node
 from dledger.node.peers import Dial, Peers
@@ -159,6 +160,7 @@ class MemberService(MultiService):
         flush_thread: DiskRunner | None = None,
         local_time: WallClock = wall_clock,
         make_driver: MakeDriver = Driver,
+        embedding: Embedding | None = None,
     ) -> None:
         """
         @param reactor: a reactor; its clock should be monotonic.
@@ -172,6 +174,7 @@ class MemberService(MultiService):
         @param flush_thread: runs fsyncs, one at a time; by default a L{FlushThread}.
         @param local_time: the wall clock; retention and house-keeping go by it.
         @param make_driver: see L{Node}.
+        @param embedding: the program that alone appends.
         """
         super().__init__()
         self.config = config
@@ -189,12 +192,19 @@ class MemberService(MultiService):
         self._flush_thread: DiskRunner = flush_thread or FlushThread(reactor)
         self._local_time = local_time
         self._make_driver = make_driver
+        self._embedding = embedding
         self._store: ClosableStore | None = None
         self._terms: ClosableTerms = ForgetfulTerms()
         self._server: MemberServer | None = None
         self._peers: Peers | None = None
         self._port: IListeningPort | None = None
         self._listening: Deferred[None] = succeed(None)
+
+    @property
+    def store(self) -> ClosableStore:
+        """The ledger; open when C{node} is set."""
+        assert self._store is not None, "not started"
+        return self._store
 
     # -- up -----------------------------------------------------------------------------------
 
@@ -252,6 +262,8 @@ class MemberService(MultiService):
             FileStore.open(config, self._disk, boot_id=self._boot_id) if is_file else MemoryStore.open(config)
         )
         self._store = store
+        if self._embedding is not None:
+            store.use(self._embedding.stamps)
         if config.accept_new_members and store.identity.is_told_by_log:
             store.abandon()
             raise DirectoryError(
@@ -269,7 +281,7 @@ class MemberService(MultiService):
             config=config, store=store, terms=self._terms, vote=vote, clock=self._reactor, rng=self._rng,
             run_in_thread=self._flush_thread.run, wall_clock=self._local_time,
             disk_space=(lambda: self._disk.space(config.self_path)) if is_file else None, keys=self.keys,
-            make_driver=self._make_driver,
+            make_driver=self._make_driver, embedding=self._embedding,
         )
         self.node.admin = self._admin
         if store.identity.is_unsure and len(config.peers) > 1:

@@ -29,6 +29,7 @@ from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
+from dledger.storage.body_stamps import BodyStamps
 from dledger.storage.commit_mark import COMMIT_MARK_NAME, MarkFile
 from dledger.storage.configurations import (
     MEMBERS_NAME,
@@ -130,6 +131,9 @@ class FileStore:
             lock.close()
             raise
 
+    def use(self, stamps: BodyStamps) -> None:
+        """Stamp the bodies of all later writes."""
+        self._ledger.stamps = stamps
     # -- reads -----------------------------------------------------------------------------------
 
     @property
@@ -255,15 +259,17 @@ class FileStore:
         """
         ledger = self._ledger
         assert bodies and term >= ledger.end_term, (len(bodies), term, ledger.end_term)
-        self._room.check(is_term_start=bodies == (b"",) and term > ledger.end_term)
+        self._room.check(len(bodies), len(bodies[0]), term)
         first = ledger.end_index + 1
         layout = pack_bodies(
             bodies, first_index=first, term=term, end_position=ledger.end_position,
             previous_chain_crc=ledger.chain_crc, file_size=self._data.file_size, channel=channel,
+            stamp=None if channel else ledger.stamps.begin(),
         )
         self._write(first, term, layout, [(first, term, bodies[0])] if channel else ())
         whole = EntryBatch(first_index=first, count=len(bodies), term=term, records=layout.records)
         self._reads.remember(whole, [ENTRY_HEADER_SIZE + len(body) for body in bodies])
+        ledger.stamps.written()
         return tuple(layout.positions)
 
     def append_entries(self, entries: EntryBatch) -> None:
@@ -275,8 +281,7 @@ class FileStore:
         @raise StoreError: a write failed.
         """
         ledger = self._ledger
-        is_empty = entries.count == 1 and len(entries.records) == ENTRY_HEADER_SIZE
-        self._room.check(is_term_start=is_empty and entries.term > ledger.end_term)
+        self._room.check(entries.count, len(entries.records) - ENTRY_HEADER_SIZE, entries.term)
         first = ledger.end_index + 1
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",

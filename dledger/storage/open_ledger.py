@@ -15,6 +15,7 @@ from dledger.base.disk.guard import DiskGuard
 from dledger.base.disk.segment import SegmentList
 from dledger.base.disk.set_aside import SetAside
 from dledger.config import DLedgerConfig
+from dledger.storage.body_stamps import BodyStamps
 from dledger.storage.directory import RecoveredLedger
 from dledger.storage.hole_list import HoleList
 
@@ -45,6 +46,7 @@ class OpenLedger:
     @ivar repair_end_index: -1, or the end that a leader must bring the ledger past again.
     @ivar epoch: rises with every cut.
     @ivar holes: entries between C{begin_index} and C{end_index} whose records are damaged.
+    @ivar stamps: writes positions into the bodies of clients.
     @ivar aside: keeps data files, and bytes of them, that leave the ledger without having expired.
     """
 
@@ -63,6 +65,7 @@ class OpenLedger:
     holes: HoleList
     is_end_proven: bool = True
     epoch: int = 0
+    stamps: BodyStamps = attrs.Factory(BodyStamps)
     aside: SetAside = attrs.Factory(lambda self: SetAside(self.disk), takes_self=True)
 
     @classmethod

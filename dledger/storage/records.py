@@ -20,6 +20,7 @@ from construct import Int32sb, Struct
 
 from dledger.base.errors import DLedgerError
 from dledger.config import MAX_RECORD_BYTES
+from dledger.storage.body_stamps import Stamp
 from dledger.storage.runs import check_run, run_at
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.codes import ResponseCode
@@ -80,11 +81,13 @@ def pack_bodies(
     previous_chain_crc: int,
     file_size: int,
     channel: int = 0,
+    stamp: Stamp | None = None,
 ) -> Layout:
     """
     Lay out a leader's new records behind C{end_position}.
 
     @param channel: of every record; 0 for the bodies of clients.
+    @param stamp: writes the position of its record into each body, before the checksums are computed.
     @raise DLedgerError: DISK_ERROR, a body is too long for any file.
     """
     pack, word_of, unit_of = ENTRY_HEADER.pack, _WORD.pack, INDEX_UNIT.pack
@@ -113,6 +116,8 @@ def pack_bodies(
             run_start = pos
             room = file_size - MIN_BLANK_SIZE
         room -= size
+        if stamp is not None:
+            body = stamp(body, pos)
         bare = pack(1, size, index, term, pos, channel, 0, (crc32(body) ^ 0x8000_0000) - 0x8000_0000, length)
         word = word_of(((crc32(bare, crc32(word)) or 1) ^ 0x8000_0000) - 0x8000_0000)
         pieces.append(bare[:36] + word + bare[40:] + body)

@@ -66,18 +66,24 @@ class StoreRoom:
 
     def require(self, wanted_bytes: int) -> None:
         """@raise DLedgerError: DISK_FULL, now, or after C{wanted_bytes} more."""
-        self.check(is_term_start=False)
+        self.check()
         ledger = self._ledger
         for path in (ledger.config.self_path, ledger.data.directory):
             if ledger.disk.exists(path) and ledger.disk.space(path).usable < wanted_bytes:
                 raise self.refused(f"{wanted_bytes} bytes are needed in {path}", wanted_bytes)
 
-    def check(self, *, is_term_start: bool) -> None:
+    def check(self, count: int = 0, body_bytes: int = 0, term: int = -1) -> None:
         """
-        @param is_term_start: the write is the first, empty entry of a term. Readers wait for its commit, so
-            it is taken as long as the files at hand have room for it.
+        Check that entries may be written. The entry that a leader writes when its term begins is taken as
+        long as the files at hand have room for it: readers wait for its commit.
+
+        @param count, body_bytes, term: number of entries, size of the first body, term of the first entry.
         @raise DLedgerError: DISK_FULL.
         """
+        ledger = self._ledger
+        is_term_start = (
+            count == 1 and term > ledger.end_term and body_bytes == len(ledger.stamps.term_start_body)
+        )
         if self._expiry.why_full and not is_term_start:
             raise DLedgerError(ResponseCode.DISK_FULL, reason=self._expiry.why_full)
 

@@ -26,7 +26,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.python.usage import UsageError
 
 from dledger.base.addresses import Address
-from dledger.base.disk.disk import OsDisk
+from dledger.base.disk.disk import OsDisk, read_boot_id
 from dledger.base.option_values import read_properties
 from dledger.base.reactor import Reactor
 from dledger.broker.common.config import (
@@ -39,6 +39,8 @@ from dledger.broker.ha.allowed import ANYONE
 from dledger.broker.service import BrokerPorts, BrokerService
 from dledger.namesrv.config import NAME_SERVER_PORT, NameServerConfig
 from dledger.namesrv.service import NameServerService
+from dledger.raft_broker.config import member_config
+from dledger.raft_broker.service import RaftBrokerService
 from dledger.twistd.common import (
     ConfigurationOptions,
     above,
@@ -120,6 +122,8 @@ class Options(ConfigurationOptions):
         defaults = {"broker_name": _host_name(), "store_path_root_dir": DEFAULT_STORE}
         try:
             self.broker = broker_from_mapping(above(given, self.settings, values, defaults, plain=_plain))
+            if self.broker.raft.enable_dleger_commit_log:
+                member_config(self.broker)
         except (ValueError, TypeError) as error:
             raise usage_error(error) from None
         if self["listen"] is None:
@@ -214,7 +218,7 @@ def _addresses_of(option: str, name: str) -> list[str]:
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
-def makeService(options: Options) -> BrokerService | BrokerWithNameServer:
+def makeService(options: Options) -> BrokerService | RaftBrokerService | BrokerWithNameServer:
     """The service that C{options} describe; called by twistd."""
     from twisted.internet import reactor
 
@@ -254,7 +258,7 @@ def _name_server(config: NameServerConfig, listen: str, reactor: Reactor) -> Nam
     )
 
 
-def make_service(options: Options, reactor: Reactor) -> BrokerService:
+def make_service(options: Options, reactor: Reactor) -> BrokerService | RaftBrokerService:
     """The service that C{options} describe."""
     broker = options.broker
     fast: IStreamServerEndpoint | None = None
@@ -266,7 +270,12 @@ def make_service(options: Options, reactor: Reactor) -> BrokerService:
         clients=serverFromString(reactor, options["listen"]), fast=fast,
         slaves=serverFromString(reactor, options["ha-listen"]),
     )
+    rng, failed = seeded_chance(f"broker {broker.broker_name}"), end_process(reactor, lambda: exit_with(1))
+    if broker.raft.enable_dleger_commit_log:
+        return RaftBrokerService(
+            broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed,
+            boot_id=read_boot_id(),
+        )
     return BrokerService(
-        broker, reactor, ports, disk=OsDisk(), rng=seeded_chance(f"broker {broker.broker_name}"),
-        wall_s=time.time, failed=end_process(reactor, lambda: exit_with(1)),
+        broker, reactor, ports, disk=OsDisk(), rng=rng, wall_s=time.time, failed=failed
     )

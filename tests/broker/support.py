@@ -16,13 +16,14 @@ from twisted.python.failure import Failure
 from dledger.base.disk.disk import Disk
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.events import BrokerEvents
-from dledger.broker.parts import BrokerParts, BrokerSurroundings
+from dledger.broker.parts import BrokerParts
+from dledger.broker.replication import BrokerSurroundings, HAReplication
 from dledger.broker.store.checkpoint import CHECKPOINT_NAME, AbortFile, read_small
 from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.log_start import inspect_log
 from dledger.broker.store.plain_records import PlainMessage, lay_out, plain_batch
 from dledger.broker.store.records import NewMessage
-from dledger.broker.store.store import MessageStore
 from dledger.broker.store.store_config import StoreConfig
 from protocols.wire.rocketmq.message import Host, Message, decode_message, encode_properties, make_message
 
@@ -207,7 +208,7 @@ class Told(BrokerEvents):
 class Settling:
     """A store and a clock that drives it."""
 
-    store: MessageStore
+    store: CommitLogStore
     clock: Clock
 
     def settle(self) -> None:
@@ -244,7 +245,7 @@ class Opened(Settling, BrokerEvents):
         self.clock = Clock()
         self.failures: list[Failure] = []
         self.queues: list[set[tuple[str, int]]] = []
-        self.store = MessageStore.open(
+        self.store = CommitLogStore.open(
             config_of(**options), disk, is_slave=is_slave, clock=self.clock, run_in_thread=run_in_thread,
             failed=self.failures.append, events=self,
         )  # fmt: skip
@@ -288,7 +289,11 @@ class Made(Settling):
             reactor=clock, disk=disk, rng=random.Random(1), wall_s=lambda: self.wall_ms() / 1000,
             run_in_thread=inline, endpoint_of=_no_endpoint, failed=self.reasons.append,
         ))  # fmt: skip
-        self.store = self.broker.store
+        assert isinstance(self.broker.replication, HAReplication)
+        self.ha = self.broker.replication.ha
+        store = self.broker.store
+        assert isinstance(store, CommitLogStore)
+        self.store = store
         self.metadata = self.broker.metadata
         self.store.start()
         self.settle()

@@ -45,7 +45,7 @@ class EventTests(SynchronousTestCase):
 
     def hear_grown(self) -> None:
         """Of new bytes."""
-        for part, name in ((self.broker.ha.master, "appended"), (self.broker.reads, "grown"),
+        for part, name in ((self.writing.ha.master, "appended"), (self.broker.reads, "grown"),
                            (self.broker.store.reput, "wake")):  # fmt: skip
             self.hear(part, name)
 
@@ -64,7 +64,7 @@ class EventTests(SynchronousTestCase):
         self.writing.settle()
         self.hear(self.broker.store, "log_was_cut")
         self.broker.store.log.cut(self.broker.store.log.end_offset - 1)
-        self.assertEqual(self.heard, ["MessageStore.log_was_cut"])
+        self.assertEqual(self.heard, ["CommitLogStore.log_was_cut"])
         self.assertEqual([len(units) for units in self.writing.units().values()], [1])
 
     def test_arrived(self) -> None:
@@ -100,7 +100,7 @@ class EventTests(SynchronousTestCase):
     def test_unheard(self) -> None:
         """No event of the interface is without listeners in a broker."""
         names = {name for name in vars(BrokerEvents) if not name.startswith("_")}
-        self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "topics_changed"})
+        self.assertEqual(names, {"grown", "cut", "arrived", "acknowledged", "role_changed", "topics_changed"})
         self.assertEqual(names & vars(BrokerParts).keys(), names)
 
 

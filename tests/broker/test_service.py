@@ -20,6 +20,7 @@ from dledger.broker.following import Following
 from dledger.broker.ha.slave import LogRange
 from dledger.broker.ha.slave_session import Difference
 from dledger.broker.parts import BrokerParts
+from dledger.broker.replication import HAReplication
 from dledger.broker.service import BrokerPorts, BrokerService
 from protocols.wire.remoting import RemotingCommand, encode_command
 from tests.broker.send_support import send_of
@@ -403,8 +404,9 @@ class SlaveTests(ServiceCase):
     @property
     def following(self) -> Following:
         """Of the slave."""
-        assert self.broker.following is not None
-        return self.broker.following
+        assert isinstance(self.broker.replication, HAReplication)
+        assert self.broker.replication.following is not None
+        return self.broker.replication.following
 
     def test_by_options(self) -> None:
         """Its log from one port, its metadata from the one below."""
@@ -422,11 +424,12 @@ class SlaveTests(ServiceCase):
         self.start(role="slave", haMasterAddress="m:10912")
         asked: list[int] = []
         self.patch(self.broker.store, "house_keeping", lambda *_, **__: asked.append(1) or [])
-        self.broker.house.keep()
-        slave = self.broker.ha.slave
+        self.broker.replication.keep_house()
+        assert isinstance(self.broker.replication, HAReplication)
+        slave = self.broker.replication.ha.slave
         assert slave is not None
         slave._stop_replication(Difference(reason="x", offset=3, common_end=0, our_begin=0, our_end=9))
-        self.broker.house.keep()
+        self.broker.replication.keep_house()
         self.assertEqual(asked, [1])
         self.stop(8.0)
 

@@ -29,7 +29,6 @@ from twisted.python.failure import Failure
 from dledger.base.commands.java_json import read_document, wire_json
 from dledger.base.commands.refusals import Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.disk.disk import Disk
-from dledger.base.errors import StoreError
 from dledger.broker.admin.ha_info import ha_counters, ha_runtime_info
 from dledger.broker.admin.info import broker_options, runtime_info
 from dledger.broker.admin.runtime_stats import RuntimeStats
@@ -190,12 +189,7 @@ class AdminCommands(CommandGroup):
         await store.reput.caught_up()
         if self._parts.metadata.topics.get(name) is None:
             # No append can happen from here to the end of the block.
-            try:
-                store.queues.destroy(name)
-            except OSError as error:
-                raise StoreError(f"deleting the queues of {name}: {error}") from error
-            for key in [key for key in store.log.queue_offsets if key[0] == name]:
-                del store.log.queue_offsets[key]
+            store.forget_topic(name)
             # Dispatched records must not be dispatched again after a crash.
             await store.checkpoint()
         await self._parts.save()

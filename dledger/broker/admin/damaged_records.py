@@ -19,7 +19,7 @@ from dledger.base.commands.java_json import wire_json
 from dledger.base.commands.refusals import LONG_MAX, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.service import HAService
-from dledger.broker.store.store import MessageStore
+from dledger.broker.store.commit_log_store import CommitLogStore
 from protocols.rocketmq.commands import CommandConnection, hosts_of
 from protocols.wire.remoting import RemotingCommand
 
@@ -35,7 +35,7 @@ class DamagedRecords(CommandGroup):
 
     log = Logger()
 
-    def __init__(self, ha: HAService, store: MessageStore) -> None:
+    def __init__(self, ha: HAService, store: CommitLogStore) -> None:
         self._ha = ha
         self._store = store
 

@@ -23,9 +23,9 @@ from dledger.base.disk.disk import Disk
 from dledger.broker.ha.service import HAService
 from dledger.broker.ha.slave import DecisionUnderWay, HAFollower, LogRange
 from dledger.broker.ha.slave_session import Difference
+from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.queries import count_records
 from dledger.broker.store.set_aside import directories
-from dledger.broker.store.store import MessageStore
 from protocols.rocketmq.commands import CommandConnection
 from protocols.wire.fastjson import JsonObject, shown
 from protocols.wire.remoting import RemotingCommand
@@ -41,7 +41,7 @@ class HAResolve(CommandGroup):
     log = Logger()
 
     def __init__(
-        self, ha: HAService, store: MessageStore, disk: Disk, *,
+        self, ha: HAService, store: CommitLogStore, disk: Disk, *,
         master_range: Callable[[], Awaitable[LogRange]],
     ) -> None:
         """@param master_range: asks the master for the bounds of its log."""

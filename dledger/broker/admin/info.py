@@ -27,6 +27,11 @@ VERSION_NAME = "V4_9_8"
 _NAMES = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
+    "enable_dleger_commit_log": "enableDLegerCommitLog",
+    "dleger_group": "dLegerGroup",
+    "dleger_peers": "dLegerPeers",
+    "dleger_self_id": "dLegerSelfId",
+    "store_path_dledger_commit_log": "storePathDLedgerCommitLog",
     "file_reserved_time_h": "fileReservedTime",
     "ha_max_gap_not_in_sync": "haMaxGapNotInSync",
 }
@@ -54,11 +59,12 @@ _FIXED_OPTIONS = {
 def broker_options(config: BrokerConfig) -> dict[str, str]:
     """Every option by RocketMQ's name."""
     found: dict[str, str] = {}
-    for part in (config.store, config.ha, config):
+    for part in (config.store, config.ha, config.raft, config):
         for field in attrs.fields(type(part)):
-            if field.name not in ("store", "ha", "ignored"):
+            if field.name not in ("store", "ha", "raft", "ignored", "role"):
                 found[java_name(field.name)] = _text(getattr(part, field.name))
-    return {**_FIXED_OPTIONS, **found}
+    role = {"brokerRole": config.role.name, "brokerId": str(config.role.broker_id)}
+    return {**_FIXED_OPTIONS, **found, **role}
 
 
 def runtime_info(
@@ -73,12 +79,11 @@ def runtime_info(
     """
     log = store.log
     table: dict[str, object] = {
-        "brokerVersion": VERSION, "brokerVersionDesc": VERSION_NAME, "brokerRole": config.ha.broker_role,
+        "brokerVersion": VERSION, "brokerVersionDesc": VERSION_NAME, "brokerRole": config.role.name,
         "brokerActive": _text(store.is_ready), "bootTimestamp": stats.boot_ms, "runtime": stats.running,
         "commitLogMinOffset": log.begin_offset, "commitLogMaxOffset": log.end_offset,
         "commitLogFlushedOffset": log.flushed_offset, "dispatchBehindBytes": store.reput.behind_bytes,
-        "badRecords": store.bad_records.count, "mendedRecords": store.mending.mended,
-        "scrubOffset": store.scrub.offset, "scrubRounds": store.scrub.rounds, "refusedRequests": refused,
+        "badRecords": store.bad_records.count, **store.facts(), "refusedRequests": refused,
         "remainHowManyDataToFlush": f"{log.end_offset - log.flushed_offset} B",
         "earliestMessageTimeStamp": earliest_ms(store), "topicCount": len(metadata.topics.entries),
         "putTps": stats.rates("put"), "getFoundTps": stats.rates("found"),

@@ -23,12 +23,11 @@ from attrs.validators import ge, in_, instance_of, le
 from dledger.base.addresses import Address, parse_address
 from dledger.base.option_values import converted, listed, our_name, unknown_option
 from dledger.base.tls_files import TlsFiles, tls_files
+from dledger.broker.common.raft_options import RaftOptions
 from dledger.broker.common.rocketmq_options import check_ignored, is_rocketmq_option
+from dledger.broker.common.role import MASTER_ID, BrokerRole
 from dledger.broker.ha.config import SLAVE, HAConfig
 from dledger.broker.store.store_config import StoreConfig
-
-#: RocketMQ's number of the master.
-MASTER_ID = 0
 
 LISTEN_PORT = 10911
 
@@ -70,7 +69,7 @@ class BrokerConfig:
     """
     The options of one broker. Times are in milliseconds.
 
-    @ivar store, ha: the options of its store, and of replication.
+    @ivar store, ha, raft: the options of its store, of replication by slaves, and of a raft log.
     @ivar broker_name: the same for a master and its slaves.
     @ivar broker_id: 0 for a master, above 0 for a slave.
     @ivar broker_ip1: address for clients, registered with name servers, or a host's name, whose address is
@@ -106,10 +105,12 @@ class BrokerConfig:
         a slave's to its master, with this account. Empty: they are not signed.
     @ivar stop_timeout: time for the answers to waiting sends when the broker stops.
     @ivar ignored: options of RocketMQ that were given and have no meaning here.
+    @ivar role: its role now; the options give the first one.
     """
 
     store: StoreConfig
     ha: HAConfig = attrs.Factory(HAConfig)
+    raft: RaftOptions = attrs.Factory(RaftOptions)
     broker_name: str = _text("DEFAULT_BROKER")
     broker_cluster_name: str = _text("DefaultCluster")
     broker_id: int = _number(MASTER_ID)
@@ -149,6 +150,13 @@ class BrokerConfig:
     acl_file: str = _text()
     acl_credentials_file: str = _text()
     ignored: tuple[str, ...] = ()
+    role: BrokerRole = attrs.field(init=False, eq=False, repr=False)
+
+    @role.default
+    def _first_role(self) -> BrokerRole:
+        if self.raft.enable_dleger_commit_log:
+            return BrokerRole(name=SLAVE, broker_id=self.raft.slave_id)
+        return BrokerRole(name=self.ha.broker_role, broker_id=self.broker_id)
 
     @broker_name.validator
     @broker_cluster_name.validator
@@ -218,8 +226,8 @@ class BrokerConfig:
 
     @property
     def is_slave(self) -> bool:
-        """Whether it follows another broker."""
-        return self.ha.is_slave
+        """Whether it follows another broker now."""
+        return self.role.is_slave
 
     @property
     def ha_port(self) -> int:
@@ -246,6 +254,11 @@ class BrokerConfig:
 ALIASES: Mapping[str, str] = {
     "brokerIP1": "broker_ip1",
     "brokerIP2": "broker_ip2",
+    "enableDLegerCommitLog": "enable_dleger_commit_log",
+    "dLegerGroup": "dleger_group",
+    "dLegerPeers": "dleger_peers",
+    "dLegerSelfId": "dleger_self_id",
+    "storePathDLedgerCommitLog": "store_path_dledger_commit_log",
     "fileReservedTime": "file_reserved_time_h",
     "file_reserved_time": "file_reserved_time_h",
     "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
@@ -264,7 +277,7 @@ ALIASES: Mapping[str, str] = {
 
 _ROLES = {"async-master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}
 _FLUSHES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
-_OWN = ("store", "ha", "ignored")
+_OWN = ("store", "ha", "raft", "ignored", "role")
 #: Shares of the disk: 0.9 in 4.9, 90 in 5.x.
 _SHARES = ("disk_space_warning_level_ratio", "disk_space_clean_forcibly_ratio")
 
@@ -276,6 +289,7 @@ def _fields() -> dict[str, tuple[type, attrs.Attribute[object]]]:
     return {
         **{name: (StoreConfig, one) for name, one in attrs.fields_dict(StoreConfig).items()},
         **{name: (HAConfig, one) for name, one in attrs.fields_dict(HAConfig).items()},
+        **{name: (RaftOptions, one) for name, one in attrs.fields_dict(RaftOptions).items()},
         **own,
     }
 
@@ -305,7 +319,9 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
     @raise ValueError: a name is unknown (the nearest known one is named), a value does not fit, an option is
         given twice, or C{store_path_root_dir} is missing.
     """
-    given: dict[type, dict[str, object]] = {StoreConfig: {}, HAConfig: {}, BrokerConfig: {}}
+    given: dict[type, dict[str, object]] = {
+        StoreConfig: {}, HAConfig: {}, RaftOptions: {}, BrokerConfig: {}
+    }
     ignored = []
     for name, value in values.items():
         target = option_name(name)
@@ -321,10 +337,15 @@ def broker_from_mapping(values: Mapping[str, object]) -> BrokerConfig:
         raise ValueError("store_path_root_dir is missing: name the directory that holds the store")
     own = given[BrokerConfig]
     ha = HAConfig(**given[HAConfig])  # type: ignore[arg-type]
+    raft = RaftOptions(**given[RaftOptions])  # type: ignore[arg-type]
+    if raft.enable_dleger_commit_log and ha.is_slave:
+        raise ValueError("broker_role=SLAVE with enableDLegerCommitLog=true: the raft group gives the roles; "
+                         "leave broker_role out")
     if ha.is_slave:
         own.setdefault("broker_id", MASTER_ID + 1)
     store = StoreConfig(**given[StoreConfig])  # type: ignore[arg-type]
-    return BrokerConfig(store=store, ha=ha, ignored=tuple(ignored), **own)  # type: ignore[arg-type]
+    parts = {"store": store, "ha": ha, "raft": raft, "ignored": tuple(ignored)}
+    return BrokerConfig(**parts, **own)  # type: ignore[arg-type]
 
 
 def _value(name: str, value: object, default: object) -> object:

@@ -45,5 +45,12 @@ class BrokerEvents:
     def acknowledged(self) -> None:
         """A slave holds more of the log than before."""
 
+    def role_changed(self) -> None:
+        """
+        The log, a raft log, has another leader: this broker is a master now, or a slave.
+
+        @raise StoreError: the log or a queue cannot be read.
+        """
+
     def topics_changed(self) -> None:
         """A topic was created, changed or deleted."""

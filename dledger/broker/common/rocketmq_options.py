@@ -163,7 +163,6 @@ PROMISES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "authenticationEnabled": (("false",), "clients are not authenticated"),
     "authorizationEnabled": (("false",), "clients are not authorized"),
     "useTLS": (("false",), "say tls_enable=true for a slave's connections, tls_mode for the ports"),
-    "enableDLegerCommitLog": (("false",), "the log is not replicated by raft; use broker_role"),
     "enableControllerMode": (("false",), "there is no controller; use broker_role"),
     "enableSlaveActingMaster": (("false",), "a slave never acts as its master"),
     "enableRemoteEscape": (("false",), "a slave never acts as its master"),

@@ -130,8 +130,8 @@ class NativeCommands(CommandGroup):
         log, config = self._store.log, self._config
         return OffsetsAnswer(
             begin_offset=log.begin_offset, end_offset=log.record_end, flushed_offset=log.flushed_offset,
-            file_size=log.file_size, broker_id=config.broker_id, broker_name=config.broker_name,
-            broker_role=config.ha.broker_role,
+            file_size=log.file_size, broker_id=config.role.broker_id, broker_name=config.broker_name,
+            broker_role=config.role.name,
         )  # fmt: skip
 
     # -- puts ------------------------------------------------------------------------------------
@@ -156,7 +156,8 @@ class NativeCommands(CommandGroup):
             else:
                 first = len(messages)
                 messages += found
-                puts.append(_Put(ticket, queue_id, first, len(messages), waits(request.properties)))
+                is_awaited = waits(request.properties) or self._pipeline.always_waits
+                puts.append(_Put(ticket, queue_id, first, len(messages), is_awaited))
         if puts:
             self._store_all(connection, puts, messages)
 
@@ -165,7 +166,7 @@ class NativeCommands(CommandGroup):
     ) -> None:
         later = [put for put in puts if put.waits]
         try:
-            placed, done = self._pipeline.put(messages, waits=bool(later))
+            placed, done, is_placed = self._pipeline.put(messages, waits=bool(later))
         except NotPut as error:
             for put in puts:
                 self._refuse(connection, put.ticket, error, put.end - put.first)
@@ -178,9 +179,14 @@ class NativeCommands(CommandGroup):
             return
         tickets = [put.ticket for put in later]
         # While slaves or the disk are at work there is time to write the answers that will be wanted.
-        ready = [] if done.called else _answers_of(later, placed, PutStatus.PUT_OK)
+        may_prepare = is_placed and not done.called
+        ready = _answers_of(later, placed, PutStatus.PUT_OK) if may_prepare else []
 
         def answer(status: PutStatus) -> None:
+            if not placed.offsets:  # a log that places later has not stored them
+                for put in later:
+                    self._refuse(connection, put.ticket, NotPut(status, "not stored"), put.end - put.first)
+                return
             is_ready = ready and status is PutStatus.PUT_OK
             connection.answer_natives_made(tickets, ready if is_ready else _answers_of(later, placed, status))
 

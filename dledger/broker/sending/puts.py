@@ -4,7 +4,8 @@ The only path of messages into a master's log, for every sender and format::
 
     checked (each batch) -> put: refused? -> one append -> replication and flush -> status
 
-The messages of one read of a connection are one put: one append, one wait for slaves and for the disk.
+The messages of one read of a connection are one put: one append, one wait for slaves and for the disk. Its
+L{LogWriter} knows how the log is written and replicated.
 
     messages = pipeline.checked(batch) + ...        # raises ValueError: this batch cannot be stored
     placed, done = pipeline.put(messages)           # raises NotPut: nothing was stored
@@ -12,15 +13,15 @@ The messages of one read of a connection are one put: one append, one wait for s
 
 Rule 1: a refused put changes nothing.
 Rule 2: a failure in the middle of an append ends the broker: the content of the disk is unknown.
-Rule 3: L{HAService} bounds the number of waiting puts, L{PENDING_MAX} the number of waiting messages.
+Rule 3: the L{LogWriter} bounds the number of waiting puts, L{PENDING_MAX} the number of waiting messages.
 
-Source: DefaultMessageStore.asyncPutMessage, CommitLog.asyncPutMessage (4.9.8).
+Source: DefaultCommitLogStore.asyncPutMessage, CommitLog.asyncPutMessage (4.9.8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -28,9 +29,9 @@ from twisted.logger import Logger
 from dledger.base.errors import DLedgerError, StoreError
 from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.ha.service import HAService
+from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.plain_records import Placed, PlainMessage, plain_batch
 from dledger.broker.store.records import NewMessage
-from dledger.broker.store.store import MessageStore
 from protocols.wire.ledger.codes import ResponseCode
 
 #: Messages that may wait for slaves or for the disk at once; more are refused before they are stored.
@@ -60,12 +61,74 @@ class Put(NamedTuple):
     """
     Messages that are stored.
 
-    @ivar placed: their offsets.
+    @ivar placed: their offsets; if C{is_placed} is false, its lists are filled before C{done} fires.
     @ivar done: fires with the result for the producers, now or later; never fails.
+    @ivar is_placed: whether the offsets are known already.
     """
 
     placed: Placed
     done: Deferred[PutStatus]
+    is_placed: bool = True
+
+
+class LogWriter(Protocol):
+    """
+    Appends messages to the log of a broker, and waits until they are replicated.
+
+    @ivar always_waits: producers that do not want to wait do so all the same: no offset is known before.
+    """
+
+    always_waits: bool
+
+    def refusal(self) -> NotPut | None:
+        """The reason why the next append would be refused; None if it would not."""
+
+    def check(self, messages: Sequence[NewMessage]) -> int:
+        """
+        Check that these messages can be stored together.
+
+        @return: total bytes of their records.
+        @raise ValueError: they cannot; the text says why.
+        """
+
+    def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
+        """
+        Append messages that were checked.
+
+        @param now_ms: their store timestamp.
+        @param waits: whether a producer waits for slaves or disk.
+        @raise DLedgerError: nothing was stored.
+        @raise StoreError: a write failed; the log is broken.
+        """
+
+
+class ReplicatedLog:
+    """The L{LogWriter} of a master's commit log, which slaves copy."""
+
+    always_waits = False
+
+    def __init__(self, store: CommitLogStore, ha: HAService) -> None:
+        self._store = store
+        self._ha = ha
+        self._is_master = ha.master is not None
+
+    def refusal(self) -> NotPut | None:
+        """See L{LogWriter}."""
+        if not self._is_master:
+            return NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "messages are put to the slave")
+        status = self._ha.refusal()
+        if status is not None:
+            return NotPut(status, _REASONS.get(status, "replication is not running"))
+        return None
+
+    def check(self, messages: Sequence[NewMessage]) -> int:
+        """See L{LogWriter}."""
+        return self._store.log.check(messages)
+
+    def append(self, messages: Sequence[PlainMessage], now_ms: int, *, waits: bool) -> Put:
+        """See L{LogWriter}."""
+        placed = self._store.append_plain(messages, now_ms)
+        return Put(placed, self._ha.submit(placed.end, waits=waits))
 
 
 _REASONS = {
@@ -78,6 +141,7 @@ class PutPipeline:
     """
     Invariant: C{_problem} is the reason why the store refused the last messages; empty if it took them.
 
+    @ivar always_waits: see L{LogWriter}.
     @ivar pending: number of messages that are stored and not answered yet.
     @ivar stored: number of messages so far.
     """
@@ -85,22 +149,21 @@ class PutPipeline:
     log = Logger()
 
     def __init__(
-        self, store: MessageStore, ha: HAService, *, wall_ms: Callable[[], int],
+        self, writer: LogWriter, *, wall_ms: Callable[[], int],
         failed: Callable[[str], None], pending_max: int = PENDING_MAX,
     ) -> None:
         """
         @param wall_ms: ms since 1970.
         @param failed: called with the reason when the broker cannot continue.
         """
-        self._store = store
-        self._ha = ha
+        self._writer = writer
         self._wall_ms = wall_ms
         self._failed = failed
         self._pending_max = pending_max
         self._closed = ""
         self._idle: list[Deferred[None]] = []
-        self._is_master = ha.master is not None
         self._problem = ""
+        self.always_waits = writer.always_waits
         self.pending = 0
         self.stored = 0
 
@@ -111,18 +174,16 @@ class PutPipeline:
 
         @raise ValueError: they cannot be stored; the text says why.
         """
-        self._store.log.check(batch)
+        self._writer.check(batch)
         return plain_batch(batch)
 
     def refusal(self) -> NotPut | None:
         """The reason why a put would be refused now; None if it would not."""
         if self._closed:
             return NotPut(PutStatus.SERVICE_NOT_AVAILABLE, self._closed)
-        if not self._is_master:
-            return NotPut(PutStatus.SERVICE_NOT_AVAILABLE, "messages are put to the slave")
-        status = self._ha.refusal()
-        if status is not None:
-            return NotPut(status, _REASONS.get(status, "replication is not running"))
+        refused = self._writer.refusal()
+        if refused is not None:
+            return refused
         if self.pending >= self._pending_max:
             return NotPut(PutStatus.OS_PAGE_CACHE_BUSY, f"{self.pending} messages wait already")
         return None
@@ -132,14 +193,15 @@ class PutPipeline:
         Store messages, at least one.
 
         @param messages: from L{checked}, or checked by an equal rule.
-        @param waits: False if no producer waits for slaves or disk; C{done} has then fired already.
+        @param waits: False if no producer waits for slaves or disk; C{done} has then fired already, unless
+            the log C{always_waits}.
         @raise NotPut: nothing was stored.
         """
         refused = self.refusal()
         if refused is not None:
             raise refused
         try:
-            placed = self._store.append_plain(messages, self._wall_ms())
+            put = self._writer.append(messages, self._wall_ms(), waits=waits)
         except StoreError as error:
             reason = str(error.facts["reason"])
             self._failed(reason)
@@ -151,11 +213,10 @@ class PutPipeline:
             self._tell("")
         count = len(messages)
         self.stored += count
-        status = self._ha.submit(placed.end, waits=waits)
-        if not status.called:
+        if not put.done.called:
             self.pending += count
-            status.addBoth(self._ended, count)
-        return Put(placed, status)
+            put.done.addBoth(self._ended, count)
+        return put
 
     def _tell(self, problem: str) -> None:
         """Log the beginning and the end of a problem for which the store refuses messages."""

@@ -21,12 +21,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from twisted.internet.defer import succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from dledger.base.errors import StoreError
 from dledger.broker.common.events import Arrived
 from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.tables import DelayOffsets
 from dledger.broker.sending.puts import NotPut, PutPipeline
 from dledger.broker.store.consume_queue import Unit
@@ -67,7 +69,8 @@ class _Due(NamedTuple):
 
 class ScheduleMessageService:
     """
-    Invariant: C{_call} is the scheduled turn, or None: no message waits.
+    Invariant: C{_call} is the scheduled turn, or None: no message waits, or a put is under way
+    (C{_is_putting}); C{_has_arrived}: messages have arrived since that put began.
 
     @ivar delivered: number of messages so far.
     @ivar passed_over: number of messages that could not be delivered.
@@ -88,7 +91,7 @@ class ScheduleMessageService:
         self._wall_ms = wall_ms
         self._delays_ms = store.config.delay_levels_ms
         self._call: IDelayedCall | None = None
-        self._is_running = False
+        self._is_running = self._is_putting = self._has_arrived = False
         self._problem = ""
         self.delivered = 0
         self.passed_over = 0
@@ -112,7 +115,10 @@ class ScheduleMessageService:
 
     def _again(self, wait_s: float) -> None:
         """Run a turn in C{wait_s} seconds. A turn that is already scheduled is no later than new messages."""
-        if self._call is None:
+        if self._is_putting:
+            self._has_arrived = True
+        elif self._call is None:
+            self._has_arrived = False
             self._call = self._clock.callLater(wait_s, self._turn)
 
     # -- one turn --------------------------------------------------------------------------------
@@ -136,14 +142,22 @@ class ScheduleMessageService:
                     moves[level] = due.following
                 if due.wait_ms >= 0 and (wait_ms < 0 or due.wait_ms < wait_ms):
                     wait_ms = due.wait_ms
-            if messages:
-                self._pipeline.put(messages, waits=False)
+            done = self._pipeline.put(messages, waits=False).done if messages else succeed(PutStatus.PUT_OK)
         except (NotPut, StoreError, OSError) as error:
             self._failed(str(error))
             return
-        self._done(len(messages), moves)
-        if wait_ms >= 0:
-            self._again(min(wait_ms / 1000, SLEEP_S_MAX))
+        # A commit log has stored them; a raft log may refuse them later, and then the offsets must not move.
+        self._is_putting = True
+        done.addCallback(self._put_ended, len(messages), moves, wait_ms)
+
+    def _put_ended(self, status: PutStatus, count: int, moves: dict[int, int], wait_ms: int) -> None:
+        self._is_putting = False
+        if not status.is_stored:
+            self._failed(status.name)
+            return
+        self._done(count, moves)
+        if self._is_running and (self._has_arrived or wait_ms >= 0):
+            self._again(0.0 if self._has_arrived else min(wait_ms / 1000, SLEEP_S_MAX))
 
     def _failed(self, problem: str) -> None:
         if not self._problem:

@@ -17,10 +17,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
+
 from dledger.base.commands.refusals import LONG_MAX, LONG_MIN, Code, CommandGroup, Fields, Handlers, Refused
 from dledger.broker.common.config import BrokerConfig
 from dledger.broker.common.groups import find_group
 from dledger.broker.common.own_address import OwnAddress
+from dledger.broker.ha.put_status import PutStatus
 from dledger.broker.metadata.files import Metadata
 from dledger.broker.metadata.tables import PERM_WRITE, RETRY_PREFIX, GroupConfig, TopicConfig
 from dledger.broker.sending.puts import NotPut, PutPipeline
@@ -82,10 +85,18 @@ class SendBack(CommandGroup):
             if refused is not None:
                 raise Refused(Code.SYSTEM_ERROR, str(refused))
             try:
-                self._put(self._copy(fields, request, group))
+                done = self._put(self._copy(fields, request, group))
             except (ValueError, WireError, NotPut) as error:
                 raise Refused(Code.SYSTEM_ERROR, str(error)) from error
-        connection.answer(request)
+            done.addCallback(self._answer, connection, request)
+        else:
+            connection.answer(request)
+
+    def _answer(self, status: PutStatus, connection: CommandConnection, request: RemotingCommand) -> None:
+        if status.is_stored:
+            connection.answer(request)
+        else:
+            connection.answer(request, code=Code.SYSTEM_ERROR, remark=status.name)
 
     def _copy(self, fields: Fields, request: RemotingCommand, group: GroupConfig) -> NewMessage:
         message = self._find(fields.number("offset", least=LONG_MIN, most=LONG_MAX))
@@ -124,14 +135,15 @@ class SendBack(CommandGroup):
             store_host=self._own.host, reconsume_times=message.reconsume_times + 1,
         )  # fmt: skip
 
-    def _put(self, message: NewMessage) -> None:
+    def _put(self, message: NewMessage) -> Deferred[PutStatus]:
         """
         Store the copy, without a wait for slaves or the disk: the message exists already.
 
+        @return: fires with the result, now unless the log always waits.
         @raise ValueError: it cannot be stored.
         @raise NotPut: the broker refuses messages now.
         """
-        self._pipeline.put(self._pipeline.checked([message]), waits=False)
+        return self._pipeline.put(self._pipeline.checked([message]), waits=False).done
 
 
 #: Bit of C{topicSysFlag}: subscriptions of units.

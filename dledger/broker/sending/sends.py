@@ -119,7 +119,8 @@ class Sends:
         else:
             first = len(read.messages)
             read.messages += messages
-            read.long.append(LongSend(request, send.queue_id, first, len(read.messages), send.waits))
+            waits = send.waits or self._pipeline.always_waits
+            read.long.append(LongSend(request, send.queue_id, first, len(read.messages), waits))
 
     # -- putting ---------------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class Sends:
         answers, plain = self._answers, read.plain
         later = [send for send in read.long if send.waits]
         try:
-            placed, done = self._pipeline.put(read.messages, waits=bool(plain or later))
+            placed, done, is_placed = self._pipeline.put(read.messages, waits=bool(plain or later))
         except NotPut as error:
             self._refuse_all(connection, read, read.long, *told_of(error))
             return
@@ -139,7 +140,8 @@ class Sends:
         if not (plain or later):
             return
         # The wait for slaves or the disk leaves time to write the expected answers.
-        ready = [] if done.called else answers.stored_frames(plain, placed, PutStatus.PUT_OK)
+        may_prepare = is_placed and not done.called
+        ready = answers.stored_frames(plain, placed, PutStatus.PUT_OK) if may_prepare else []
         read.messages.clear()  # release the bodies during the wait
 
         def answer(status: PutStatus) -> None:

@@ -63,6 +63,7 @@ class CommitLog:
     @ivar mending: overwrites damaged records.
     @ivar queue_offsets: topic and queue to the offset of its next message; the store fills it from the
         consume queues before the first append.
+    @ivar record_lead: no bytes are between two records, see L{MessageLog}.
     @ivar why_recovered: description of the damage that a start found behind the end; empty if none.
     """
 
@@ -77,6 +78,7 @@ class CommitLog:
         self.flusher = flusher
         self.mending = LogMending(log, run_in_thread)
         self.queue_offsets: dict[tuple[str, int], int] = {}
+        self.record_lead = 0
         self._events = events
         self._run_in_thread = run_in_thread
         self.why_recovered = why_recovered

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from dledger.broker.store.bad_records import BadRecords
 from dledger.broker.store.body_check import body_problem
-from dledger.broker.store.commit_log import CommitLog
+from dledger.broker.store.message_log import MessageLog
 from protocols.rocketmq.broker import BrokerConnection, NativeTicket
 from protocols.turn import Turn
 from protocols.wire.native import NATIVE_FRAME_BYTES_MAX
@@ -89,7 +89,7 @@ def _is_blank(data: bytes, at: int) -> bool:
     return len(data) - at >= START_SIZE and START.unpack_from(data, at)[1] == MAGIC_BLANK
 
 
-def read_records(log: CommitLog, bad: BadRecords, offset: int, max_bytes: int) -> ReadAnswer:
+def read_records(log: MessageLog, bad: BadRecords, offset: int, max_bytes: int) -> ReadAnswer:
     """
     Records from C{offset} on, up to the end of a file; at least one if there is one.
 
@@ -102,6 +102,8 @@ def read_records(log: CommitLog, bad: BadRecords, offset: int, max_bytes: int) -
         return ReadAnswer(code=code, log_begin_offset=begin, log_end_offset=end, next_offset=following,
                           remark=remark)  # fmt: skip
 
+    if log.record_lead:
+        return answer(QUERY_NOT_FOUND, offset, "this log is that of a raft group: read its entries there")
     if offset < begin:
         return answer(PULL_OFFSET_MOVED, begin, f"offset {offset} has expired; the log begins at {begin}")
     at = offset
@@ -148,7 +150,7 @@ class LogReads:
     there are any, and ends with the first deadline at the latest.
     """
 
-    def __init__(self, log: CommitLog, *, clock: IReactorTime, turn: Turn, bad: BadRecords) -> None:
+    def __init__(self, log: MessageLog, *, clock: IReactorTime, turn: Turn, bad: BadRecords) -> None:
         """@param bad: notes damaged records."""
         self._log = log
         self._bad = bad

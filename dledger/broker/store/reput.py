@@ -122,8 +122,8 @@ class Dispatcher:
             base = self.offset
             room = log.file_size - base % log.file_size
             data = log.read(base, min(max(left, START_SIZE), bound - base))
-            size, magic = START.unpack_from(data) if len(data) >= START_SIZE else (0, 0)
-            if magic == MAGIC_BLANK:
+            size = self._first(data)
+            if size < 0:
                 self.offset += room
                 continue
             if bound - base < min(max(size, START_SIZE), room):
@@ -134,6 +134,24 @@ class Dispatcher:
         if self._queues.unwritten >= UNWRITTEN_MAX:  # else the store writes: a write costs more
             self._queues.write()
         return arrived
+
+    def _first(self, data: bytes) -> int:
+        """Bytes of the record at the start of C{data}; -1: a blank; 0: there are too few bytes."""
+        if len(data) < START_SIZE:
+            return 0
+        size, magic = START.unpack_from(data)
+        return -1 if magic == MAGIC_BLANK else max(size, 0)
+
+    def _put(
+        self, record: tuple[int, bytes, int, int, int, int, bool], offset: int, arrived: Arrived
+    ) -> None:
+        """Put the unit of one record at C{offset} of the log."""
+        size, raw, queue_id, index, code, self.store_timestamp, is_queued = record
+        if is_queued:
+            topic = self._topics.get(raw) or self._topic(raw)
+            if self._queues.put(topic, queue_id, index, offset, size, code):
+                arrived.add((topic, queue_id))
+        self.dispatched += 1
 
     def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
         """Dispatch the whole records in C{data}, the first of which is whole. @return: their bytes."""

@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 
 from dledger.base.errors import DLedgerError
 from dledger.broker.common.events import BrokerEvents
+from dledger.broker.store.commit_log_store import CommitLogStore
 from dledger.broker.store.plain_records import plain_batch
 from dledger.broker.store.records import NewMessage, read_record
 from dledger.broker.store.set_aside import directories
-from dledger.broker.store.store import MessageStore
 from dledger.broker.store.store_config import StoreConfig
 from dledger.testing.crashes.disk import CrashDisk
 from dledger.testing.crashes.engine import BadImage, demand
@@ -79,7 +79,7 @@ class RunningStore(BrokerEvents):
             store_path_root_dir=ROOT, mapped_file_size_commit_log=LOG_BYTES,
             mapped_file_size_consume_queue=QUEUE_BYTES, file_reserved_time_h=1,
         )
-        self.store = MessageStore.open(
+        self.store = CommitLogStore.open(
             config, disk, is_slave=is_slave, clock=self.clock, run_in_thread=_at_once,
             failed=self.failures.append, events=self,
         )

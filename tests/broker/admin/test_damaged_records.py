@@ -22,7 +22,7 @@ class DamagedRecordsTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.asked = Asked()
         self.addCleanup(self.asked.close)
-        self.asked.groups = [DamagedRecords(self.asked.broker.ha, self.asked.store)]
+        self.asked.groups = [DamagedRecords(self.asked.ha, self.asked.store)]
         self.client = self.client_at("127.0.0.1")
         for number in range(10):
             self.asked.append(message(b"%d" % number * 50))
@@ -78,6 +78,6 @@ class DamagedRecordsTests(SynchronousTestCase):
         """A slave takes no copies: its master sends it the log."""
         slave = Asked(is_slave=True)
         self.addCleanup(slave.close)
-        slave.groups = [DamagedRecords(slave.broker.ha, slave.store)]
+        slave.groups = [DamagedRecords(slave.ha, slave.store)]
         for code in (GET_DAMAGED_RECORDS, OFFER_RECORD):
             self.assertIn("is a slave", slave.client().ask(code, {"offset": 0}).remark or "")

@@ -25,9 +25,11 @@ class ResolveCase(SynchronousTestCase):
         self.addCleanup(self.asked.close)
         self.ranges: list[Any] = [succeed(LogRange(begin_offset=0, end_offset=700))]
         broker = self.asked.broker
-        self.asked.groups = [HAResolve(broker.ha, broker.store, broker._around.disk, master_range=self.range)]
+        self.asked.groups = [
+            HAResolve(self.asked.ha, self.asked.store, broker._around.disk, master_range=self.range)
+        ]
         self.client = self.asked.client()
-        slave = broker.ha.slave
+        slave = self.asked.ha.slave
         assert slave is not None
         self.slave = slave
 
@@ -83,7 +85,9 @@ class ShowTests(ResolveCase):
         master = Asked()
         self.addCleanup(master.close)
         broker = master.broker
-        master.groups = [HAResolve(broker.ha, broker.store, broker._around.disk, master_range=self.range)]
+        master.groups = [
+            HAResolve(master.ha, master.store, broker._around.disk, master_range=self.range)
+        ]
         self.assertIn("is a master", master.client().ask(RESOLVE_HA, {}).remark or "")
 
 

@@ -69,9 +69,9 @@ class OptionsTests(SynchronousTestCase):
             self.assertIn(reason, str(error))
             error = self.assertRaises(ValueError, broker_from_mapping, {"store": "base", name: "other"})
             self.assertIn(name, str(error))
-        values = {"store": "b", "enableDLegerCommitLog": True}
+        values = {"store": "b", "enableControllerMode": True}
         error = self.assertRaises(ValueError, broker_from_mapping, values)
-        self.assertIn("not replicated by raft", str(error))
+        self.assertIn("there is no controller", str(error))
 
     def test_kinds(self) -> None:
         """A value of the wrong kind is an error, although it would be ignored."""

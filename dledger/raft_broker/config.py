@@ -1,0 +1,44 @@
+# -*- test-case-name: tests.raft_broker.test_config -*-
+"""
+The options of the member that has the log of a broker, from the options of the broker.
+
+Source: DLedgerCommitLog's constructor, BrokerStartup (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from dledger.base.addresses import parse_address
+from dledger.broker.common.config import FAST_PORT_DISTANCE, BrokerConfig
+from dledger.broker.ha.config import SYNC_FLUSH
+from dledger.config import DLedgerConfig, from_mapping
+
+
+def member_config(broker: BrokerConfig) -> DLedgerConfig:
+    """
+    The options of the member of a broker.
+
+    @raise ValueError: options do not fit together; the text says which.
+    """
+    raft, store = broker.raft, broker.store
+    ids = [part.partition("-")[0].strip() for part in raft.dleger_peers.split(";")]
+    if raft.dleger_self_id not in ids:
+        raise ValueError(f"dLegerSelfId={raft.dleger_self_id} is none of dLegerPeers={raft.dleger_peers}")
+    config = from_mapping({
+        "group": raft.dleger_group or broker.broker_name, "self_id": raft.dleger_self_id,
+        "peers": raft.dleger_peers, "store_base_dir": store.store_path_root_dir,
+        "data_store_path": raft.store_path_dledger_commit_log,
+        "mapped_file_size_for_entry_data": store.mapped_file_size_commit_log,
+        "flush_disk_type": "sync" if broker.ha.flush_disk_type == SYNC_FLUSH else "async",
+        "preferred_leader_ids": raft.preferred_leader_id, "enable_batch_push": raft.enable_batch_push,
+        "file_reserved_hours": store.file_reserved_time_h + 1, "delete_when": store.delete_when,
+        "disk_space_ratio_to_check_expired": store.disk_max_used_space_ratio / 100,
+        "disk_full_ratio": store.disk_space_warning_level_ratio,
+    })
+    _, port = parse_address(config.peers[config.self_id])
+    ours = {
+        broker.listen_port: "listenPort", broker.listen_port - FAST_PORT_DISTANCE: "listenPort - 2",
+    }
+    if broker.listen_port and port in ours:
+        raise ValueError(f"dLegerPeers gives {config.self_id} the port {port}, which is {ours[port]} of the "
+                         "broker itself: the member needs a port of its own")
+    return config

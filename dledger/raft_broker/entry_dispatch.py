@@ -1,0 +1,96 @@
+# -*- test-case-name: tests.raft_broker.test_entry_dispatch -*-
+"""
+Dispatches the messages of committed entries into their consume queues.
+
+Rule 1: an entry whose body is no message is passed over, alone; the log names it. RocketMQ passes over all
+entries of the same read.
+Rule 2: bytes that are no entry hold the dispatch up until the member has a sound copy from another one. The
+log says so; the broker serves what is dispatched, and does not become master.
+
+Source: DLedgerCommitLog.checkMessageAndReturnSize, ReputMessageService (4.9.8).
+"""
+
+from __future__ import annotations
+
+import errno
+
+from twisted.logger import Logger
+
+from dledger.base.errors import StoreError
+from dledger.broker.common.events import Arrived
+from dledger.broker.store.records import read_plain_record, read_record
+from dledger.broker.store.reput import SLICE_BYTES_MAX, Dispatcher
+from protocols.wire.errors import WireError
+from protocols.wire.ledger.entry import BLANK, BLANK_MAGIC, ENTRY_HEADER_SIZE, MAGIC
+from protocols.wire.rocketmq.layout import START_SIZE
+
+
+class EntryDispatch(Dispatcher):
+    """
+    A L{Dispatcher} of a raft log.
+
+    @ivar passed_over: number of entries without a message.
+    """
+
+    log_events = Logger()
+    passed_over = 0
+
+    def step(self, *, bound: int, bytes_max: int = SLICE_BYTES_MAX) -> Arrived:
+        """See L{Dispatcher.step}. @raise OSError: also if the log is damaged here."""
+        try:
+            return super().step(bound=bound, bytes_max=bytes_max)
+        except StoreError as error:
+            if isinstance(error.__cause__, WireError):
+                raise OSError(errno.EBADMSG, str(error.__cause__)) from error
+            raise
+
+    def _first(self, data: bytes) -> int:
+        """See L{Dispatcher._first}."""
+        if len(data) < START_SIZE:
+            return 0
+        magic, size = BLANK.unpack_from(data)
+        return -1 if magic == BLANK_MAGIC else size
+
+    def _slice(self, data: bytes, base: int, room: int, arrived: Arrived) -> int:
+        """See L{Dispatcher._slice}."""
+        at, end = 0, len(data)
+        put, levels, topics = self._queues.put, self._delay_levels_ms, self._topics
+        while end - at >= ENTRY_HEADER_SIZE:
+            magic, size = BLANK.unpack_from(data, at)
+            if magic == BLANK_MAGIC:
+                break
+            if magic != MAGIC or size < ENTRY_HEADER_SIZE:
+                raise WireError(f"no entry begins at {base + at}: magic={magic}, size={size}")
+            if at and size > end - at:
+                break  # the next read begins here
+            body_size = size - ENTRY_HEADER_SIZE
+            record = read_plain_record(data, at + ENTRY_HEADER_SIZE, body_size, levels)
+            if record is not None and record[0] == body_size:
+                _, raw, queue_id, index, code, self.store_timestamp, is_queued = record
+                if is_queued:
+                    topic = topics.get(raw) or self._topic(raw)
+                    if put(topic, queue_id, index, base + at + ENTRY_HEADER_SIZE, body_size, code):
+                        arrived.add((topic, queue_id))
+                self.dispatched += 1
+            else:
+                self._entry(data, at, base + at, size, arrived)
+            at += size
+            self.offset = base + at
+        return at
+
+    def _entry(self, data: bytes, at: int, offset: int, size: int, arrived: Arrived) -> None:
+        """An entry of any kind."""
+        body_at, offset = at + ENTRY_HEADER_SIZE, offset + ENTRY_HEADER_SIZE
+        size -= ENTRY_HEADER_SIZE
+        try:
+            record = read_record(data, body_at, offset, size, self._delay_levels_ms)
+            problem = "" if record[0] == size else f"its message has {record[0]} of {size} bytes"
+        except WireError as error:
+            problem = str(error)
+        if problem:
+            self.passed_over += 1
+            self.log_events.warn(
+                "the entry with a message at {offset} is passed over: {reason}", offset=offset, reason=problem
+            )
+            return
+        self._put(record, offset, arrived)

@@ -1,0 +1,251 @@
+# -*- test-case-name: tests.raft_broker.test_service -*-
+"""
+The role of a broker whose log is a raft group: its member's.
+
+    member follows            slave: no messages, no delayed delivery, metadata come from the master
+    member leads              still a slave, until all entries are committed and dispatched
+    ... and that is so        queue offsets are taken from the queues, then master
+
+Rule 1: a broker is a master only while its member leads the term in which it became one. It ceases in the
+step in which the member loses leadership: no message gets a queue offset after that.
+Rule 2: changes of role are carried out one after the other, in turns of their own.
+
+Source: DLedgerRoleChangeHandler (4.9.8, 5.3.3).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from dledger.base.commands.refusals import CommandGroup
+from dledger.base.errors import StoreError
+from dledger.broker.common.role import MASTER_ID
+from dledger.broker.ha.service import HAStatus
+from dledger.broker.metadata.slave_synchronize import SlaveSynchronize
+from dledger.broker.replication import ReplicationNeeds
+from dledger.broker.sending.puts import LogWriter
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.raft_broker.stamps import MessageStamps
+from dledger.raft_broker.store import RaftStore
+from dledger.raft_broker.writer import AppendsEntries, RaftWriter
+
+#: The role of a leader for name servers and tools, as in RocketMQ.
+LEADER_ROLE = "SYNC_MASTER"
+FOLLOWER_ROLE = "SLAVE"
+
+#: Seconds between two copies of the master's metadata: what is newer may be forgotten by the next master.
+SYNCHRONIZE_S = 3.0
+
+#: Seconds between two looks whether a new leader may become master; dispatching makes no call.
+LOOK_S = 0.02
+
+
+class Leads(AppendsEntries, Protocol):
+    """The part of a node that is needed here."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the member goes on."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads."""
+
+    @property
+    def is_settled_leader(self) -> bool:
+        """Whether it leads, and all its entries are committed."""
+
+    @property
+    def committed_index(self) -> int:
+        """Last index known to be committed."""
+
+
+class RaftReplication:
+    """
+    A L{dledger.broker.replication.Replication}.
+
+    Invariant: C{config.role} is a master's only while C{stamps} are open.
+
+    @ivar synchronize: copies the master's metadata while this broker is a slave.
+    """
+
+    events = Logger()
+
+    def __init__(
+        self, store: RaftStore, node: Leads, stamps: MessageStamps, needs: ReplicationNeeds, *,
+        body_bytes_max: int,
+    ) -> None:
+        config, around = needs.config, needs.around
+        self._store = store
+        self._log: RaftLog = store.log
+        self._node = node
+        self._stamps = stamps
+        self._role = config.role
+        self._config = config
+        self._clock = around.reactor
+        self._failed = around.failed
+        self._tell = needs.events
+        self._call: IDelayedCall | None = None
+        self._is_running = False
+        self._master_address: str | None = None
+        self._begin_offset = self._log.begin_offset
+        self._writer = RaftWriter(
+            node, stamps, body_bytes_max=body_bytes_max,
+            message_bytes_max=config.store.max_message_size,
+        )
+        self.synchronize = SlaveSynchronize(
+            needs.metadata, needs.client, own_address=lambda: needs.own.text, clock=around.reactor,
+            run_in_thread=around.run_in_thread, interval_s=SYNCHRONIZE_S,
+            local_topics=lambda: {topic for topic, _ in store.queues.keys()},
+        )
+
+    # -- the member ------------------------------------------------------------------------------
+
+    def committed(self) -> None:
+        """More entries are committed. Called in the middle of a step of the member."""
+        if self._log.committed(self._node.committed_index):
+            self._tell.grown()
+        if self._node.is_leader and self._role.is_slave:
+            self._look_soon(0)
+
+    def role_changed(self) -> None:
+        """The member has another role, term or leader. Called in the middle of a step of the member."""
+        self._stamps.close()
+        self._look_soon(0)
+
+    def _look_soon(self, wait_s: float) -> None:
+        if not self._is_running:
+            return
+        if self._call is not None and self._call.active():
+            if wait_s or self._call.getTime() <= self._clock.seconds():
+                return
+            self._call.cancel()
+        self._call = self._clock.callLater(wait_s, self._look)
+
+    def _look(self) -> None:
+        """Take the role that the member has now."""
+        self._call = None
+        if not self._is_running:
+            return
+        try:
+            if not self._role.is_slave and not self._stamps.is_open:
+                self._become_slave()
+            if not self._node.is_leader:
+                return
+            self._log.committed(self._node.committed_index)
+            if self._role.is_slave and self._may_be_master():
+                self._become_master()
+            elif self._role.is_slave:
+                self._store.reput.wake()
+                self._look_soon(LOOK_S)
+        except (StoreError, OSError) as error:
+            self.events.failure("the change of role failed", Failure())
+            self._failed(f"the change of role failed: {error}")
+
+    def _may_be_master(self) -> bool:
+        is_dispatched = self._store.reput.offset >= self._log.ledger_end
+        return self._store.is_ready and self._node.is_settled_leader and is_dispatched
+
+    def _become_master(self) -> None:
+        self.synchronize.stop()
+        self._stamps.open(self._store.queues.next_indexes())
+        self._role.become(LEADER_ROLE, MASTER_ID)
+        self.events.info(
+            "{name} is the master now: its member leads, and its {end} bytes are committed and dispatched",
+            name=self._config.broker_name, end=self._log.record_end,
+        )
+        self._tell.role_changed()
+
+    def _become_slave(self) -> None:
+        self._role.become(FOLLOWER_ROLE, self._config.raft.slave_id)
+        self.events.info("{name} is a slave now: its member does not lead", name=self._config.broker_name)
+        self.synchronize.master_address = None
+        self.synchronize.start()
+        self._tell.role_changed()
+
+    # -- Replication -----------------------------------------------------------------------------
+
+    @property
+    def writer(self) -> LogWriter:
+        """See L{dledger.broker.replication.Replication}."""
+        return self._writer
+
+    @property
+    def is_running(self) -> bool:
+        """See L{dledger.broker.replication.Replication}."""
+        return self._is_running
+
+    @property
+    def port(self) -> int:
+        """See L{dledger.broker.replication.Replication}. RocketMQ registers it in this mode, too."""
+        return self._config.ha_port
+
+    def commands(self) -> tuple[CommandGroup, ...]:
+        """See L{dledger.broker.replication.Replication}."""
+        return ()
+
+    def grown(self) -> bool:
+        """See L{dledger.broker.replication.Replication}."""
+        return False
+
+    def start(self) -> None:
+        """See L{dledger.broker.replication.Replication}."""
+        self._is_running = True
+        self._log.committed(self._node.committed_index)
+        self._store.reput.wake()
+        self._look_soon(0)
+
+    def follow(self) -> None:
+        """See L{dledger.broker.replication.Replication}."""
+        if self._role.is_slave:
+            self.synchronize.start()
+
+    def unfollow(self) -> None:
+        """See L{dledger.broker.replication.Replication}."""
+        self.synchronize.stop()
+
+    def stop(self) -> Deferred[None]:
+        """See L{dledger.broker.replication.Replication}."""
+        self._is_running = False
+        self._stamps.close()
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+        return succeed(None)
+
+    def tick(self) -> None:
+        """See L{dledger.broker.replication.Replication}."""
+
+    def keep_house(self) -> None:
+        """See L{dledger.broker.replication.Replication}. The member deletes the files of its ledger."""
+        self._log.committed(self._node.committed_index)
+        if self._log.begin_offset != self._begin_offset:
+            self._begin_offset = self._log.begin_offset
+            try:
+                self._store.expire_queues()
+            except StoreError as error:
+                self._failed(f"house-keeping: {error}")
+
+    def status(self) -> HAStatus | None:
+        """See L{dledger.broker.replication.Replication}. The member's pages tell of a raft group."""
+        return None
+
+    def learned(self, master: str | None, ha_address: str | None) -> None:
+        """See L{dledger.broker.replication.Replication}."""
+        if master and self.synchronize.master_address != master:
+            self.events.info("the master is at {address}", address=master)
+            self.synchronize.master_address = master
+
+    def seeks_master(self) -> bool:
+        """See L{dledger.broker.replication.Replication}. The address may be that of a lost leader."""
+        if not self._role.is_slave:
+            return False
+        last = self.synchronize.last
+        return self.synchronize.master_address is None or last is None or bool(last.failed)
+
+

@@ -1,0 +1,177 @@
+# -*- test-case-name: tests.raft_broker.test_service -*-
+"""
+A broker on a raft log as one Twisted service: a member, and the broker that alone appends to its ledger.
+
+    startService   member: ledger open -> broker: queues open, committed messages dispatched, ports
+    stopService    leadership handed over -> broker: no more messages, waiting ones answered, queues closed ->
+                   member: ledger closed
+
+Rule: if one of the two cannot go on, neither does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk
+from dledger.base.reactor import Reactor
+from dledger.base.threads import DiskThreads
+from dledger.base.timing import within
+from dledger.broker.common.config import BrokerConfig
+from dledger.broker.common.events import BrokerEvents
+from dledger.broker.replication import BrokerSurroundings, ReplicationNeeds
+from dledger.broker.service import BrokerPorts, BrokerService
+from dledger.broker.store.store import MessageStore
+from dledger.config import DLedgerConfig
+from dledger.node.embedding import Embedding
+from dledger.node.node import Node
+from dledger.node.service import MemberService
+from dledger.raft_broker.config import member_config
+from dledger.raft_broker.raft_log import RaftLog
+from dledger.raft_broker.replication import RaftReplication
+from dledger.raft_broker.stamps import MessageStamps
+from dledger.raft_broker.store import RaftStore
+
+#: Seconds that a follower may take to become the leader when this broker stops.
+HAND_OVER_S = 3.0
+
+#: Makes a member from its options and the program that it is for.
+MakeMember = Callable[[DLedgerConfig, Embedding], MemberService]
+
+
+class RaftLogKind:
+    """
+    A L{dledger.broker.replication.LogKind}: the ledger of a member in this process.
+
+    @ivar member: the member; its store is open before L{open_store}.
+    @ivar replication: None until the broker has made it.
+    """
+
+    def __init__(self, make_member: Callable[[Embedding], MemberService]) -> None:
+        self._stamps = MessageStamps()
+        self.replication: RaftReplication | None = None
+        self.member = make_member(Embedding(
+            stamps=self._stamps, committed=self._committed, role_changed=self._role_changed
+        ))
+
+    def _committed(self) -> None:
+        if self.replication is not None:
+            self.replication.committed()
+
+    def _role_changed(self) -> None:
+        if self.replication is not None:
+            self.replication.role_changed()
+
+    def open_store(
+        self, config: BrokerConfig, around: BrokerSurroundings, *, failed: Callable[[Failure], None],
+        events: BrokerEvents,
+    ) -> RaftStore:
+        """See L{dledger.broker.replication.LogKind}."""
+        member = self.member
+        assert member.node is not None, "the member is open before the broker"
+        log = RaftLog(
+            member.config, around.disk, member.store, self._stamps,
+            committed_index=member.node.committed_index, record_size_max=member.config.body_bytes_max,
+        )
+        return RaftStore.open(
+            config.store, around.disk, log, clock=around.reactor, run_in_thread=around.run_in_thread,
+            failed=failed, events=events,
+        )
+
+    def replicate(self, store: MessageStore, needs: ReplicationNeeds) -> RaftReplication:
+        """See L{dledger.broker.replication.LogKind}."""
+        node = self.member.node
+        assert isinstance(store, RaftStore) and node is not None, "the store of another kind"
+        self.replication = RaftReplication(
+            store, node, self._stamps, needs, body_bytes_max=self.member.config.body_bytes_max
+        )
+        return self.replication
+
+
+class RaftBrokerService(Service):
+    """
+    A broker and its member.
+
+    @ivar member, broker: the two services.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, reactor: Reactor, ports: BrokerPorts, *, disk: Disk, rng: random.Random,
+        wall_s: Callable[[], float], failed: Callable[[str], None], boot_id: str = "",
+        make_member: MakeMember | None = None, threads: DiskThreads | None = None,
+        endpoint_of: Callable[[str], IStreamClientEndpoint] | None = None,
+    ) -> None:
+        """
+        @param config: with C{broker_ip1}, and with the options of a raft log.
+        @param failed: called with the reason when broker or member cannot start or go on; the process should
+            then end.
+        @param boot_id: of this boot of the machine; empty if not known.
+        @param make_member: makes the member; by default a L{MemberService} with the parts given here.
+        @param threads, endpoint_of: see L{BrokerService}.
+        @raise ValueError: options do not fit together.
+        """
+        of_member = member_config(config)
+        self._reactor = reactor
+
+        def made(embedding: Embedding) -> MemberService:
+            if make_member is not None:
+                return make_member(of_member, embedding)
+            return MemberService(
+                of_member, reactor, disk=disk, rng=random.Random(rng.random()), failed=failed,
+                boot_id=boot_id, embedding=embedding,
+            )
+
+        self._kind = RaftLogKind(made)
+        self.member = self._kind.member
+        # There are no slaves of RocketMQ's other kind of replication.
+        self.broker = BrokerService(
+            config, reactor, attrs.evolve(ports, slaves=None), disk=disk, rng=rng, wall_s=wall_s,
+            failed=failed, kind=self._kind, threads=threads, endpoint_of=endpoint_of,
+        )
+
+    def startService(self) -> None:
+        """See L{IService.startService}. Failures are reported to C{failed}."""
+        super().startService()
+        self.member.startService()
+        if self.member.node is not None:
+            self.broker.startService()
+
+    def stopService(self) -> Deferred[None]:
+        """See L{IService.stopService}: in order, and bounded in time."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        super().stopService()
+        await self._hand_over()
+        if self.broker.running:
+            await self.broker.stopService()
+        await self.member.stopService()
+
+    async def _hand_over(self) -> None:
+        """
+        Let another broker become the master while this one still answers: so a producer is refused, not cut
+        off, and the name servers know the next master when this one unregisters.
+        """
+        node = self.member.node
+        if node is None or not self._leads(node):
+            return
+        status = node.status().member
+        live = [
+            one for one in status.peers if one.peer_id in status.voters and 0 <= one.last_heard_ms_ago < 1000
+        ]
+        for peer in sorted(live, key=lambda one: -one.match_index)[:2]:
+            asked = node.transfer(peer.peer_id).addCallback(lambda _: None)
+            await within(asked, HAND_OVER_S, self._reactor)
+            if not self._leads(node):
+                return
+
+    @staticmethod
+    def _leads(node: Node) -> bool:
+        return node.is_running and node.is_leader

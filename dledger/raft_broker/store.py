@@ -1,0 +1,152 @@
+# -*- test-case-name: tests.raft_broker.test_store -*-
+"""
+The store of a broker on a raft log: the consume queues of the messages in the ledger of its member.
+
+The ledger is the member's. This store has the directory of the broker: the queues, and a small file that
+tells up to where they are complete. Only committed messages are in queues, so no queue is ever cut while the
+broker runs; a start cuts the units behind the recorded place, as a crash may have left holes before them.
+
+Source: DefaultMessageStore.load, DLedgerCommitLog.recover (4.9.8); differs: docs/raft-broker.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from zlib import crc32
+
+from construct import Int32ub, Int64sb, Struct
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from dledger.base.disk.disk import Disk, File
+from dledger.base.errors import StoreError
+from dledger.base.threads import RunInThread
+from dledger.broker.common.events import BrokerEvents
+from dledger.broker.store.bad_records import BadRecords
+from dledger.broker.store.checkpoint import (
+    CHECKPOINT_NAME,
+    AbortFile,
+    Checkpoint,
+    encode_checkpoint,
+    read_small,
+)
+from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.broker.store.store import MessageStore, lock_store, run_steps
+from dledger.broker.store.store_config import StoreConfig
+from dledger.broker.store.unit_check import TornUnits
+from dledger.raft_broker.entry_dispatch import EntryDispatch
+from dledger.raft_broker.raft_log import RaftLog
+from protocols.wire.layout import struct_of
+
+#: Tells up to where the queues are complete. A directory of RocketMQ has none: all queues are built again.
+DISPATCHED_NAME = "dispatched"
+_MARK_DECLARATION = Struct("offset" / Int64sb, "file_size" / Int64sb)
+_MARK = struct_of(_MARK_DECLARATION)
+_CRC = struct_of(Struct("crc" / Int32ub))
+
+
+def encode_dispatched(offset: int, file_size: int) -> bytes:
+    """The bytes of the file: an offset of the log, the size of its files, and their checksum."""
+    data = _MARK.pack(offset, file_size)
+    return data + _CRC.pack(crc32(data))
+
+
+def decode_dispatched(data: bytes | None, file_size: int) -> int | None:
+    """The offset in the file; None if it is missing, damaged, or of a log with files of another size."""
+    if data is None or len(data) != _MARK.size + _CRC.size:
+        return None
+    offset, size = _MARK.unpack_from(data)
+    if _CRC.unpack_from(data, _MARK.size)[0] != crc32(data[: _MARK.size]) or size != file_size or offset < 0:
+        return None
+    return int(offset)
+
+
+class RaftStore(MessageStore):
+    """
+    @ivar log: the committed part of the ledger.
+    """
+
+    log: RaftLog
+
+    @classmethod
+    def open(
+        cls, config: StoreConfig, disk: Disk, log: RaftLog, *, clock: IReactorTime,
+        run_in_thread: RunInThread, failed: Callable[[Failure], None], events: BrokerEvents,
+    ) -> RaftStore:
+        """
+        Lock the directory of the broker, and open its queues.
+
+        @param log: of a ledger that is open.
+        @raise DirectoryError: the directory is in use, or its files do not fit.
+        @raise StoreError: reading or repairing failed.
+        """
+        lock = lock_store(config, disk)
+        try:
+            root = config.store_path_root_dir
+            abort = AbortFile(disk, root)
+            crashed = abort.is_there
+            mark = decode_dispatched(read_small(disk, f"{root}/{DISPATCHED_NAME}"), log.file_size)
+            abort.put(str(os.getpid()))
+            begin, end = log.begin_offset, log.ledger_end
+            known = max(min(mark if mark is not None else begin, end), begin)
+            queues = ConsumeQueues.open(
+                config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
+                torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
+            )
+            log.show_to(known)
+            dispatch = EntryDispatch(log, queues, config.delay_levels_ms, offset=known)
+            return cls(
+                config, disk, lock, log, queues, dispatch, gives_way=False, clock=clock,
+                run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
+            )  # fmt: skip
+        except BaseException as error:
+            log.close()
+            lock.close()
+            if isinstance(error, OSError):
+                raise StoreError(f"{config.store_path_root_dir} cannot be opened: {error}") from error
+            raise
+
+    def __init__(
+        self, config: StoreConfig, disk: Disk, lock: File, log: RaftLog, queues: ConsumeQueues,
+        dispatcher: EntryDispatch, *, gives_way: bool, clock: IReactorTime, run_in_thread: RunInThread,
+        failed: Callable[[Failure], None], events: BrokerEvents, bad_records: BadRecords,
+    ) -> None:
+        super().__init__(
+            config, disk, lock, log, queues, dispatcher, gives_way=gives_way, clock=clock,
+            run_in_thread=run_in_thread, failed=failed, events=events, bad_records=bad_records,
+        )
+        self._entries = dispatcher
+
+    def forget_topic(self, topic: str) -> None:
+        """
+        Keep the queues: other members have them, too, and would take the messages of a new topic of this name
+        for known ones if its offsets began at 0 again. Their files go with the messages in the log.
+        """
+
+    def facts(self) -> dict[str, object]:
+        """See L{MessageStore.facts}."""
+        return {"entriesPassedOver": self._entries.passed_over}
+
+    def expire_queues(self) -> None:
+        """
+        Delete the files of queues whose messages the ledger has deleted.
+
+        @raise StoreError: deleting failed.
+        """
+        try:
+            self.queues.expire(self.log.begin_offset)
+        except OSError as error:
+            raise StoreError(f"deleting old files of queues: {error}") from error
+
+    async def _record_dispatched(self, offset: int, store_timestamp: int) -> None:
+        root, disk = self.config.store_path_root_dir, self._disk
+        times = Checkpoint(physic_msg_timestamp=store_timestamp, logics_msg_timestamp=store_timestamp)
+        mark = encode_dispatched(offset, self.log.file_size)
+        await self._run_in_thread(lambda: run_steps([
+            lambda: disk.write_file(f"{root}/{CHECKPOINT_NAME}", encode_checkpoint(times)),
+            lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", mark),
+        ]))  # fmt: skip
+
+    def _abandon_log(self) -> None:
+        self.log.close()

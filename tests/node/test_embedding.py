@@ -1,0 +1,83 @@
+# -*- test-case-name: tests.node.test_embedding -*-
+"""A program in the process of a member hears of commits and roles, and alone appends."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.config import DLedgerConfig
+from dledger.node.embedding import Embedding
+from dledger.node.node import Node
+from dledger.node.server import MemberServer
+from dledger.node.service import ForgetfulTerms
+from dledger.storage.body_stamps import BodyStamps
+from dledger.storage.memory_store import MemoryStore
+from dledger.storage.term_file import TermVote
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest
+from tests.node.rig import FakeClient, FakePeers, FakeThread, Rig
+
+
+class NamedTerms(BodyStamps):
+    """Terms begin with a body."""
+
+    term_start_body = b"a term begins"
+
+
+class EmbeddingTests(SynchronousTestCase):
+    """One member with a program."""
+
+    def setUp(self) -> None:
+        self.heard: list[str] = []
+        self.rig = Rig()
+        config = DLedgerConfig(store_type="memory", bootstrap=True, mapped_file_size_for_entry_data=65536,
+                               mapped_file_size_for_entry_index=32000)  # fmt: skip
+        self.clock = Clock()
+        self.store = MemoryStore.open(config)
+        self.store.append_bodies((b"of an earlier term",), 1)
+        self.node = Node(
+            config=config, store=self.store, terms=ForgetfulTerms(), vote=TermVote(term=1), clock=self.clock,
+            rng=random.Random(1), run_in_thread=FakeThread().run, wall_clock=lambda: (1e9, 4),
+            embedding=Embedding(
+                stamps=NamedTerms(), committed=lambda: self.heard.append("committed"),
+                role_changed=lambda: self.heard.append("role"),
+            ),
+        )
+        self.server = MemberServer(self.node.router, self.node.turn, note=self.node.note)
+        self.rig.clock, self.rig.node, self.rig.server, self.rig.config = (
+            self.clock, self.node, self.server, config,
+        )
+        self.node.connect(peers=FakePeers(self.rig), server=self.server)
+
+    def test_leads(self) -> None:
+        """The program hears of the roles, then of the commit of the entry that begins the term, its own."""
+        self.assertFalse(self.node.is_leader)
+        self.rig.lead()
+        self.clock.advance(0.1)
+        self.assertTrue(self.node.is_leader and self.node.is_settled_leader)
+        self.assertEqual(self.heard[-1], "committed")
+        self.assertIn("role", self.heard[:-1])
+        body = self.store.read_range(1, end_index=1, max_bytes=1000).records[48:]
+        self.assertEqual(body, NamedTerms.term_start_body)
+
+    def test_settled(self) -> None:
+        """A leader with an entry that is not committed is none to build on."""
+        self.rig.lead()
+        self.clock.advance(0.1)
+        self.patch(type(self.node._core), "committed_index", property(lambda _: 0))
+        self.assertTrue(self.node.is_leader)
+        self.assertFalse(self.node.is_settled_leader)
+
+    def test_clients(self) -> None:
+        """Appends of clients are refused, with the way to go; the program's are taken."""
+        self.rig.lead()
+        client = FakeClient(self.rig)
+        for bodies in ((b"foreign",), ()):
+            answer = client.ask(AppendRequest(**self.rig.base(bodies=bodies)), native=False)
+            self.assertIs(answer.code, ResponseCode.UNSUPPORTED)
+        appended = self.node.append(b"own")
+        self.clock.advance(0.1)
+        self.assertEqual(self.successResultOf(appended).count, 1)

@@ -1,0 +1,1 @@
+"""Tests of C{dledger/raft_broker}."""

@@ -1,0 +1,45 @@
+# -*- test-case-name: tests.raft_broker.test_config -*-
+"""The member's options come from the broker's."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.common.config import broker_from_mapping
+from dledger.raft_broker.config import member_config
+
+RAFT = {"store": "s", "enableDLegerCommitLog": "true", "dLegerPeers": "n0-a:20911;n1-b:20911",
+        "dLegerSelfId": "n1"}  # fmt: skip
+
+
+class MemberConfigTests(SynchronousTestCase):
+    """From one file."""
+
+    def test_same_as_java(self) -> None:
+        """Directory, group, sizes and flush, as RocketMQ's broker gives them to DLedger."""
+        config = member_config(broker_from_mapping({
+            **RAFT, "brokerName": "b", "mappedFileSizeCommitLog": "65536", "flushDiskType": "SYNC_FLUSH",
+            "preferredLeaderId": "n0", "fileReservedTime": "48", "enableBatchPush": "false",
+        }))  # fmt: skip
+        self.assertEqual((config.self_path, config.group, config.self_id), ("s/dledger-n1", "b", "n1"))
+        self.assertEqual((config.mapped_file_size_for_entry_data, config.is_sync), (65536, True))
+        self.assertEqual((config.preferred_leader_ids, config.file_reserved_hours), (("n0",), 49))
+        self.assertFalse(config.enable_disk_force_clean or config.enable_batch_push)
+
+    def test_named(self) -> None:
+        """A group and a directory of its own."""
+        config = member_config(broker_from_mapping({
+            **RAFT, "dLegerGroup": "g", "storePathDLedgerCommitLog": "other"
+        }))  # fmt: skip
+        self.assertEqual((config.group, config.data_store_path, config.is_sync), ("g", "other", False))
+        self.assertTrue(config.enable_batch_push)
+
+    def test_refused(self) -> None:
+        """Nobody's id; a port that the broker has."""
+        for changed, words in (
+            ({"dLegerSelfId": "n7"}, "dLegerSelfId=n7 is none of"),
+            ({"listenPort": "20911"}, "the port 20911, which is listenPort of the broker"),
+            ({"listenPort": "20913"}, "the port 20911, which is listenPort - 2 of"),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, words):
+                member_config(broker_from_mapping({**RAFT, **changed}))

@@ -1,0 +1,98 @@
+# -*- test-case-name: tests.raft_broker.test_entry_dispatch -*-
+"""Messages of committed entries come into their queues; what is no message is passed over alone."""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.broker.store.consume_queues import ConsumeQueues
+from dledger.raft_broker.entry_dispatch import EntryDispatch
+from tests.broker.support import config_of, message, some_message
+from tests.raft_broker.rig import LedgerOfMessages
+
+
+class DispatchTests(SynchronousTestCase):
+    """From a ledger into queues."""
+
+    def setUp(self) -> None:
+        self.ledger = LedgerOfMessages()
+        self.addCleanup(self.ledger.store.abandon)
+        self.queues = ConsumeQueues(config_of(), self.ledger.disk)
+        self.addCleanup(self.queues.close)
+
+    def dispatch(self, *, bytes_max: int = 1 << 20, committed_index: int | None = None) -> EntryDispatch:
+        """Everything that is committed."""
+        log = self.ledger.log(committed_index)
+        self.addCleanup(log.close)
+        dispatch = EntryDispatch(log, self.queues, config_of().delay_levels_ms, offset=0)
+        before = -1
+        while dispatch.offset != before:
+            before = dispatch.offset
+            dispatch.step(bound=log.record_end, bytes_max=bytes_max)
+        return dispatch
+
+    def units(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """Queue to the offsets in the log and in the queue of its units."""
+        found = {}
+        for key in self.queues.keys():
+            queue = self.queues.get(*key)
+            assert queue is not None
+            found[key] = [(unit.offset, unit.queue_offset) for unit in queue.read(0, 1000)]
+        return found
+
+    def test_any_messages(self) -> None:
+        """Of any kind and size, in slices of any size: queued ones have their places, nothing else has."""
+        rng = random.Random(5)
+        expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for _ in range(60):
+            batch = [some_message(rng) for _ in range(rng.randrange(1, 4))]
+            first = len(self.ledger.place.offsets)
+            self.ledger.append(*batch)
+            for number, one in enumerate(batch, first):
+                if one.is_queued:
+                    unit = (self.ledger.place.offsets[number], self.ledger.place.queue_offsets[number])
+                    expected.setdefault((one.topic, one.queue_id), []).append(unit)
+        for bytes_max in (1, 700, 1 << 20):
+            self.queues.destroy()
+            dispatch = self.dispatch(bytes_max=bytes_max)
+            self.assertEqual(self.units(), expected)
+            self.assertEqual(dispatch.offset, self.ledger.store.end_position)
+
+    def test_committed_only(self) -> None:
+        """Nothing behind the committed end is in a queue."""
+        self.ledger.append(*[message() for _ in range(6)])
+        dispatch = self.dispatch(committed_index=3)
+        self.assertEqual(len(self.units()["T1", 0]), 4)
+        self.assertEqual(dispatch.offset, self.ledger.store.position_of(4))
+
+    def test_foreign_entries(self) -> None:
+        """Empty, short, or another's: passed over one by one; the messages around them keep their places."""
+        self.ledger.append(message(b"a"))
+        self.ledger.store.append_bodies((b"", b"x" * 20, b"y" * 300), 1)
+        self.ledger.append(message(b"b"))
+        dispatch = self.dispatch()
+        self.assertEqual((dispatch.passed_over, dispatch.dispatched), (3, 2))
+        self.assertEqual([place for _, place in self.units()["T1", 0]], [0, 1])
+
+    def test_size_differs(self) -> None:
+        """A message that is shorter than its entry is none: nobody knows what the rest is."""
+        (record,) = self.ledger.records([message()])
+        self.ledger.store.append_bodies((bytes(record) + b"rest",), 1)
+        self.assertEqual(self.dispatch().passed_over, 1)
+        self.assertEqual(self.units(), {})
+
+    def test_no_entry(self) -> None:
+        """Where an entry must begin, there is none: the dispatch waits there until it is mended."""
+        self.ledger.append(message())
+        log = self.ledger.log()
+        self.addCleanup(log.close)
+        file = self.ledger.disk.open(f"base/dledger-n0/data/{0:020d}")
+        file.pwrite(b"\x07", 3)
+        dispatch = EntryDispatch(log, self.queues, (), offset=0)
+        error = self.assertRaises(OSError, dispatch.step, bound=log.record_end)
+        self.assertIn("no entry begins at 0", str(error))
+        file.pwrite(b"\x01", 3)
+        dispatch.step(bound=log.record_end)
+        self.assertEqual(dispatch.dispatched, 1)

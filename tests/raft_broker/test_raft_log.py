@@ -1,0 +1,80 @@
+# -*- test-case-name: tests.raft_broker.test_raft_log -*-
+"""The committed part of a ledger, as a broker reads it."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.broker.support import message
+from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
+
+
+class RaftLogTests(SynchronousTestCase):
+    """Its bounds, and what is read."""
+
+    def setUp(self) -> None:
+        self.ledger = LedgerOfMessages()
+        self.addCleanup(self.ledger.store.abandon)
+
+    def test_empty(self) -> None:
+        """Nothing, until something is committed."""
+        log = self.ledger.log()
+        self.addCleanup(log.close)
+        self.assertEqual((log.begin_offset, log.end_offset, log.record_end, log.flushed_offset), (0, 0, 0, 0))
+        self.assertEqual(log.read(0, 100), b"")
+        self.ledger.append(message())
+        self.assertFalse(log.committed(-1))
+        self.assertEqual(log.record_end, 0)
+        self.assertTrue(log.committed(0))
+        self.assertFalse(log.committed(0))
+        self.assertEqual(log.record_end, self.ledger.store.end_position)
+        self.assertEqual(log.problem_at(48), "")
+
+    def test_committed_only(self) -> None:
+        """What is behind the committed end is neither counted nor read."""
+        self.ledger.append(*[message(b"%d" % number) for number in range(5)])
+        log = self.ledger.log(2)
+        self.addCleanup(log.close)
+        end = self.ledger.store.position_of(3)
+        self.assertEqual((log.record_end, log.ledger_end), (end, self.ledger.store.end_position))
+        self.assertEqual(len(log.read(0, 100_000)), end)
+        self.assertRaises(ValueError, log.read, end + 1, 1)
+        self.assertGreater(len(log.read_any(end, 100)), 0)
+        log.committed(1)
+        self.assertEqual(log.record_end, end)
+        log.committed(99)
+        self.assertEqual(log.record_end, log.ledger_end)
+
+    def test_files(self) -> None:
+        """Files that are made later are read; no read crosses the end of one."""
+        log = self.ledger.log()
+        self.addCleanup(log.close)
+        for number in range(20):
+            self.ledger.append(message(bytes(900)))
+            log.committed(number)
+        for offset in self.ledger.place.offsets:
+            self.assertEqual(log.problem_at(offset), "")
+        self.assertLessEqual(len(log.read(48, 10 * FILE_SIZE)), FILE_SIZE - 48)
+        self.assertGreater(log.record_end, 3 * FILE_SIZE)
+
+    def test_damage(self) -> None:
+        """A damaged record is named."""
+        self.ledger.append(message(b"hello"))
+        log = self.ledger.log()
+        self.addCleanup(log.close)
+        path = f"base/dledger-n0/data/{0:020d}"
+        file = self.ledger.disk.open(path)
+        file.pwrite(b"\xff", 48 + 90)
+        self.assertNotEqual(log.problem_at(48), "")
+
+    def test_known_before(self) -> None:
+        """What was dispatched in an earlier run was committed, though the member does not know it yet."""
+        self.ledger.append(*[message() for _ in range(4)])
+        log = self.ledger.log(0)
+        self.addCleanup(log.close)
+        log.show_to(self.ledger.store.position_of(3))
+        self.assertEqual(log.record_end, self.ledger.store.position_of(3))
+        self.assertFalse(log.committed(1))
+        self.assertTrue(log.committed(3))
+        log.show_to(1 << 60)
+        self.assertEqual(log.record_end, log.ledger_end)

@@ -1,0 +1,250 @@
+# -*- test-case-name: tests.raft_broker.test_service -*-
+"""A whole broker on a raft log, alone in its group: how it starts, serves, changes its role, and ends."""
+
+from __future__ import annotations
+
+from dledger.base.errors import StoreError
+from dledger.core import inputs as ev
+from protocols.wire.remoting import RemotingCommand
+from protocols.wire.rocketmq.layout import TERM_START_TOPIC
+from protocols.wire.rocketmq.message import decode_message
+from tests.broker.send_support import send_of
+from tests.broker.support import message, plain
+from tests.raft_broker.rig import LedgerOfMessages, RaftCase
+
+DELAYED = {"properties": "DELAY\x011\x02"}
+
+
+class LifeTests(RaftCase):
+    """From the start to the end."""
+
+    def test_life(self) -> None:
+        """It becomes master, takes messages, gives them, stops in order, and has them at the next start."""
+        self.start()
+        self.assertFalse(self.broker.config.is_slave)
+        answers = self.ask(send_of(b"one", opaque=1), send_of(b"two", opaque=2))
+        self.assertEqual([(one.opaque, one.code) for one in answers], [(1, 0), (2, 0)])
+        self.assertEqual([one.ext_fields["queueOffset"] for one in answers], ["0", "1"])
+        self.assertIn(b"two", self.pull().body)
+        self.stop()
+        self.assertTrue(all(one.port.is_stopped for one in self.endpoints))
+        self.assertFalse(self.disk.exists("base/abort"))
+        self.assertEqual(self.reasons, [])
+        self.start()
+        self.assertIn(b"two", self.pull().body)
+        (answer,) = self.ask(send_of(b"three"))
+        self.assertEqual(answer.ext_fields["queueOffset"], "2")
+        self.stop()
+
+    def test_places(self) -> None:
+        """A message is at the offset that its producer was told, and says so itself; its id leads to it."""
+        self.start()
+        (answer,) = self.ask(send_of(b"one"))
+        offset = int(answer.ext_fields["msgId"][16:], 16)
+        message = decode_message(self.pull().body)
+        self.assertEqual((message.physical_offset, message.queue_offset, message.body), (offset, 0, b"one"))
+        self.assertEqual(offset, self.raft.member.store.position_of(0) + 48)
+        (found,) = self.ask(RemotingCommand(code=33, opaque=1, ext_fields={"offset": str(offset)}))
+        self.assertEqual((found.code, found.body), (0, self.pull().body))
+        self.stop()
+
+    def test_killed(self) -> None:
+        """What was answered is there after a crash, in the ledger and in its queue, and the topic too."""
+        self.start()
+        for number in range(30):
+            self.ask(send_of(b"%d" % number, topic="New"))
+        self.broker.saver.close()
+        self.broker.store.abandon()
+        self.raft.member.store.abandon()
+        self.start()
+        self.assertIn("New", self.broker.metadata.topics.entries)
+        queue = self.broker.store.queues.get("New", 0)
+        assert queue is not None
+        self.assertEqual(queue.next_index, 30)
+        (answer,) = self.ask(send_of(b"next", topic="New"))
+        self.assertEqual(answer.ext_fields["queueOffset"], "30")
+        self.stop()
+
+    def test_term_start(self) -> None:
+        """A term that begins over an entry of an earlier one begins with a record that is in no queue."""
+        before = LedgerOfMessages(self.disk)
+        before.append(message(b"one"))
+        before.leave()
+        self.start()
+        self.assertEqual(self.reasons, [])
+        (answer,) = self.ask(send_of(b"two"))
+        self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
+        store = self.raft.member.store
+        self.assertEqual(store.ledger_end_index, 2)
+        record = store.read_range(1, end_index=1, max_bytes=1000).records[48:]
+        found = decode_message(record)
+        self.assertEqual((found.topic, found.physical_offset), (TERM_START_TOPIC, store.position_of(1) + 48))
+        self.assertEqual(list(self.broker.store.queues.keys()), [("T1", 0)])
+        self.assertNotIn(TERM_START_TOPIC, self.broker.metadata.topics.entries)
+        self.stop()
+
+    def test_no_member(self) -> None:
+        """A member that cannot open its ledger: the broker does not start, and the reason is told."""
+        self.make()
+        self.patch(self.disk, "lock", _in_use)
+        self.raft.startService()
+        self.assertEqual(len(self.reasons), 1)
+        self.assertIsNone(self.service.broker)
+        self.successResultOf(self.raft.stopService())
+
+    def test_member_fails(self) -> None:
+        """Its disk fails: the process ends, and no producer is told that its message is stored."""
+        self.start()
+
+        def failing(*_: object, **__: object) -> None:
+            raise StoreError("writing failed", path="base")
+
+        self.patch(self.raft.member.store, "append_bodies", failing)
+        (answer,) = self.ask(send_of(b"one"))
+        self.assertIn(answer.code, (1, 14))
+        self.assertEqual(len(self.reasons), 1)
+        self.raft.stopService()
+        self.settle(8)
+
+
+def _in_use(path: str) -> None:
+    raise BlockingIOError(11, "in use", path)
+
+
+class RoleTests(RaftCase):
+    """The member's role is the broker's."""
+
+    def lose(self) -> None:
+        """Another member asks in a later term, and the member follows it."""
+        self.node._core._pass_term_gate(self.node.status().member.term + 5, "a vote")
+        self.node._driver.feed(ev.Ticked())
+
+    def test_slave_first(self) -> None:
+        """Until its member leads and all is dispatched, a broker takes no message: 14, nothing stored."""
+        self.make()
+        self.raft.startService()
+        self.settle(0.01)
+        self.assertEqual((self.broker.config.role.name, self.broker.config.role.broker_id), ("SLAVE", 1))
+        (answer,) = self.ask(send_of(b"early"))
+        self.assertEqual(answer.code, 14)
+        self.settle(2.0)
+        (answer,) = self.ask(send_of(b"in time"))
+        self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "0"))
+        self.stop()
+
+    def test_lost(self) -> None:
+        """The step in which leadership is lost closes the queues; a turn later the broker is a slave."""
+        self.start()
+        self.ask(send_of(b"one"))
+        self.lose()
+        self.assertFalse(self.replication._stamps.is_open)
+        self.settle(0.02)
+        self.assertTrue(self.broker.config.is_slave)
+        (answer,) = self.ask(send_of(b"two"))
+        self.assertEqual(answer.code, 14)
+        self.settle(3.0)
+        self.assertFalse(self.broker.config.is_slave)
+        (answer,) = self.ask(send_of(b"three"))
+        self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
+        self.stop()
+
+    def test_between_terms(self) -> None:
+        """
+        A message that was handed over in one term is not written in the next one: its place in the queue
+        could be another's.
+        """
+        self.start()
+        self.ask(send_of(b"one"))
+        proposals: list[object] = []
+        self.patch(self.node._appends, "_propose", proposals.append)
+        put = self.broker.pipeline.put(plain([message(b"late")]))
+        self.clock.advance(0)
+        self.assertEqual(len(proposals), 1)
+        self.lose()
+        self.settle(0.5)
+        self.replication._stamps.close()
+        while not self.node.is_leader:
+            self.clock.advance(0.02)
+            self.replication._stamps.close()
+        self.node._driver.feed(proposals[0])  # type: ignore[arg-type]
+        self.clock.advance(0)
+        status = self.successResultOf(put.done)
+        self.assertEqual((status.remoting_code, put.placed.offsets), (14, []))
+        self.settle(2.0)
+        self.stop()
+
+    def test_registered(self) -> None:
+        """Every change of role is told to the name servers at once."""
+        self.start(namesrv_addr="ns:9876")
+        told: list[str] = []
+        self.patch(self.broker.registrar, "role_changed", lambda: told.append(self.broker.config.role.name))
+        self.lose()
+        self.settle(3.0)
+        self.assertEqual(told, ["SLAVE", "SYNC_MASTER"])
+        self.stop()
+
+    def test_topics_of_queues(self) -> None:
+        """A new master adds the topics that have messages, and that it has not heard of."""
+        self.start()
+        self.ask(send_of(b"one", topic="New"))
+        self.settle(0.1)
+        self.broker.metadata.topics.delete("New", 0)
+        self.lose()
+        self.settle(3.0)
+        self.assertIn("New", self.broker.metadata.topics.entries)
+        self.stop()
+
+
+    def test_deleted_topic(self) -> None:
+        """A new topic of the same name goes on where the queues of the other members are."""
+        self.start()
+        self.ask(send_of(b"one", topic="New"))
+        self.settle(0.1)
+        (answer,) = self.ask(RemotingCommand(code=215, opaque=1, ext_fields={"topic": "New"}))
+        self.assertEqual(answer.code, 0)
+        (answer,) = self.ask(send_of(b"two", topic="New"))
+        self.assertEqual((answer.code, answer.ext_fields["queueOffset"]), (0, "1"))
+        self.stop()
+
+
+class DelayTests(RaftCase):
+    """Delayed messages, and those that consumers send back: their offsets move when they are committed."""
+
+    def test_delayed(self) -> None:
+        """Delivered once, by the master alone."""
+        self.start()
+        (answer,) = self.ask(send_of(b"later", **DELAYED))
+        self.assertEqual(answer.code, 0)
+        self.assertEqual(self.pull().code, 19)
+        self.settle(1.5)
+        self.assertIn(b"later", self.pull().body)
+        self.assertEqual(self.broker.schedule.delivered, 1)
+        self.stop()
+
+    def test_refused(self) -> None:
+        """The log refuses the delivery: the offset stays, and the message comes later."""
+        self.start()
+        self.ask(send_of(b"later", **DELAYED))
+        self.replication._stamps.close()
+        self.settle(1.5)
+        self.assertEqual(self.broker.metadata.delay_offsets.get(1), 0)
+        queues = self.broker.store.queues
+        self.replication._stamps.open(queues.next_indexes())
+        self.settle(3.0)
+        self.assertIn(b"later", self.pull().body)
+        self.assertEqual((self.broker.metadata.delay_offsets.get(1), self.broker.schedule.delivered), (1, 1))
+        self.stop()
+
+    def test_sent_back(self) -> None:
+        """Answered when the copy is committed."""
+        self.start()
+        (answer,) = self.ask(send_of(b"one"))
+        offset = int(answer.ext_fields["msgId"][16:], 16)
+        fields = {"group": "g", "offset": str(offset), "delayLevel": "1", "originMsgId": "x"}
+        (answer,) = self.ask(RemotingCommand(code=36, opaque=1, ext_fields=fields))
+        self.assertEqual(answer.code, 0)
+        self.settle(1.5)
+        queue = self.broker.store.queues.get("%RETRY%g", 0)
+        assert queue is not None
+        self.assertEqual(queue.next_index, 1)
+        self.stop()

@@ -1,0 +1,148 @@
+# -*- test-case-name: tests.raft_broker.test_store -*-
+"""The queues of a broker over its ledger: complete after every kind of end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.errors import DirectoryError
+from dledger.broker.common.events import BrokerEvents
+from dledger.raft_broker.store import DISPATCHED_NAME, RaftStore, decode_dispatched, encode_dispatched
+from tests.broker.support import config_of, inline, message
+from tests.raft_broker.rig import FILE_SIZE, LedgerOfMessages
+
+
+class MarkTests(SynchronousTestCase):
+    """The small file."""
+
+    def test_read(self) -> None:
+        """What was written; nothing of any other bytes."""
+        data = encode_dispatched(77, 4096)
+        self.assertEqual(decode_dispatched(data, 4096), 77)
+        self.assertIsNone(decode_dispatched(data, 8192))
+        self.assertIsNone(decode_dispatched(None, 4096))
+        self.assertIsNone(decode_dispatched(encode_dispatched(-1, 4096), 4096))
+        for at in range(len(data)):
+            flipped = bytearray(data)
+            flipped[at] ^= 1
+            self.assertIsNone(decode_dispatched(bytes(flipped), 4096), at)
+            self.assertIsNone(decode_dispatched(data[:at], 4096))
+
+
+class StoreTests(SynchronousTestCase):
+    """Opened, closed, and opened again."""
+
+    def setUp(self) -> None:
+        self.ledger = LedgerOfMessages()
+        self.addCleanup(self.ledger.store.abandon)
+        self.clock = Clock()
+
+    def open(self, committed_index: int | None = None) -> RaftStore:
+        """A store, started and settled."""
+        self.failures: list[Any] = []
+        store = RaftStore.open(
+            config_of(), self.ledger.disk, self.ledger.log(committed_index), clock=self.clock,
+            run_in_thread=inline, failed=self.failures.append, events=BrokerEvents(),
+        )  # fmt: skip
+        self.addCleanup(store.abandon)
+        started = store.start()
+        self.clock.pump([0.01] * 20)
+        self.successResultOf(started)
+        return store
+
+    def close(self, store: RaftStore) -> None:
+        """In order."""
+        closed = store.close()
+        self.clock.pump([0.01] * 20)
+        self.successResultOf(closed)
+
+    def size(self, store: RaftStore) -> int:
+        """Of the only queue."""
+        queue = store.queues.get("T1", 0)
+        return 0 if queue is None else queue.next_index
+
+    def fill(self, count: int) -> None:
+        """More messages."""
+        for _ in range(count):
+            self.ledger.append(message(bytes(200)))
+
+    def test_stopped(self) -> None:
+        """After a stop in order nothing is dispatched again."""
+        self.fill(30)
+        store = self.open()
+        self.close(store)
+        self.assertFalse(self.ledger.disk.exists("base/abort"))
+        again = self.open()
+        self.assertEqual((self.size(again), again._dispatcher.dispatched), (30, 0))
+        self.assertEqual(again.log.queue_offsets, {("T1", 0): 30})
+        self.assertTrue(again.is_ready)
+
+    def test_crashed(self) -> None:
+        """After a crash the messages behind the recorded place are dispatched again, each once."""
+        self.fill(10)
+        store = self.open()
+        self.successResultOf(store.checkpoint())
+        self.fill(15)
+        store.log.committed(24)
+        store.reput.wake()
+        self.clock.pump([0.01] * 20)
+        self.assertEqual(self.size(store), 25)
+        store.abandon()
+        again = self.open()
+        self.assertEqual((self.size(again), again._dispatcher.dispatched), (25, 15))
+
+    def test_no_mark(self) -> None:
+        """A directory of RocketMQ, or a lost or damaged mark: all queues are built again."""
+        self.fill(10)
+        self.close(self.open())
+        path = f"base/{DISPATCHED_NAME}"
+        disk = self.ledger.disk
+        for damage in (lambda: disk.unlink(path), lambda: disk.write_file(path, b"x")):
+            damage()
+            again = self.open()
+            self.assertEqual((self.size(again), again._dispatcher.dispatched), (10, 10))
+            self.close(again)
+
+    def test_lost_entries(self) -> None:
+        """A power cut took entries that were dispatched: their units go, too, as others may come instead."""
+        self.fill(10)
+        self.close(self.open())
+        self.ledger.store.truncate_to(
+            self.ledger.store.read_range(6, end_index=6, max_bytes=5000), anew=False, told=()
+        )
+        again = self.open()
+        self.assertEqual(self.size(again), 7)
+
+    def test_committed_later(self) -> None:
+        """Entries that are not known to be committed are in no queue yet."""
+        self.fill(10)
+        store = self.open(3)
+        self.assertEqual(self.size(store), 4)
+        store.log.committed(9)
+        store.reput.wake()
+        self.clock.pump([0.01] * 20)
+        self.assertEqual(self.size(store), 10)
+
+    def test_two(self) -> None:
+        """A second broker on the same directory is refused."""
+        self.open()
+        self.assertRaises(DirectoryError, self.open)
+
+    def test_facts(self) -> None:
+        """What it tells of itself."""
+        self.ledger.store.append_bodies((b"foreign",), 1)
+        self.assertEqual(self.open().facts(), {"entriesPassedOver": 1})
+
+    def test_expired(self) -> None:
+        """Files of queues go when the ledger has deleted their messages."""
+        self.fill(60)
+        store = self.open()
+        self.successResultOf(store.checkpoint())
+        queue = store.queues.get("T1", 0)
+        assert queue is not None and queue.begin_index == 0
+        store.log.begin_offset = 3 * FILE_SIZE
+        store.expire_queues()
+        self.assertGreater(queue.begin_index, 0)

@@ -1,0 +1,95 @@
+# -*- test-case-name: tests.storage.test_body_stamps -*-
+"""Bodies are stamped with the place of their record, before checksums, once for each write that happens."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from dledger.base.disk.memory_disk import MemoryDisk
+from dledger.base.errors import DLedgerError
+from dledger.config import DLedgerConfig
+from dledger.storage.body_stamps import BodyStamps, Stamp
+from dledger.storage.file_store import FileStore
+from dledger.storage.records import pack_bodies
+
+
+class Numbering(BodyStamps):
+    """Writes the position into the first eight bytes; counts."""
+
+    term_start_body = b"term"
+
+    def __init__(self) -> None:
+        self.begun = self.done = 0
+
+    def begin(self) -> Stamp:
+        """See L{BodyStamps}."""
+        self.begun += 1
+        return lambda body, position: position.to_bytes(8, "big") + body[8:]
+
+    def written(self) -> None:
+        """See L{BodyStamps}."""
+        self.done += 1
+
+
+class PackTests(SynchronousTestCase):
+    """The hot loop."""
+
+    def test_place(self) -> None:
+        """Every body gets its own position, over the end of a file too; checksums are of the stamped body."""
+        bodies = [bytes(900 + number) for number in range(5)]
+        seen: list[int] = []
+
+        def stamp(body: bytes, position: int) -> bytes:
+            seen.append(position)
+            return position.to_bytes(8, "big") + body[8:]
+
+        common = {"first_index": 0, "term": 1, "end_position": 0, "previous_chain_crc": 0, "file_size": 2048}
+        layout = pack_bodies(bodies, **common, stamp=stamp)
+        self.assertEqual(seen, layout.positions)
+        self.assertIn(2048, seen)
+        stamped = [place.to_bytes(8, "big") + body[8:] for place, body in zip(seen, bodies, strict=True)]
+        self.assertEqual(layout, pack_bodies(stamped, **common))
+
+
+class StoreTests(SynchronousTestCase):
+    """A store that stamps."""
+
+    def setUp(self) -> None:
+        self.config = DLedgerConfig(
+            store_base_dir="base", mapped_file_size_for_entry_data=2048, mapped_file_size_for_entry_index=320,
+        )
+        self.disk = MemoryDisk()
+        self.store = FileStore.open(self.config, self.disk)
+        self.addCleanup(self.store.abandon)
+        self.stamps = Numbering()
+        self.store.use(self.stamps)
+
+    def test_written(self) -> None:
+        """What is read is stamped; the write is told once."""
+        positions = self.store.append_bodies((bytes(20), bytes(30)), 1)
+        records = self.store.read_range(0, end_index=1, max_bytes=10_000).records
+        self.assertEqual(records[48:56], positions[0].to_bytes(8, "big"))
+        self.assertEqual(records[116:124], positions[1].to_bytes(8, "big"))
+        self.assertEqual((self.stamps.begun, self.stamps.done), (1, 1))
+
+    def test_refused(self) -> None:
+        """A write that did not happen is not told."""
+        self.assertRaises(DLedgerError, self.store.append_bodies, (bytes(3000),), 1)
+        self.assertEqual((self.stamps.begun, self.stamps.done), (1, 0))
+
+    def test_no_stamp(self) -> None:
+        """The bodies of a leader's entries come as they are."""
+        other = FileStore.open(self.config, MemoryDisk())
+        self.addCleanup(other.abandon)
+        other.append_bodies((b"x" * 20,), 1)
+        self.store.append_entries(other.read_range(0, end_index=0, max_bytes=1000))
+        self.assertEqual(self.stamps.begun, 0)
+
+    def test_full_disk(self) -> None:
+        """The entry at the beginning of a term is taken though the disk is full; no other one is."""
+        room = self.store._room
+        self.patch(room._expiry, "why_full", "full")
+        self.assertRaises(DLedgerError, self.store.append_bodies, (b"other body",), 1)
+        self.store.append_bodies((b"term",), 1)
+        self.assertRaises(DLedgerError, self.store.append_bodies, (b"term",), 1)
+        self.assertRaises(DLedgerError, self.store.append_bodies, (b"",), 2)
