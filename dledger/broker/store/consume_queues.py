@@ -57,8 +57,8 @@ class ConsumeQueues:
     Invariant: C{_touched} are the queues with units to write or open files, the most recently used last;
     C{_closed} are those whose files are closed and need a sync.
 
-    @ivar has_lost: a start found no file for units of the log: all records must be dispatched again, which puts
-        the missing ones, and passes over the others.
+    @ivar has_lost: a start found no file for units of the log: all records must be dispatched again, which
+        puts the missing ones, and passes over the others.
     @ivar refused: count of records whose topic or queue number is invalid.
     @ivar unwritten: count of units that were put since the last L{write}: readable, but not in the files.
     """

@@ -1,6 +1,7 @@
 # -*- test-case-name: tests.sim.test_raft_brokers -*-
 """
-A machine with the real broker and the real member on it, in a process that can be killed, frozen, or lose power.
+A machine with the real broker and the real member on it, in a process that can be killed, frozen, or end with
+the power.
 """
 
 from __future__ import annotations

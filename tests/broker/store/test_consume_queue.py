@@ -79,10 +79,11 @@ class QueueContract(_Case):
             queue.write()
             self.disk.unlink(path)
             told: list[bool] = []
-            queue = self.open(
-                log_end=log_end, is_trusted=True, crashed=True,
-                losing=lambda: told.append(self.disk.exists(f"{self.root}/{400:020d}")),
-            )
+
+            def losing(told: list[bool] = told) -> None:
+                told.append(self.disk.exists(f"{self.root}/{400:020d}"))
+
+            queue = self.open(log_end=log_end, is_trusted=True, crashed=True, losing=losing)
             self.assertEqual((self.units(queue), queue.has_lost), (put[:10], has_lost))
             self.assertEqual(told, [True] if has_lost else [])
             self.assertFalse(self.disk.exists(f"{self.root}/{400:020d}"))
