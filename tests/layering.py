@@ -468,6 +468,18 @@ LAYERS: tuple[Layer, ...] = (
         ),
     ),
     Layer(
+        name="simulated raft brokers",
+        covers=("dledger.testing.raft_brokers",),
+        ours=(
+            "dledger.raft_broker", "dledger.broker", "dledger.node", "dledger.config", "dledger.base",
+            "dledger.testing.bugs", "dledger.testing.clock", "dledger.testing.disk",
+            "dledger.testing.machine", "dledger.testing.process", "dledger.testing.streams",
+            *ROCKETMQ_WIRE,
+        ),
+        third=(*TWISTED, "click"),
+        refused=("dledger.broker.client", "logging", "asyncio"),
+    ),
+    Layer(
         name="crashes",
         covers=("dledger.testing.crashes",),
         ours=(

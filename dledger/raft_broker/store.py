@@ -90,12 +90,16 @@ class RaftStore(MessageStore):
             abort.put(str(os.getpid()))
             begin, end = log.begin_offset, log.ledger_end
             known = max(min(mark if mark is not None else begin, end), begin)
+            lowered = encode_dispatched(begin, log.file_size)
             queues = ConsumeQueues.open(
                 config, disk, log_begin=begin, log_end=known, is_trusted=mark is not None, crashed=crashed,
                 torn=TornUnits(log.read_any, range(begin, known), end + 2 * log.file_size),
+                losing=lambda: disk.write_file(f"{root}/{DISPATCHED_NAME}", lowered),
             )
             log.show_to(known)
-            dispatch = EntryDispatch(log, queues, config.delay_levels_ms, offset=known)
+            dispatch = EntryDispatch(
+                log, queues, config.delay_levels_ms, offset=begin if queues.has_lost else known
+            )
             return cls(
                 config, disk, lock, log, queues, dispatch, gives_way=False, clock=clock,
                 run_in_thread=run_in_thread, failed=failed, events=events, bad_records=BadRecords(),
