@@ -78,7 +78,7 @@ class Connection(Protocol):
 
     @ivar is_lost: the connection has ended: output and input are dropped.
     @ivar is_congested: the transport's buffer is full.
-    @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained.
+    @ivar unsent_bytes: bytes handed to the transport since it was last known to be drained, or measured.
     """
 
     def __init__(self, turn: Turn, *, frame_bytes_max: int = FRAME_BYTES_MAX, idle_s: float = IDLE_S) -> None:
@@ -204,6 +204,15 @@ class Connection(Protocol):
         self._was_active = True
         assert self._outlet is not None, "no connection yet"
         self.unsent_bytes += self._outlet.send(*out)
+
+    def _has_unsent(self, bytes_max: int) -> bool:
+        """
+        Whether this number of bytes waits for the other end. A transport that is never drained, because more is
+        written while it sends, is measured.
+        """
+        if self.is_congested and self.unsent_bytes >= bytes_max and self._outlet is not None:
+            self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
+        return self.is_congested and self.unsent_bytes >= bytes_max
 
     def _lose(self, reason: str) -> None:
         if not self.is_lost:

@@ -286,7 +286,7 @@ class ClientConnection(Connection, Generic[_Token]):
             self.is_lost
             or self._is_closing
             or len(self._outstanding) >= self._outstanding_max
-            or (self.is_congested and self.unsent_bytes >= self._unsent_bytes_max)
+            or self._has_unsent(self._unsent_bytes_max)
         ):
             return False
         opaque = self._next_opaque

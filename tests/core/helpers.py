@@ -17,6 +17,7 @@ import attrs
 
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
+from dledger.base.chunks import ChunkSum
 from dledger.base.holes import Hole, joined_holes
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
@@ -175,6 +176,12 @@ class ListLedger(ListedMemberships):
                 break
             taken.append(entry)
         return batch(first_index, *taken)
+
+    def chunk_from(self, index: int) -> None:
+        """It has no chunks."""
+
+    def read_chunk(self, chunk: ChunkSum) -> None:
+        """Never asked for."""
 
     def holds(self, entry: EntryBatch) -> bool:
         """Whether the single entry is here."""
