@@ -337,6 +337,8 @@ class EntryDispatcher:
         count = config.max_batch_push_count if config.enable_batch_push else 1
         size = min(allowed, config.max_batch_push_bytes)
         if budget is not None:
+            if self.write_index < self._chunks_from:
+                count = min(count, self._chunks_from - self.write_index)  # the one that was refused
             chunk = member.view.chunk_from(self.write_index) if self._takes_chunks() else None
             if chunk is not None and chunk.last_index <= member.committed_index:
                 if chunk.first_index > self.write_index:

@@ -557,6 +557,7 @@ class FileStore:
     def clean_close(self) -> None:
         """Bring everything to stable storage, mark the directory clean, release it."""
         assert self._flush.job is None, "a flush is under way"
+        self._sums.close()
         # A mark that says "clean" beside an older checkpoint would look like a directory that Java has used.
         if not self._ledger.guard.broken and self._flush.write_checkpoint():
             self._marks.close_clean()

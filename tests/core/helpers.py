@@ -32,6 +32,7 @@ from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import (
     EntryBatch,
+    EntryChunk,
     HeartBeatRequest,
     HeartBeatResponse,
     PushEntryRequest,
@@ -82,6 +83,8 @@ class ListLedger(ListedMemberships):
     @ivar entries: term and body of each, from C{begin_index} on.
     @ivar refuse: the next write is refused with this code, once.
     @ivar broken: every call raises L{StoreError}.
+    @ivar chunk_entries: entries of each chunk; 0: it has none.
+    @ivar stale_chunks: first indexes of chunks that turn out to be of other entries.
     """
 
     entries: list[tuple[int, bytes]] = attrs.Factory(list)
@@ -95,6 +98,8 @@ class ListLedger(ListedMemberships):
     owes_after_cut: int = -1
     holes: tuple[Hole, ...] = ()
     filled: list[tuple[EntryBatch, bool]] = attrs.Factory(list)
+    chunk_entries: int = 0
+    stale_chunks: tuple[int, ...] = ()
 
     @property
     def holes_end_index(self) -> int:
@@ -177,11 +182,22 @@ class ListLedger(ListedMemberships):
             taken.append(entry)
         return batch(first_index, *taken)
 
-    def chunk_from(self, index: int) -> None:
-        """It has no chunks."""
+    def chunk_from(self, index: int) -> ChunkSum | None:
+        """Chunks begin with the multiples of C{chunk_entries}."""
+        first = -(-index // self.chunk_entries) * self.chunk_entries if self.chunk_entries else 0
+        last = first + self.chunk_entries - 1
+        if last < first or last > self.ledger_end_index or first < self.ledger_begin_index:
+            return None
+        term = self.term_of(last)
+        return ChunkSum(first, last, self.position_of(first), self.position_of(last + 1), term, 0, 0, 0)
 
-    def read_chunk(self, chunk: ChunkSum) -> None:
-        """Never asked for."""
+    def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
+        """Its entries, with empty index units."""
+        if chunk.first_index in self.stale_chunks:
+            return None
+        batch = self.read_batch(chunk.first_index, max_count=chunk.count, max_bytes=1 << 40)
+        return EntryChunk(first_index=batch.first_index, count=batch.count, term=batch.term,
+                          records=batch.records, units=bytes(32 * chunk.count), records_crc=0, units_crc=0)
 
     def holds(self, entry: EntryBatch) -> bool:
         """Whether the single entry is here."""

@@ -365,11 +365,13 @@ def _read_push_request(numbers: tuple[int, ...], rest: Rest) -> _Fields:
     push_type, is_batch, commit_index, first_index, count, term = numbers
     if push_type > CHUNK_TYPE:
         raise WireError(f"native frame: push type={push_type}, known are 0..{CHUNK_TYPE}")
+    is_chunk = push_type == CHUNK_TYPE
+    kind = PushType.APPEND if is_chunk else PushType(push_type)
     if count not in _ENTRY_COUNTS[push_type]:
-        raise WireError(f"native frame: push of type {push_type} with {count} entries")
-    read = _chunk if push_type == CHUNK_TYPE else _entries
+        raise WireError(f"native frame: {kind.name} push with {count} entries")
+    read = _chunk if is_chunk else _entries
     return {
-        "type": PushType.APPEND if push_type == CHUNK_TYPE else PushType(push_type),
+        "type": kind,
         "is_batch": _flag(is_batch, "is_batch"),
         "commit_index": commit_index,
         "entries": read(rest, first_index, count, term),
