@@ -107,8 +107,8 @@ class DLedgerConfig:
     @ivar max_inflight_push_bytes, max_inflight_pushes: unanswered pushes per peer, at most.
     @ivar peer_push_throttle_point, peer_push_quota: a peer that is more than the first (bytes) behind
         gets at most the second (bytes per second).
-    @ivar push_chunk_bytes: a follower that is far behind is pushed chunks of closed log of about this many bytes
-        of records and index; 0: none, and no checksums for them are made.
+    @ivar push_chunk_bytes: a follower that is far behind is pushed chunks of closed log of about this many
+        bytes of records and index; 0: none, and no checksums for them are made.
     @ivar push_chunk_behind_bytes: a follower is far behind if it lacks more bytes of records than this.
     @ivar max_queued_pushes: a follower's reorder window, in requests.
 

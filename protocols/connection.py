@@ -207,8 +207,8 @@ class Connection(Protocol):
 
     def _has_unsent(self, bytes_max: int) -> bool:
         """
-        Whether this number of bytes waits for the other end. A transport that is never drained, because more is
-        written while it sends, is measured.
+        Whether this number of bytes waits for the other end. A transport that is never drained, because
+        more is written while it sends, is measured.
         """
         if self.is_congested and self.unsent_bytes >= bytes_max and self._outlet is not None:
             self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)

@@ -62,7 +62,7 @@ class Outlet:
             transport.SEND_LIMIT = SEND_BYTES_MAX
 
     def waiting_bytes(self, known: int) -> int:
-        """Bytes that the socket has not taken yet. @param known: the answer for a transport that does not tell."""
+        """Bytes that the socket has not taken yet; C{known} for a transport that does not tell."""
         if self._is_socket:
             transport, before = self._transport, 0
         elif self._beneath is not None:

@@ -32,11 +32,11 @@ class ChunkSum(NamedTuple):
     units_crc: int
 
     @property
-    def count(self) -> int:
+    def entries(self) -> int:
         """Number of entries."""
         return self.last_index - self.first_index + 1
 
     @property
     def size(self) -> int:
         """Bytes of its records and index units."""
-        return self.end_position - self.position + self.count * INDEX_UNIT_SIZE
+        return self.end_position - self.position + self.entries * INDEX_UNIT_SIZE

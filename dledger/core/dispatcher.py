@@ -31,7 +31,13 @@ from dledger.base.errors import DamagedEntryError
 from dledger.core import effects as fx
 from dledger.core.member_state import MemberState, Outbox
 from protocols.wire.ledger.codes import PushType, ResponseCode
-from protocols.wire.ledger.messages import EntryBatch, EntryChunk, PushEntryRequest, PushEntryResponse, Response
+from protocols.wire.ledger.messages import (
+    EntryBatch,
+    EntryChunk,
+    PushEntryRequest,
+    PushEntryResponse,
+    Response,
+)
 
 #: An idle follower receives the commit index at least this often, in milliseconds; as in Java.
 IDLE_COMMIT_INTERVAL_MS = 1000

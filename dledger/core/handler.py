@@ -231,10 +231,10 @@ class EntryHandler:
     def _on_append(self, token: int, request: PushEntryRequest, entries: EntryBatch) -> None:
         member = self.member
         next_index = member.ledger_end_index + 1
-        if isinstance(entries, EntryChunk) and entries.last_index > request.commit_index:
-            self._answer(token, request, ResponseCode.UNSUPPORTED)
-        elif not self._is_in_step_here:
+        if not self._is_in_step_here:
             self._answer(token, request, ResponseCode.INCONSISTENT_STATE)
+        elif isinstance(entries, EntryChunk) and entries.last_index > request.commit_index:
+            self._answer(token, request, ResponseCode.UNSUPPORTED)
         elif entries.first_index == next_index:
             self._write(token, request, entries)
         elif entries.first_index < next_index:

@@ -2,18 +2,18 @@
 """
 The checksums of the chunks of a ledger, made while its entries are written.
 
-A follower that is far behind is pushed whole chunks; nobody checks their records one by one, so these sums say
-that the bytes are still those that were written. Each data file has a file of rows in C{chunks}, of the same
-name::
+A follower that is far behind is pushed whole chunks; nobody checks their records one by one, so these sums
+say that the bytes are still those that were written. Each data file has a file of rows in C{chunks}, of the
+same name::
 
     first_index, last_index, position, end_position, term    8 bytes each
     chain_crc, records_crc, units_crc, crc of this row       4 bytes each
 
-Rule 1: nothing depends on these files. A row that is missing, torn or of other bytes costs time: the entries are
-pushed one by one. So rows are not brought to stable storage, and trouble with these files ends their use, not
-the store's.
-Rule 2: what is cut from the ledger is cut here. Should a row of a former tail come back after a loss of power,
-its C{chain_crc}, which continues through all entries before, tells (L{ChunkSums.read}).
+Rule 1: nothing depends on these files. A row that is missing, torn or of other bytes costs time: the
+entries are pushed one by one. So rows are not brought to stable storage, and trouble with these files ends
+their use, not the store's.
+Rule 2: what is cut from the ledger is cut here. Should a row of a former tail come back after a loss of
+power, its C{chain_crc}, which continues through all entries before, tells (L{ChunkSums.read}).
 Rule 3: no chunk has a configuration entry, entries of two terms, or a hole.
 
 A row counts if the row before it in its file does; the file ends with the first that does not.
@@ -36,7 +36,6 @@ from dledger.storage.records import Layout
 from protocols.wire.layout import struct_of
 from protocols.wire.ledger.entry import (
     CHAIN_CRC_AT,
-    CHAIN_CRC_SIZE,
     ENTRY_HEADER,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT,
@@ -62,6 +61,7 @@ CHUNK_ROW_DECLARATION = Struct(
     "row_crc" / Int32ub,  # CRC-32 of the bytes before it
 )
 _ROW = struct_of(CHUNK_ROW_DECLARATION)
+_CHAIN_CRC = struct_of(Struct("chain_crc" / Int32sb))
 _ROW_CRC_AT = _ROW.size - 4
 _NO_ROW = bytes(_ROW.size)
 
@@ -150,7 +150,9 @@ class ChunkSums:
         while at < count:
             begin = layout.positions[at]
             following = begin - begin % file_size + file_size
-            until = count if layout.end_position <= following else bisect_left(layout.positions, following, at)
+            until = count
+            if layout.end_position > following:
+                until = bisect_left(layout.positions, following, at)
             offset = self._extend(first_index, term, layout, at, until, offset)
             at = until
             if at < count:
@@ -191,7 +193,7 @@ class ChunkSums:
             last_at = offset + positions[upto - 1] - position + CHAIN_CRC_AT
             growing.records_crc = crc32(records[offset : offset + end - position], growing.records_crc)
             growing.units_crc = crc32(units[at * INDEX_UNIT_SIZE : upto * INDEX_UNIT_SIZE], growing.units_crc)
-            growing.chain_crc = int.from_bytes(records[last_at : last_at + CHAIN_CRC_SIZE], "big", signed=True)
+            growing.chain_crc = _CHAIN_CRC.unpack_from(layout.records, last_at)[0]
             growing.count += upto - at
             growing.size += end - position + (upto - at) * INDEX_UNIT_SIZE
             growing.end_position = end
@@ -304,9 +306,9 @@ class ChunkSums:
         size, units = chunk.end_position - chunk.position, b""
         with ledger.guard.storing("reading a chunk failed"):
             records = ledger.data.pread(size, chunk.position)
-            while len(units) < chunk.count * INDEX_UNIT_SIZE:
+            while len(units) < chunk.entries * INDEX_UNIT_SIZE:
                 at = chunk.first_index * INDEX_UNIT_SIZE + len(units)
-                piece = ledger.index.pread(chunk.count * INDEX_UNIT_SIZE - len(units), at)
+                piece = ledger.index.pread(chunk.entries * INDEX_UNIT_SIZE - len(units), at)
                 if not piece:
                     break
                 units = units + piece if units else piece
@@ -314,7 +316,7 @@ class ChunkSums:
             self.deny(chunk.first_index)
             return None
         return EntryChunk(
-            first_index=chunk.first_index, count=chunk.count, term=chunk.term, records=records, units=units,
+            first_index=chunk.first_index, count=chunk.entries, term=chunk.term, records=records, units=units,
             records_crc=chunk.records_crc, units_crc=chunk.units_crc,
         )
 
@@ -333,8 +335,8 @@ class ChunkSums:
             rows = unpack_rows(ledger.disk.read_file(path)) if base in self._names else []
             end = ledger.data.file_size + base
             while checked and rows and (
-                rows[-1].last_index > ledger.end_index or rows[-1].end_position > min(ledger.end_position, end)
-                or rows[0].position < base
+                rows[-1].last_index > ledger.end_index or rows[-1].end_position > min(ledger.end_position,
+                end) or rows[0].position < base
             ):  # fmt: skip
                 rows.pop()
             if len(self._rows) >= _FILES_KEPT:
@@ -368,14 +370,16 @@ def _upto(positions: Sequence[int], at: int, until: int, end_position: int, room
     begin = positions[at]
     if end_position - begin + (until - at) * INDEX_UNIT_SIZE <= room:
         return until
-    return at + bisect_right(
-        range(at + 1, until), room, key=lambda number: positions[number] - begin + (number - at) * INDEX_UNIT_SIZE
-    )
+
+    def taken(number: int) -> int:
+        return positions[number] - begin + (number - at) * INDEX_UNIT_SIZE
+
+    return at + bisect_right(range(at + 1, until), room, key=taken)
 
 
 def _is_of(chunk: ChunkSum, records: bytes, units: bytes) -> bool:
     """Whether these bytes begin and end with the records that the row tells of."""
-    if len(units) != chunk.count * INDEX_UNIT_SIZE:
+    if len(units) != chunk.entries * INDEX_UNIT_SIZE:
         return False
     _, last, size, _, _ = INDEX_UNIT.unpack_from(units, len(units) - INDEX_UNIT_SIZE)
     at = last - chunk.position

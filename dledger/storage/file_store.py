@@ -292,14 +292,20 @@ class FileStore:
         if entries.first_index != first:
             raise DLedgerError(ResponseCode.INCONSISTENT_STATE, reason="entries do not follow the end",
                                first_index=entries.first_index, ledger_end_index=ledger.end_index)
-        place = {"first_index": first, "last_term": ledger.end_term, "end_position": ledger.end_position,
-                 "previous_chain_crc": ledger.proven_chain_crc, "file_size": self._data.file_size}
-        is_chunk = isinstance(entries, EntryChunk)
-        layout = check_chunk(entries, **place) if is_chunk else check_batch(entries, **place)
+        if isinstance(entries, EntryChunk):
+            layout = check_chunk(
+                entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+                previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+            )
+        else:
+            layout = check_batch(
+                entries, first_index=first, last_term=ledger.end_term, end_position=ledger.end_position,
+                previous_chain_crc=ledger.proven_chain_crc, file_size=self._data.file_size,
+            )
         last_term = layout.terms[-1][1] if layout.terms else ledger.end_term
         one_term = not layout.terms or (len(layout.terms) == 1 and layout.terms[0][0] == first)
         self._write(first, last_term, layout, layout.configurations)
-        if one_term and not is_chunk:
+        if one_term and layout.sums is None:
             self._reads.remember(entries)
         else:
             self._reads.forget_batches()

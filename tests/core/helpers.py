@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import attrs
 
+from dledger.base.chunks import ChunkSum
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
-from dledger.base.chunks import ChunkSum
 from dledger.base.holes import Hole, joined_holes
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig
@@ -195,9 +195,9 @@ class ListLedger(ListedMemberships):
         """Its entries, with empty index units."""
         if chunk.first_index in self.stale_chunks:
             return None
-        batch = self.read_batch(chunk.first_index, max_count=chunk.count, max_bytes=1 << 40)
+        batch = self.read_batch(chunk.first_index, max_count=chunk.entries, max_bytes=1 << 40)
         return EntryChunk(first_index=batch.first_index, count=batch.count, term=batch.term,
-                          records=batch.records, units=bytes(32 * chunk.count), records_crc=0, units_crc=0)
+                          records=batch.records, units=bytes(32 * chunk.entries), records_crc=0, units_crc=0)
 
     def holds(self, entry: EntryBatch) -> bool:
         """Whether the single entry is here."""

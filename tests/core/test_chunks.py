@@ -20,7 +20,8 @@ KIB = 1024
 
 def told(code: ResponseCode = ResponseCode.SUCCESS, *, end_index: int = -1) -> PushEntryResponse:
     """The answer of a follower that takes chunks."""
-    return attrs.evolve(pushed(code, term=2, end_index=end_index), wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS)
+    answer = pushed(code, term=2, end_index=end_index)
+    return attrs.evolve(answer, wire_version=WIRE_VERSION | WIRE_FLAG_CHUNKS)
 
 
 def spans(effects: tuple[fx.Effect, ...]) -> list[tuple[int, int, bool]]:
@@ -31,6 +32,11 @@ def spans(effects: tuple[fx.Effect, ...]) -> list[tuple[int, int, bool]]:
         entries = one.request.entries
         found.append((entries.first_index, entries.last_index, isinstance(entries, EntryChunk)))
     return found
+
+
+def indexes_in(found: list[tuple[int, int, bool]]) -> list[int]:
+    """The indexes of all entries that were pushed."""
+    return [at for first, last, _ in found for at in range(first, last + 1)]
 
 
 class LeaderTests(SynchronousTestCase):
@@ -61,9 +67,10 @@ class LeaderTests(SynchronousTestCase):
     def test_far_behind(self) -> None:
         """Entries up to the next chunk come one by one, then chunks, and at the end entries again."""
         found = spans(self.caught_up(self.leader()))
-        self.assertEqual([one for one in found if one[2]], [(at, at + 99, True) for at in range(100, 700, 100)])
+        chunks = [(at, at + 99, True) for at in range(100, 700, 100)]
+        self.assertEqual([one for one in found if one[2]], chunks)
         self.assertEqual(found[0], (1, 99, False))
-        self.assertEqual([at for first, last, _ in found for at in range(first, last + 1)], list(range(1, 1000)))
+        self.assertEqual(indexes_in(found), list(range(1, 1000)))
 
     def test_one_chunk_a_turn(self) -> None:
         """A chunk counts by its bytes: heartbeats and votes do not wait for the next one."""
@@ -109,12 +116,13 @@ class LeaderTests(SynchronousTestCase):
         chunks = [first for first, _, is_chunk in found if is_chunk]
         self.assertEqual(chunks[:2], [100, 200])
         self.assertNotIn(300, chunks)
-        self.assertEqual([at for first, last, _ in found for at in range(first, last + 1)], list(range(1, 1000)))
+        self.assertEqual(indexes_in(found), list(range(1, 1000)))
 
     def refuse(self, bench: Bench, number: int, end_index: int) -> tuple[fx.Effect, ...]:
         """The follower refuses a chunk, and is compared again."""
-        chunk = [one for one in pushes(bench.seen, PushType.APPEND, "n1")
-                 if isinstance(one.request, PushEntryRequest) and isinstance(one.request.entries, EntryChunk)][number]
+        appends = [(one, one.request) for one in pushes(bench.seen, PushType.APPEND, "n1")]
+        chunk = [one for one, request in appends
+                 if isinstance(request, PushEntryRequest) and isinstance(request.entries, EntryChunk)][number]
         bench.seen.clear()
         bench.now_ms += 100
         effects = bench.answer(chunk, told(ResponseCode.UNSUPPORTED, end_index=end_index))
@@ -141,7 +149,7 @@ class LeaderTests(SynchronousTestCase):
         self.assertIn("chunk-refused", events(effects))
         found = spans(effects)
         self.assertEqual([first for first, _, is_chunk in found if is_chunk], [300, 400, 500, 600])
-        self.assertEqual([at for first, last, _ in found for at in range(first, last + 1)], list(range(200, 1000)))
+        self.assertEqual(indexes_in(found), list(range(200, 1000)))
         self.assertEqual(CHUNKS_REFUSED_MAX, 2)
         bench = self.leader()
         self.caught_up(bench)

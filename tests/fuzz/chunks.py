@@ -2,8 +2,8 @@
 """
 The fuzzing of chunks: any bytes with any numbers are the leader's chunk, or are refused, and nothing else.
 
-With sums that were made of other bytes, a chunk that is taken still has the size, the index units and the first
-and last record of a chunk at its place.
+With sums that were made of other bytes, a chunk that is taken still has the size, the index units and the
+first and last record of a chunk at its place.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class MakingTests(SynchronousTestCase):
     def test_one_by_one(self) -> None:
         """Chunks have about the wanted size, however the entries come; the last one still grows."""
         chunks = self.check(filled(*[50] * 20))
-        self.assertEqual([(chunk.first_index, chunk.last_index) for chunk in chunks][:3], [(0, 2), (3, 5), (6, 8)])
+        spans = [(chunk.first_index, chunk.last_index) for chunk in chunks]
+        self.assertEqual(spans[:3], [(0, 2), (3, 5), (6, 8)])
         self.assertTrue(all(chunk.size <= CHUNK for chunk in chunks))
         self.assertLess(chunks[-1].last_index, 19)
 
@@ -96,7 +97,8 @@ class MakingTests(SynchronousTestCase):
         store.append_bodies(tuple(b"%d" % (number % 10) * 50 for number in range(60)), 1)
         chunks = self.check(store)
         self.assertGreater(len(store._data.offsets), 4)
-        self.assertTrue(all(chunk.position // DATA_SIZE == (chunk.end_position - 1) // DATA_SIZE for chunk in chunks))
+        for chunk in chunks:
+            self.assertEqual(chunk.position // DATA_SIZE, (chunk.end_position - 1) // DATA_SIZE)
         self.assertEqual(chunks, chunks_of(filled(*[50] * 60)))
 
     def test_long_record(self) -> None:
@@ -120,7 +122,8 @@ class MakingTests(SynchronousTestCase):
             store.append_bodies((b"x" * 50,), 1)
         follower = opened()
         follower.append_entries(store.read_range(0, end_index=99, max_bytes=500))
-        follower.append_entries(store.read_range(follower.ledger_end_index + 1, end_index=99, max_bytes=1 << 20))
+        following = follower.ledger_end_index + 1
+        follower.append_entries(store.read_range(following, end_index=99, max_bytes=1 << 20))
         for one in (store, follower):
             for chunk in self.check(one):
                 self.assertFalse(chunk.first_index <= 4 <= chunk.last_index, chunk)
@@ -184,7 +187,7 @@ class KeepingTests(SynchronousTestCase):
         MakingTests().check(self.store)
 
     def test_rows_that_come_back(self) -> None:
-        """A loss of power takes the cut of the rows back: their bytes are others, and no such chunk is read."""
+        """A loss of power takes the cut of the rows back: no chunk of other bytes is read."""
         path = "base/dledger-n0/chunks/" + "0" * 20
         old = self.disk.read_file(path)
         self.store.truncate_to(entry_at(self.store, 2))
@@ -354,16 +357,26 @@ class TakingTests(SynchronousTestCase):
 
     def test_units(self) -> None:
         """The index units must be those of the records, even if their sum is right."""
-        for at in (0, 3, 7, 11, 15, 23, 31, *range(len(self.chunk.units) - INDEX_UNIT_SIZE, len(self.chunk.units))):
+        self.leader = opened(push_chunk_bytes=900)
+        for number in range(20):
+            self.leader.append_bodies((b"x" * (30 + number % 3),), 1)
+        self.chunk, self.follower = entries_of(self.leader), opened()
+        size = len(self.chunk.units)
+        middle = 4 * INDEX_UNIT_SIZE
+        self.assertGreater(self.chunk.count, 7)
+        for at in (*range(size - INDEX_UNIT_SIZE, size), *range(INDEX_UNIT_SIZE),
+                   middle, middle + 3, middle + 12, middle + 15, middle + 23, middle + 24, middle + 31):
             units = bytearray(self.chunk.units)
             units[at] ^= 1
             self.refused(self.resummed(units=bytes(units)), "chunk refused")
         self.refused(self.resummed(units=self.chunk.units[:-INDEX_UNIT_SIZE]), "units")
-        self.refused(self.resummed(units=self.chunk.units[:INDEX_UNIT_SIZE] * self.chunk.count), "chunk refused")
+        same = self.chunk.units[:INDEX_UNIT_SIZE] * self.chunk.count
+        self.refused(self.resummed(units=same), "chunk refused")
 
     def test_first_and_last_record(self) -> None:
         """They are checked whole, even if the sum is right."""
-        last = self.leader.position_of(self.chunk.last_index) - self.leader.position_of(self.chunk.first_index)
+        begin_position = self.leader.position_of(self.chunk.first_index)
+        last = self.leader.position_of(self.chunk.last_index) - begin_position
         for begin in (0, last):
             for at in range(begin, begin + ENTRY_HEADER_SIZE + 4):
                 records = bytearray(self.chunk.records)
@@ -401,7 +414,8 @@ class TakingTests(SynchronousTestCase):
 
     def test_blank(self) -> None:
         """A chunk that begins a data file is written behind a blank."""
-        begins = [chunk for chunk in chunks_of(self.leader) if chunk.position and not chunk.position % DATA_SIZE]
+        chunks = chunks_of(self.leader)
+        begins = [chunk for chunk in chunks if chunk.position and not chunk.position % DATA_SIZE]
         store = follower_of(self.leader, begins[0].first_index)
         entries = self.leader.read_chunk(begins[0])
         assert entries is not None

@@ -30,7 +30,13 @@ from dledger.testing.crashes.ledger_check import (
     crash_config,
     start,
 )
-from protocols.wire.ledger.entry import ENTRY_HEADER_SIZE, MIN_BLANK_SIZE, decode_header, iterate_records, pack_record
+from protocols.wire.ledger.entry import (
+    ENTRY_HEADER_SIZE,
+    MIN_BLANK_SIZE,
+    decode_header,
+    iterate_records,
+    pack_record,
+)
 from protocols.wire.ledger.messages import EntryBatch
 
 #: Behind this many bytes a cut is set aside in these workloads.

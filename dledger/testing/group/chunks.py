@@ -1,11 +1,11 @@
 # -*- test-case-name: tests.sim.test_chunks -*-
 """
-Checks the chunks that simulated members push: rules beside the numbered invariants, which hold for the entries
-of a chunk as for all others.
+Checks the chunks that simulated members push: rules beside the numbered invariants, which hold for the
+entries of a chunk as for all others.
 
-A leader pushes a chunk only of entries that it knows to be committed, and never one with a configuration entry.
-A follower refuses none unless something rots in this run: a leader that tells stale checksums repairs itself,
-but has work that it should not have.
+A leader pushes a chunk only of entries that it knows to be committed, and never one with a configuration
+entry. A follower refuses none unless something rots in this run: a leader that tells stale checksums
+repairs itself, but has work that it should not have.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ChunkRules:
         chunk = request.entries
         told = f"{member.member_id} pushes the chunk of {chunk.first_index} to {chunk.last_index}"
         committed_index = member.core.committed_index
-        require(chunk.last_index <= min(committed_index, request.commit_index), 4, f"{told}, and has committed "
-                f"{committed_index}")
+        require(chunk.last_index <= min(committed_index, request.commit_index), 4,
+                f"{told}, and has committed {committed_index}")
         if not self.is_rotten:
             channels = {header.channel for header, _ in iterate_records(chunk)}
             require(CONFIGURATION_CHANNEL not in channels, 9, f"{told}, which has a configuration entry")

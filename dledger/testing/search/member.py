@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import attrs
 
-from dledger.base.group_name import GroupName
 from dledger.base.chunks import ChunkSum
+from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole
 from dledger.base.membership import Membership
 from dledger.config import DLedgerConfig

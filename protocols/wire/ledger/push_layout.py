@@ -108,7 +108,7 @@ PUSH_REQUEST_DECLARATION = Struct(
     "commit_index" / Int64sb,
     *_BATCH,
 )
-#: Number of the type of a push that is an APPEND of a chunk: its sums follow, "count" index units, the records.
+#: Type of a push that is an APPEND of a chunk: its sums follow, then "count" index units, then the records.
 CHUNK_TYPE = 4
 CHUNK_SUMS_DECLARATION = Struct("records_crc" / Int32ub, "units_crc" / Int32ub)
 PUSH_RESPONSE_DECLARATION = Struct(
