@@ -79,14 +79,13 @@ class ChunkTests(SynchronousTestCase):
         for member in (self.full, self.other):
             member.start()
         pair = (self.full.self_id, self.other.self_id)
-        self.group.leader(among=pair, seconds=60)
+        leader = self.group.members[self.group.leader(among=pair, seconds=60)]
         self.empty.start()
         self.wait_for(ENTRIES // 10)
         for part in (2, 4):
             self.empty.kill()
             self.empty.start()
             self.wait_for(ENTRIES * part // 10)
-        leader = self.group.members[self.group.leader(seconds=60)]
         self.assertLess(end_of(self.empty), ENTRIES - 1, "it is not done yet")
         leader.kill()
         leader.start()
