@@ -205,15 +205,6 @@ class Connection(Protocol):
         assert self._outlet is not None, "no connection yet"
         self.unsent_bytes += self._outlet.send(*out)
 
-    def _has_unsent(self, bytes_max: int) -> bool:
-        """
-        Whether this number of bytes waits for the other end. A transport that is never drained, because
-        more is written while it sends, is measured.
-        """
-        if self.is_congested and self.unsent_bytes >= bytes_max and self._outlet is not None:
-            self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
-        return self.is_congested and self.unsent_bytes >= bytes_max
-
     def _lose(self, reason: str) -> None:
         if not self.is_lost:
             self.is_lost = True

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from protocols.wire.ledger.entry import INDEX_UNIT_SIZE
-
+#: Bytes of one index unit.
+UNIT_BYTES = 32
 
 class ChunkSum(NamedTuple):
     """
@@ -39,4 +39,4 @@ class ChunkSum(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of its records and index units."""
-        return self.end_position - self.position + self.entries * INDEX_UNIT_SIZE
+        return self.end_position - self.position + self.entries * UNIT_BYTES

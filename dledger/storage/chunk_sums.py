@@ -28,7 +28,7 @@ from zlib import crc32
 import attrs
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
-from dledger.base.chunks import ChunkSum
+from dledger.base.chunks import UNIT_BYTES, ChunkSum
 from dledger.base.disk.disk import File, is_no_room
 from dledger.base.disk.segment import file_name, offsets_in
 from dledger.storage.open_ledger import OpenLedger
@@ -64,6 +64,9 @@ _ROW = struct_of(CHUNK_ROW_DECLARATION)
 _CHAIN_CRC = struct_of(Struct("chain_crc" / Int32sb))
 _ROW_CRC_AT = _ROW.size - 4
 _NO_ROW = bytes(_ROW.size)
+
+
+assert INDEX_UNIT_SIZE == UNIT_BYTES
 
 
 def pack_row(chunk: ChunkSum) -> bytes:
@@ -126,7 +129,7 @@ class ChunkSums:
         except OSError as error:
             self._failed(error)
 
-    # -- what is written -------------------------------------------------------------------------
+    # -- appends -------------------------------------------------------------------------------------
 
     def written(self, first_index: int, term: int, layout: Layout, *, is_listed: bool) -> None:
         """
@@ -220,7 +223,7 @@ class ChunkSums:
         except OSError as error:
             self._failed(error)
 
-    # -- what goes -------------------------------------------------------------------------------
+    # -- cuts ----------------------------------------------------------------------------------------
 
     def cut(self, next_index: int) -> None:
         """C{next_index} and the entries behind it are gone."""
@@ -269,7 +272,7 @@ class ChunkSums:
             self._rows.clear()
             self._release()
 
-    # -- what is read ----------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------
 
     def behind(self, index: int, position: int) -> ChunkSum | None:
         """

@@ -302,6 +302,15 @@ class ClientConnection(Connection, Generic[_Token]):
             self._turn.output(self._flush)
         return True
 
+    def _has_unsent(self, bytes_max: int) -> bool:
+        """
+        Whether this number of bytes waits for the other end. A transport that is never drained, because
+        more is written while it sends, is measured.
+        """
+        if self.is_congested and self.unsent_bytes >= bytes_max and self._outlet is not None:
+            self.unsent_bytes = self._outlet.waiting_bytes(self.unsent_bytes)
+        return self.is_congested and self.unsent_bytes >= bytes_max
+
     def sweep(self, now_s: float, time_out_s: float) -> None:
         """
         Fail requests older than C{time_out_s}; then abort the connection if it was silent all that time, or

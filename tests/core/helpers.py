@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import attrs
 
-from dledger.base.chunks import ChunkSum
 from dledger.base.errors import DamagedEntryError, DLedgerError, StoreError
 from dledger.base.group_name import GroupName
 from dledger.base.holes import Hole, joined_holes
@@ -32,7 +31,6 @@ from protocols.wire.ledger.codes import PushType, ResponseCode, VoteResult
 from protocols.wire.ledger.configuration import encode_configuration
 from protocols.wire.ledger.messages import (
     EntryBatch,
-    EntryChunk,
     HeartBeatRequest,
     HeartBeatResponse,
     PushEntryRequest,
@@ -42,7 +40,7 @@ from protocols.wire.ledger.messages import (
     VoteRequest,
     VoteResponse,
 )
-from tests.core.listed import ListedMemberships
+from tests.core.listed import ListedChunks
 
 AnyEffect = TypeVar("AnyEffect", bound=fx.Effect)
 AnyRequest = TypeVar("AnyRequest", bound=Request)
@@ -76,15 +74,13 @@ def unpack(entries: EntryBatch) -> list[tuple[int, int, bytes]]:
 
 
 @attrs.define
-class ListLedger(ListedMemberships):
+class ListLedger(ListedChunks):
     """
     A ledger in memory, with the reads of a view and the writes of a store.
 
     @ivar entries: term and body of each, from C{begin_index} on.
     @ivar refuse: the next write is refused with this code, once.
     @ivar broken: every call raises L{StoreError}.
-    @ivar chunk_entries: entries of each chunk; 0: it has none.
-    @ivar stale_chunks: first indexes of chunks that turn out to be of other entries.
     """
 
     entries: list[tuple[int, bytes]] = attrs.Factory(list)
@@ -98,8 +94,6 @@ class ListLedger(ListedMemberships):
     owes_after_cut: int = -1
     holes: tuple[Hole, ...] = ()
     filled: list[tuple[EntryBatch, bool]] = attrs.Factory(list)
-    chunk_entries: int = 0
-    stale_chunks: tuple[int, ...] = ()
 
     @property
     def holes_end_index(self) -> int:
@@ -181,23 +175,6 @@ class ListLedger(ListedMemberships):
                 break
             taken.append(entry)
         return batch(first_index, *taken)
-
-    def chunk_from(self, index: int) -> ChunkSum | None:
-        """Chunks begin with the multiples of C{chunk_entries}."""
-        first = -(-index // self.chunk_entries) * self.chunk_entries if self.chunk_entries else 0
-        last = first + self.chunk_entries - 1
-        if last < first or last > self.ledger_end_index or first < self.ledger_begin_index:
-            return None
-        term = self.term_of(last)
-        return ChunkSum(first, last, self.position_of(first), self.position_of(last + 1), term, 0, 0, 0)
-
-    def read_chunk(self, chunk: ChunkSum) -> EntryChunk | None:
-        """Its entries, with empty index units."""
-        if chunk.first_index in self.stale_chunks:
-            return None
-        batch = self.read_batch(chunk.first_index, max_count=chunk.entries, max_bytes=1 << 40)
-        return EntryChunk(first_index=batch.first_index, count=batch.count, term=batch.term,
-                          records=batch.records, units=bytes(32 * chunk.entries), records_crc=0, units_crc=0)
 
     def holds(self, entry: EntryBatch) -> bool:
         """Whether the single entry is here."""
