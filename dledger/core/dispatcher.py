@@ -55,6 +55,9 @@ PUSHES_AFTER_SETBACK = 2
 DAMAGED_PATIENCE = 5
 #: A follower that refuses this number of chunks is pushed no more of them on its connection.
 CHUNKS_REFUSED_MAX = 2
+#: While entries of this leader are not committed, a chunk waits until fewer pushes than this are unanswered:
+#: the pushes and answers of appends should not wait behind chunks.
+CHUNKS_BESIDE_APPENDS = 2
 #: More bytes than any push has.
 UNLIMITED_BYTES = 1 << 62
 #: The throttle spares followers that are at most this many entries behind, as in Java.
@@ -335,13 +338,14 @@ class EntryDispatcher:
 
     def _next_batch(self, allowed: int, budget: TurnBudget | None) -> EntryBatch | None:
         """
-        The next entries to push; None: the quota of the next second has room for them.
+        The next entries to push; None: they wait for the quota of the next second, or for answers to chunks.
 
         @param allowed: bytes that the quota leaves.
         """
         member, config = self.member, self.member.config
         count = config.max_batch_push_count if config.enable_batch_push else 1
         size = min(allowed, config.max_batch_push_bytes)
+        is_busy = member.committed_index < member.ledger_end_index
         if budget is not None:
             if self.write_index < self._chunks_from:
                 count = min(count, self._chunks_from - self.write_index)  # the one that was refused
@@ -349,6 +353,8 @@ class EntryDispatcher:
             if chunk is not None and chunk.last_index <= member.committed_index:
                 if chunk.first_index > self.write_index:
                     count = min(count, chunk.first_index - self.write_index)  # then the chunk is next
+                elif is_busy and len(self._inflight) >= CHUNKS_BESIDE_APPENDS:
+                    return None
                 elif chunk.size <= allowed:
                     entries = member.view.read_chunk(chunk)
                     if entries is not None:

@@ -13,7 +13,7 @@ from dledger.core import inputs as ev
 from dledger.core.dispatcher import CHUNKS_REFUSED_MAX
 from protocols.wire.ledger.codes import WIRE_FLAG_CHUNKS, WIRE_VERSION, PushType, ResponseCode
 from protocols.wire.ledger.messages import EntryBatch, EntryChunk, PushEntryRequest, PushEntryResponse
-from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type, push, pushed, pushes
+from tests.core.helpers import Bench, ListLedger, batch, events, kinds, of_type, propose, push, pushed, pushes
 
 KIB = 1024
 
@@ -88,7 +88,8 @@ class LeaderTests(SynchronousTestCase):
 
     def test_committed_only(self) -> None:
         """A chunk with an entry that may not be committed is pushed entry by entry."""
-        found = spans(self.caught_up(self.leader(committed_index=450)))
+        bench = self.leader(committed_index=450)
+        found = spans(self.acknowledged(bench, self.caught_up(bench)))
         self.assertEqual([one[:2] for one in found if one[2]], [(100, 199), (200, 299), (300, 399)])
 
     def test_not_told(self) -> None:
@@ -135,11 +136,25 @@ class LeaderTests(SynchronousTestCase):
         bench.answer(compare, told(ResponseCode.INCONSISTENT_STATE, end_index=end_index))
         compare = pushes(bench.seen, PushType.COMPARE, "n1")[-1]
         effects += bench.answer(compare, told(end_index=end_index)) + self.turns(bench)
+        return self.acknowledged(bench, effects)
+
+    def acknowledged(self, bench: Bench, effects: tuple[fx.Effect, ...]) -> tuple[fx.Effect, ...]:
+        """The follower acknowledges all pushes, until there are no more. @return: all effects."""
         answered = 0
         while len(found := pushes(effects, PushType.APPEND, "n1")) > answered:
             effects += bench.answer(found[answered], told()) + self.turns(bench)
             answered += 1
         return effects
+
+    def test_appends_come_first(self) -> None:
+        """While an entry waits for its commit, few chunks are on the way; none waits for ever."""
+        bench = self.leader()
+        propose(bench, 10)
+        effects = self.caught_up(bench)
+        self.assertEqual(spans(effects), [(1, 99, False), (100, 199, True)])
+        effects = self.acknowledged(bench, effects)
+        self.assertEqual(indexes_in(spans(effects)), list(range(1, 1001)))
+        self.assertEqual(sum(one[2] for one in spans(effects)), 7)
 
     def test_refused(self) -> None:
         """A refused chunk is pushed entry by entry, and told; after some, all of them are."""
@@ -162,6 +177,7 @@ class LeaderTests(SynchronousTestCase):
         bench = self.leader(**options)
         bench.ledger.entries *= 4
         bench.core._member.refresh_end()
+        bench.core._member.committed_index = bench.ledger.ledger_end_index
         found = spans(self.caught_up(bench))
         self.assertEqual(found, [(1, 99, False), (100, 199, True)])
         bench.core._beats.last_quorum_ms = bench.now_ms + 1000  # type: ignore[union-attr]
@@ -170,6 +186,7 @@ class LeaderTests(SynchronousTestCase):
         bench = self.leader(**{**options, "peer_push_quota": 60 * KIB})
         bench.ledger.entries *= 4
         bench.core._member.refresh_end()
+        bench.core._member.committed_index = bench.ledger.ledger_end_index
         found = spans(self.caught_up(bench))
         self.assertFalse(any(one[2] for one in found))
         self.assertLessEqual(sum(last - first + 1 for first, last, _ in found), 61)
