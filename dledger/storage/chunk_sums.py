@@ -103,6 +103,13 @@ class _Growing:
     records_crc: int = 0
     units_crc: int = 0
 
+    def take(self, layout: Layout, size: int) -> None:
+        """Add all records of a layout, which lie behind its end in its file. C{size}: of the chunk then."""
+        self.records_crc = crc32(layout.records, self.records_crc)
+        self.units_crc = crc32(layout.units, self.units_crc)
+        self.count += len(layout.positions)
+        self.size, self.end_position, self.chain_crc = size, layout.end_position, layout.chain_crc
+
 
 class ChunkSums:
     """
@@ -147,8 +154,13 @@ class ChunkSums:
         if layout.sums is not None:
             self._received(first_index, term, layout)
             return
-        if growing is not None and (growing.term != term or growing.end_position != layout.positions[0]):
-            self.close()
+        if growing is not None:
+            size = growing.size + len(layout.records) + len(layout.units)
+            if growing.term != term or growing.end_position != layout.positions[0]:
+                self.close()
+            elif size < self._bytes_max and len(layout.runs) == 1:
+                growing.take(layout, size)  # nearly every append of a leader under load
+                return
         at, offset, count, file_size = 0, 0, len(layout.positions), self._ledger.data.file_size
         while at < count:
             begin = layout.positions[at]
