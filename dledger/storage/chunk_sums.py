@@ -248,9 +248,9 @@ class ChunkSums:
                 rows = self._rows_of(base, checked=False)
                 kept = bisect_left(rows, next_index, key=lambda row: row.last_index)
                 if kept < len(rows):
-                    self._write(base, kept, _NO_ROW)
                     self._denied.difference_update([row.first_index for row in rows[kept:]])
                     del rows[kept:]
+                    self._write(base, kept, _NO_ROW)
                 if kept:
                     return
         except OSError as error:

@@ -186,6 +186,13 @@ class KeepingTests(SynchronousTestCase):
         self.assertEqual(chunks_of(self.again()), later)
         MakingTests().check(self.store)
 
+    def test_cut_without_room(self) -> None:
+        """A cut that finds no room for its row is a cut all the same."""
+        failing = mock.patch.object(self.store._sums, "_write", side_effect=OSError(errno.ENOSPC, "no"))
+        with failing:
+            self.store.truncate_to(entry_at(self.store, 16))
+        self.assertEqual(chunks_of(self.store), [chunk for chunk in self.chunks if chunk.last_index <= 16])
+
     def test_rows_that_come_back(self) -> None:
         """A loss of power takes the cut of the rows back: no chunk of other bytes is read."""
         path = "base/dledger-n0/chunks/" + "0" * 20
