@@ -55,6 +55,8 @@ class BrokerWorld:
     The common surroundings of the brokers of a group.
 
     @ivar peers: id to C{host:port} of all members.
+    @ivar is_sync: messages are on the disks of a majority before they are acknowledged. Else an fsync that
+        fails keeps what was written: what it loses was acknowledged.
     @ivar options: of every broker, by RocketMQ's names.
     """
 
@@ -62,6 +64,7 @@ class BrokerWorld:
     network: ByteNetwork
     bugs: BugWatch
     peers: Mapping[str, str]
+    is_sync: bool
     options: Mapping[str, object]
 
 
@@ -76,6 +79,7 @@ class SimRaftBroker:
         self.world = world
         self.peer_id = peer_id
         self.disk = MachineDisk(random.Random(rng.random()))
+        self.disk.keeps_failed_writes = not world.is_sync
         self.is_up = False
         self.boots = 0
         self.reasons: list[str] = []
@@ -104,7 +108,7 @@ class SimRaftBroker:
             "mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20 * 16,
             "enableDLegerCommitLog": True, "dLegerSelfId": host,
             "dLegerPeers": ";".join(f"{one}-{address}" for one, address in world.peers.items()),
-            **world.options,
+            "flushDiskType": "SYNC_FLUSH" if world.is_sync else "ASYNC_FLUSH", **world.options,
         })  # fmt: skip
         self.wall_s()
         self.disk.makedirs("/store")

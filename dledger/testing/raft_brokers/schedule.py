@@ -85,7 +85,7 @@ class RaftBrokers:
         world = BrokerWorld(
             clock=self.clock, network=network, bugs=self.bugs,
             peers={one: f"{one}.sim:20911" for one in ids},
-            options={"flushDiskType": "SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH"},
+            is_sync=self.is_sync, options={},
         )
         self.network = network
         self.brokers = {one: SimRaftBroker(world, one, random.Random(f"{seed} {one}")) for one in ids}
