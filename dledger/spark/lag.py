@@ -30,7 +30,8 @@ class GroupLag(NamedTuple):
 
     C{None} is a number that the offsets do not tell, which is not the same as 0.
 
-    @ivar entries: committed, and not read; None in the commit log of a broker, whose offsets are bytes.
+    @ivar entries: committed, and not read; None in the commit log of a broker, whose offsets are bytes, and
+        if neither offset is behind a readable record.
     @ivar bytes: of the log, from the end of the last record that was read to the end of the last committed
         one, with the blanks at the ends of files; None behind a record that was not readable, and behind an
         offset of an earlier version.
@@ -69,22 +70,25 @@ def _decoded(offset: Any) -> JsonObject:
 
 def _lag(group: str, ended: JsonObject, latest: JsonObject) -> GroupLag:
     begin, end = ended[group], latest[group]
-    proof = latest[PROOF_KEY + group]
+    before, proof = ended.get(PROOF_KEY + group, {}), latest[PROOF_KEY + group]
     # A log may be shorter than what was read: failOnDataLoss=false waits until it is not.
     ahead = max(end - begin, 0)
-    if "bytes" in proof:
+    if "bytes" in proof or "bytes" in before:
         return GroupLag(group, entries=None, bytes=ahead)
     if not ahead:
         return GroupLag(group, entries=0, bytes=0)
-    first, last = _position(begin, ended.get(PROOF_KEY + group)), _position(end, proof)
+    if "pos" not in proof and "pos" not in before:
+        # An offset may be an entry or a byte.
+        return GroupLag(group, entries=None, bytes=None)
+    first, last = _position(begin, before), _position(end, proof)
     return GroupLag(group, entries=ahead, bytes=None if first is None or last is None else last - first)
 
 
-def _position(offset: int, proof: Any) -> int | None:
+def _position(offset: int, proof: JsonObject) -> int | None:
     """Bytes of a ledger before an offset; None: its proof does not tell."""
     if not offset:
         return 0
-    if not isinstance(proof, dict) or "pos" not in proof:
+    if "pos" not in proof:
         return None
     return int(proof["pos"]) + int(proof["size"])
 

@@ -36,6 +36,7 @@ from dledger.spark.log import (
     Extent,
     LogPart,
     NotCommittedError,
+    ReadError,
     ScannedLog,
     await_end,
     cut,
@@ -315,8 +316,17 @@ class LogStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableN
         return end
 
     def reportLatestOffset(self) -> JsonObject | None:
-        """The end of the log with its proof, for the progress of the query and L{dledger.spark.lag}."""
-        return self._offset(self._extent().end)
+        """
+        The end of the log with its proof, for the progress of the query and L{dledger.spark.lag}.
+
+        @raise ReadError: the end cannot be found out.
+        """
+        end = self._extent().end
+        try:
+            return self._offset(end)
+        except ReadError:
+            # A report does not end a query that may be far from this record. Batches there will.
+            return {self._scan.options.group: end, PROOF_KEY + self._scan.options.group: {}}
 
     def partitions(self, start: JsonObject, end: JsonObject) -> list[InputPartition]:
         """

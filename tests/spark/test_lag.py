@@ -9,9 +9,11 @@ from threading import Event
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from twisted.trial.unittest import SynchronousTestCase
 
 from dledger.spark.lag import GroupLag, LagListener, lag_of
+from dledger.spark.log import DamageError
 from dledger.spark.scan import Scan
 from dledger.spark.source import LogStreamReader
 from protocols.wire.fastjson import JsonObject
@@ -57,6 +59,13 @@ class NumberTests(SynchronousTestCase):
         for ended, latest in (({"g": 5}, known), (offset(5), known), (offset(5, pos=1, size=50), offset(30))):
             self.assertEqual(lag_of(progress_of((ended, latest)))[0], GroupLag("g", entries=25, bytes=None))
 
+    def test_unknown_kind(self) -> None:
+        """One proof tells whether offsets are entries or bytes; without any, neither number is told."""
+        for ended in ({"g": 5}, offset(5), offset(0)):
+            self.assertEqual(lag_of(progress_of((ended, offset(30))))[0], GroupLag("g", None, None))
+        for ended, latest in ((offset(5, bytes=5, crc=1), offset(30)), (offset(5), offset(30, bytes=30))):
+            self.assertEqual(lag_of(progress_of((ended, latest)))[0], GroupLag("g", None, 25))
+
     def test_other_sources(self) -> None:
         """Other formats, and sources that have nothing to tell, are left out; the order stays."""
         mine = offset(1, pos=0, size=50), offset(2, pos=50, size=50)
@@ -98,6 +107,25 @@ class ReaderTests(LedgerCase):
         last = plain_rows(self.path, 80)[-1]
         self.assertEqual(lag_of(progress_of((start, reader.reportLatestOffset()))),
                          [GroupLag("default", entries=80, bytes=last[2] + last[3])])
+
+    def test_damaged_end(self) -> None:
+        """
+        The last record is not readable: a limited query that is far from it goes on; its lag has no bytes.
+        """
+        self.ledger.fill(100)
+        self.ledger.commit()
+        reader = self.reader(self.path, maxOffsetsPerTrigger="10")
+        start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        pos, size = plain_rows(self.path)[-1][2:4]
+        name = max(name for name in os.listdir(f"{self.path}/data") if int(name) <= pos)
+        with open(f"{self.path}/data/{name}", "r+b") as file:
+            file.seek(pos - int(name))
+            file.write(bytes(size))
+        following = reader.latestOffset(start, reader.getDefaultReadLimit())
+        self.assertEqual(following["default"], 20)
+        self.assertEqual(lag_of(progress_of((following, reader.reportLatestOffset()))),
+                         [GroupLag("default", entries=80, bytes=None)])
+        self.assertRaises(DamageError, reader.latestOffset, following, ReadAllAvailable())
 
     def test_members(self) -> None:
         """Of a group: up to what it has committed."""
