@@ -27,7 +27,8 @@ THREADS = ("concurrent", "multiprocessing", "queue", "threading")
 #: What every room of the ledger and the broker may use: values, and the formats of both.
 WIRE = ("protocols.wire",)
 VALUES = (
-    "dledger.base.addresses", "dledger.base.errors", "dledger.base.group_name", "dledger.base.holes",
+    "dledger.base.addresses", "dledger.base.chunks", "dledger.base.errors", "dledger.base.group_name",
+    "dledger.base.holes",
     "dledger.base.membership", "dledger.base.option_values", "dledger.base.quorum", "dledger.base.rights",
     "dledger.base.tls_files",
 )
