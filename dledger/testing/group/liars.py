@@ -157,6 +157,7 @@ def run_lying_schedule(
     """Run one seed to its verdict. Never raises for a failed check."""
     options, load = _options(seed, members)
     cluster = LyingCluster(options, seed)
+    cluster.world.chunks.is_rotten = True  # a chunk whose bytes were changed on the way is refused
     if wants_all_lines:
         cluster.trace.echo = []
     clients = [UncheckedClient(cluster, f"c{number}", load, cluster.random(f"client {number}"))
