@@ -17,7 +17,8 @@ from html import escape
 from pathlib import Path
 
 from tests.import_graph import ROOT, imports_of
-from tests.layering import LAYERS, Layer, rooms_of
+from tests.layer_checks import rooms_of
+from tests.layering import LAYERS, Layer
 
 PICTURE = ROOT / "docs" / "rooms.svg"
 PAGE = ROOT / "docs" / "architecture.md"

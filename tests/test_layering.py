@@ -9,7 +9,8 @@ import sys
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.import_graph import COVERED, ROOT, cycle_in, imports_of, module_names
-from tests.layering import LAYERS, check, layer_of, room_of, rooms_of
+from tests.layer_checks import check, layer_of, room_of, rooms_of
+from tests.layering import LAYERS
 
 
 class TreeTests(SynchronousTestCase):

@@ -55,8 +55,8 @@ class BrokerWorld:
     The common surroundings of the brokers of a group.
 
     @ivar peers: id to C{host:port} of all members.
-    @ivar is_sync: messages are on the disks of a majority before they are acknowledged. Else an fsync that
-        fails keeps what was written: what it loses was acknowledged.
+    @ivar is_sync: messages are on the disks of a majority before they are acknowledged. Else a failed
+        fsync keeps the written bytes: they may have been acknowledged.
     @ivar options: of every broker, by RocketMQ's names.
     """
 
