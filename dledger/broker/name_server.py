@@ -204,6 +204,8 @@ class NameServerRegistrar:
             self.log.warn(
                 "reactor stalled for {seconds} s: no registration was sent", seconds=count * TICK_S
             )
+            # The role may have gone to another broker meanwhile; this one hears of it in its next turns.
+            return
         self._tick()
 
     def _tick(self) -> None:

@@ -82,6 +82,14 @@ class RegistrarTests(SynchronousTestCase):
         (stall,) = [event for event in events if "stalled" in event["log_format"]]
         self.assertEqual((stall["log_level"], stall["seconds"]), (LogLevel.warn, 10.0))
 
+    def test_old_role_after_a_stall(self) -> None:
+        """After a stall the role may be another's: nothing is told before the next tick."""
+        self.servers.answer()
+        self.clock.advance(45)
+        self.assertEqual(self.servers.asked, [])
+        self.clock.advance(1)
+        self.assertEqual(self.servers.answer(), ["n1:9876", "n2:9876"])
+
     def wait(self, seconds: float) -> None:
         """Let the registrar look once a second."""
         self.clock.pump([0.5] * int(seconds * 2))
