@@ -202,8 +202,8 @@ def show(story: Story, trio: RaftTrio, queues: list[list[Kept]]) -> None:
     console.print(facts)
     console.print(brokers)
     console.print(
-        f"[bold green]Nothing lost:[/] {story.messages:,} acknowledged messages at their places in the queues "
-        "of three brokers, whose logs are byte for byte the same.", soft_wrap=True,
+        f"[bold green]Nothing lost:[/] {story.messages:,} acknowledged messages at their places in the "
+        "queues of three brokers, whose logs are byte for byte the same.", soft_wrap=True,
     )
 
 
