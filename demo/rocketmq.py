@@ -54,7 +54,7 @@ console = Console()
 
 
 class Lost(Exception):
-    """The brokers do not have what they should; each argument is a sentence."""
+    """The brokers lack messages, or differ; each argument is a sentence."""
 
 
 @attrs.define
@@ -158,7 +158,7 @@ class Producer:
 
 def judge(queues: list[list[Kept]], places: dict[int, Place]) -> int:
     """
-    Compare what the brokers have with what they acknowledged.
+    Compare the queues of the brokers with the acknowledged messages.
 
     @return: number of messages that are there more than once.
     @raise Lost: an acknowledged message is not where its producer was told, or a message is nobody's.

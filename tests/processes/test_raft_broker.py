@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -20,9 +21,13 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+import dledger
+from protocols.wire.ledger.codes import ResponseCode
+from protocols.wire.ledger.messages import AppendRequest
+from tests.processes.asking import ask
 from tests.processes.brokers import Remoting
 from tests.processes.children import ChildError, free_ports, wait_until
-from tests.processes.members import ended_well
+from tests.processes.members import Member, ended_well
 from tests.processes.raft_brokers import FILE_BYTES, GROUP, PATIENCE_S, RaftMember, RaftTrio
 from tests.processes.raft_writers import QUEUES, STORED, WINDOW, RaftWriter, body_of
 
@@ -246,6 +251,85 @@ class FailOverTests(RaftCase):
             answer = connection.next()
             self.assertEqual(answer.code, 14, answer.remark)
             self.assertIn("slave", answer.remark)
+
+
+class DamageTests(RaftCase):
+    """Files that are lost, and requests that a broker's member must not take."""
+
+    def put(self, master: str, first: int, count: int = 40) -> None:
+        """Numbered messages, all acknowledged, one after the other."""
+        connection = self.connect(self.group.brokers[master])
+        for number in range(first, first + count):
+            connection.put(TOPIC, number % QUEUES, body_of(0, number))
+            self.assertEqual(connection.next().code, STORED)
+
+    def lead(self, taker_id: str) -> None:
+        """This member becomes the master."""
+
+        def leads() -> bool:
+            leader_id = self.group.wait_master()
+            return leader_id == taker_id or not self.group.hand_over(leader_id, taker_id)
+
+        wait_until(lambda: leads() and self.group.master() == taker_id, seconds=PATIENCE_S,
+                   what=f"{taker_id} leads", every=0.2)  # fmt: skip
+
+    def test_lost_files(self) -> None:
+        """
+        A follower without its queues, without the record of how far they are complete, or without any file,
+        after a stop or a kill: it has all messages again, and as a leader it continues the queues.
+        """
+        self.group = self.trio()
+        first = self.group.start()
+        self.put(first, 0)
+        victim = self.group.brokers[next(peer_id for peer_id in self.group.brokers if peer_id != first)]
+        count = 40
+        for lost, ends in (
+            ("consumequeue", True), ("consumequeue/Numbers/2", True), ("dispatched", False),
+            ("consumequeue", False), (".", False),
+        ):  # fmt: skip
+            if ends:
+                self.assertTrue(ended_well(victim.stop(seconds=30)))
+            else:
+                victim.kill()
+            path = victim.store / lost
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            self.put(self.group.wait_master(other_than=[victim.name]), count)
+            victim.start()
+            self.group.wait_same(TOPIC)
+            self.lead(victim.name)
+            self.put(victim.name, count + 40)
+            count += 80
+            queues = self.group.wait_same(TOPIC)
+            self.assertEqual([len(queue) for queue in queues], [count // QUEUES] * QUEUES, lost)
+
+    def test_foreign_appends(self) -> None:
+        """
+        A client of DLedger that appends at the member's port is refused; what a member wrote before it was
+        a broker's is passed over, and messages after it have their places.
+        """
+        self.group = self.trio(size=1)
+        self.group.start()
+        self.put("n0", 0, 8)
+        request = AppendRequest(group=GROUP, remote_id="n0", bodies=(b"no message",))
+        for native in (False, True):
+            answer = ask(self.group.peers["n0"], request, native=native)
+            self.assertEqual(answer.code, ResponseCode.UNSUPPORTED)
+        self.assertTrue(ended_well(self.group.stop()["n0"]))
+        member = Member("n0", self.group.peers, self.group.brokers["n0"].store, group=GROUP, options={
+            "mapped_file_size_for_entry_data": FILE_BYTES,
+        })  # fmt: skip
+        self.addCleanup(member.kill)
+        member.start()
+        with dledger.connect(f"n0-{self.group.peers['n0']}", timeout=30, group=GROUP) as log:
+            for body in (b"", b"hello", bytes(91), b"x" * 5000):
+                log.append(body)
+        self.assertTrue(ended_well(member.stop()))
+        self.group.start()
+        self.put("n0", 8, 8)
+        self.assertEqual([len(queue) for queue in self.group.wait_same(TOPIC)], [4] * QUEUES)
 
 
 class WrongOptionsTests(RaftCase):
